@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos kills registrations model mutants simulate simulate-replication simulate-blackouts clean requirements
+.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos chaos-spark kills registrations model mutants simulate simulate-replication simulate-blackouts clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -48,10 +48,11 @@ demo: env
 # Spark sessions, processes that are killed again and again, wheels, whole benchmark commands and large
 # numbers of random tries are slow by their nature: they have targets of their own, all in `test-all`.
 # What is compiled has a twin in plain Python, which passes the same tests.
-FAST := not slow and not spark and not chaos and not schemas
+# Tests wait for processes and deadlines more than they compute: two files are at work at a time.
+FAST := -n 2 --dist loadfile -m "not slow and not spark and not chaos and not schemas"
 test: env
-	$(BIN)/python -m pytest -m "$(FAST)" $(TEST_ARGS)
-	FOLKMOOT_PURE=1 $(BIN)/python -m pytest -m "$(FAST)" tests/producers tests/protocol \
+	$(BIN)/python -m pytest $(FAST) $(TEST_ARGS)
+	FOLKMOOT_PURE=1 $(BIN)/python -m pytest $(FAST) tests/producers tests/protocol \
 	    tests/schemas/columns tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
 
 test-slow: env
@@ -114,6 +115,11 @@ AT_ONCE ?= 2
 CHAOS_DIRECTORY ?= .chaos
 chaos: env
 	$(BIN)/python -m tests.chaos --events $(EVENTS) --at-once $(AT_ONCE) --directory $(CHAOS_DIRECTORY) $(if $(SEED),--seed $(SEED))
+
+# Spark applications and plain members of one group under faults: make chaos-spark ROUNDS=100 SEED=7.
+ROUNDS ?= 10
+chaos-spark: env
+	$(BIN)/python -m tests.chaos.spark --rounds $(ROUNDS) --directory $(CHAOS_DIRECTORY)-spark $(if $(SEED),--seed $(SEED))
 
 # Whether the tests see small changes of the code: make mutants N=200 SEED=7. Takes hours, goes on where it was ended.
 N ?= 100

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Any, Final
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
@@ -57,7 +58,7 @@ class Known:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def resolved(self, id: int, *, subject: str | None = None) -> str:
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
         return self._text
 
 

@@ -1,184 +1,300 @@
-"""Spark's micro-batches and batch reads of a topic, beside Spark's own source for Kafka.
+"""Spark's streams, batch reads and sink, beside Spark's own source and sink for Kafka.
 
-Each side has a session that is warm (`local[2]`), reads the same records and throws them away. Kafka's
-source is that of PySpark 4.0.0: not all jars of newer ones are on Maven Central.
+Each side has a session that is warm (`local[2]`) and does the same with the same records. Kafka's is that
+of PySpark 4.0.0: not all jars of newer ones are on Maven Central. What Spark itself costs, with any source
+in Python, is told by a source that does nothing.
 """
 
 import json
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import environment
-from benchmarks.harness import Context, Estimate, Sample
-from benchmarks.measuring import Usage
+from benchmarks.harness import Context, Estimate, Measure, Sample, cell
 from benchmarks.peers import Unavailable
-from benchmarks.peers.base import Server
-from benchmarks.programs import Program, ProgramFailed
-from benchmarks.results import Cell, Results, compared
-from folkmoot.console.java import find_java, spark_java_home
+from benchmarks.programs import ProgramFailed
+from benchmarks.results import Cell, Results, Target, compared
+from benchmarks.spark_sides import PARTITIONS, Side, as_parquet, check, flights_on, kafka, ours
+from folkmoot.console.demo import flights
 
 NAME: Final = "spark"
-TITLE: Final = "Spark: streams and batch reads"
-ESTIMATE: Final = Estimate(seconds=110, per_round=55, quick_seconds=120, disk=3e9)
+TITLE: Final = "Spark: streams, batch reads and the sink"
+ESTIMATE: Final = Estimate(seconds=180, per_round=110, quick_seconds=240, disk=4e9)
 
 OURS: Final = "Folkmoot"
-KAFKA: Final = "Spark's source for Kafka"
-PARTITIONS: Final = 12
+COLUMN: Final = "Folkmoot, one column by .schema"
+KAFKA: Final = "Spark's source and sink for Kafka"
+NOTHING: Final = "a source in Python that does nothing"
 RECORDS: Final = {"full": 3_000_000, "quick": 1_000_000, "smoke": 20_000}
-WARM_UP: Final = 3
+FLIGHTS: Final = {"full": 1_000_000, "quick": flights.FLIGHTS, "smoke": 5_000}
+WARM_UP: Final = {"full": 3, "quick": 2, "smoke": 1}
 """Reads of all kinds before any is measured: the JVM compiles what it does often."""
-ONE_COLUMN: Final = "value binary"
 STREAM: Final = "stream, Trigger.AvailableNow, defaults"
 SMALL: Final = "stream in batches of 100,000 records"
-COLUMN: Final = "stream of one column"
 BATCH: Final = "batch read"
-_LIMIT: Final = {"maxOffsetsPerTrigger": "100000"}
+TYPED: Final = "stream of flights, typed columns beside from_avro"
+SINK: Final = "stream from Parquet files into a topic"
+TASKS: Final = "CPU of a worker for a task of a few records"
+FIRST_ROW: Final = "start of a query to its first row"
+IDLE: Final = "idle query, trigger of 200 ms"
+LATENCY: Final = "produced to seen in foreachBatch, trigger of 200 ms, 1,000 records/s"
+LEFT: Final = "end of a query to its group without it"
+UNIT_IDLE: Final = "% of a core"
+READER: Final = "reader %"
+P99: Final = "p99 ms"
+PATIENCE: Final = 60.0
+RATE: Final = 1_000
+SIZE: Final = 100
+WARM_SHARE: Final = 0.25
+FEW: Final = 4_800
+"""Records of the topic that is read in small tasks …"""
+IN_TASK: Final = (200, 20)
+"""… with so many in each: what more tasks cost more, a task costs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """A session, and the server and topic that it reads."""
+class Read:
+    """What is read, and how."""
 
-    session: Program
-    server: Server
-    format: str
-    options: Mapping[str, str]
-    stream_options: Mapping[str, str]
+    topic: str = "small"
+    how: str = "stream"
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: str = ""
+    typed: bool = False
+
+
+class Reads:
+    """Measures reads; a stream's group has read nothing before."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+        self._groups = count()
+
+    def case(self, side: Side, read: Read) -> dict[str, Any]:
+        """What the session is told."""
+        options = {**side.options, "subscribe": side.topics[read.topic], **read.options}
+        if read.how == "stream":
+            options |= side.stream_options
+            if side.peer == "folkmoot":
+                options["group"] = f"bench-{next(self._groups)}"
+        avro = ""
+        if read.typed and side.peer == "folkmoot":
+            options["valueFormat"] = "avro"
+        elif read.typed:
+            avro = flights.schema()
+        return {"how": read.how, "options": options, "schema": read.schema, "avro": avro}
+
+    def told(self, side: Side, read: Read) -> dict[str, Any]:
+        records = self._counts[read.topic]
+        found = side.does("read", records=records, **self.case(side, read))
+        check(found, records)
+        return found
+
+    def sample(self, side: Side, read: Read) -> Sample:
+        return _rate(self.told(side, read), self._counts[read.topic])
 
 
 def run(context: Context) -> Results:
     results = Results(name=NAME, title=TITLE)
     records = RECORDS[context.scale.name]
+    small = context.records.get("small", records).path
     with ExitStack() as stack:
-        sides = {OURS: _ours(context, stack, records)}
+        sides = {OURS: ours(context, stack)}
         if context.has("kafka"):
             try:
-                sides[KAFKA] = _kafka(context, stack, records)
+                sides[KAFKA] = kafka(context, stack)
             except (Unavailable, ProgramFailed) as reason:
                 results.notes.append(f"Spark's source for Kafka was not measured: {reason}")
-        cells = _measured(context, sides, records)
-    results.cells += cells
-    _compare(results, cells)
-    results.notes.append(
+        for side in sides.values():
+            side.fill("small", context.new_topic(side.peer, PARTITIONS), small, records)
+        sides[OURS].fill("few", context.new_topic("folkmoot", PARTITIONS), small, FEW)
+        known = flights_on(context, sides, FLIGHTS[context.scale.name])
+        reads = Reads({"small": records, "few": FEW, "flights": known})
+        results.cells += _read(context, sides, reads)
+        results.cells += _written(context, sides, small, records)
+        results.cells += _in_tasks(context, sides[OURS], reads)
+        results.cells += _lived(context, sides, reads)
+    results.targets += _judged(results)
+    results.notes += [
         f"{records:,} records of 100 B in {PARTITIONS} partitions, zstd, into the sink noop; "
-        "client CPU is that of the JVM, its workers and the application."
-    )
+        f"{known:,} flights. Client CPU is that of the JVM, its workers and the application.",
+        "Both sides have read everything before, the JVM's threads and caches are warm; sinks have their "
+        "defaults but zstd.",
+        f"Latency counts from when a record was due; the first {WARM_SHARE:.0%} do not count.",
+    ]
     return results
 
 
-def _measured(context: Context, sides: Mapping[str, Side], records: int) -> list[Cell]:
-    numbers = count()
-    cells: list[Cell] = []
-    for _ in range(WARM_UP if context.scale.name == "full" else 1):
+# -- reading and writing ------------------------------------------------------------------------------
+
+
+def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator[Cell]:
+    for _ in range(WARM_UP[context.scale.name]):
         for side in sides.values():
-            _measure(side, numbers, records, "stream", {}, "")
-            _measure(side, numbers, records, "batch", {}, "")
-    for case, how, options, schema in (
-        (STREAM, "stream", {}, ""),
-        (SMALL, "stream", _LIMIT, ""),
-        (COLUMN, "stream", {}, ONE_COLUMN),
-        (BATCH, "batch", {}, ""),
+            for read in (Read(), Read(how="batch"), Read(topic="flights", typed=True)):
+                reads.told(side, read)
+    for case, read in (
+        (STREAM, Read()),
+        (SMALL, Read(options={"maxOffsetsPerTrigger": "100000"})),
+        (BATCH, Read(how="batch")),
+        (TYPED, Read(topic="flights", typed=True)),
     ):
-        contenders = {
-            name: partial(_measure, side, numbers, records, how, options, schema)
-            for name, side in sides.items()
-            if not schema or name == OURS  # Kafka's has no such thing for streams
+        contenders: dict[str, Measure] = {
+            name: partial(reads.sample, side, read) for name, side in sides.items()
         }
-        cells += context.alternate(case, "records/s", contenders)
-    return cells
+        if case == STREAM:  # Kafka's has no such thing for streams
+            contenders[COLUMN] = partial(reads.sample, sides[OURS], Read(schema="value binary"))
+        yield from context.alternate(case, "records/s", contenders)
 
 
-def _measure(
-    side: Side,
-    numbers: "count[int]",
-    records: int,
-    how: str,
-    options: Mapping[str, str],
-    schema: str,
-) -> Sample:
-    streams = how == "stream"
-    given = {**side.options, **(side.stream_options if streams else {}), **options}
-    if side.format == "folkmoot" and streams:
-        given["group"] = f"bench-{next(numbers)}"  # has read nothing yet
-    case = {"how": how, "format": side.format, "options": given, "schema": schema}
-    with Usage(side.server.processes()) as usage:
-        side.session.go(json.dumps({**case, "records": records}))
-        told = side.session.wait_done()
-    if told["records"] != records:
-        raise ProgramFailed(f"{told['records']} of {records} records were read")
-    millions = records / 1e6
-    facts = {
-        "client CPU": told["cpu"] / millions,
-        "server CPU": sum(usage.cpu.values()) / millions,
+def _written(
+    context: Context, sides: Mapping[str, Side], small: Path, records: int
+) -> Iterator[Cell]:
+    rows = as_parquet(small, records, context.work / "rows")
+    for side in sides.values():
+        _sink(context, side, rows, records)
+    contenders = {
+        name: partial(_sink, context, side, rows, records) for name, side in sides.items()
     }
+    yield from context.alternate(SINK, "records/s", contenders)
+
+
+def _sink(context: Context, side: Side, rows: Path, records: int) -> Sample:
+    topic = context.new_topic(side.peer, PARTITIONS)
+    options = {**side.sink_options, "topic": topic}
+    reader = {**side.options, "subscribe": topic}
+    told = side.does("write", rows=str(rows), options=options, check=reader)
+    check(told, records)
+    side.server.delete_topic(topic)
+    return _rate(told, records)
+
+
+def _rate(told: Mapping[str, Any], records: int) -> Sample:
+    millions = records / 1e6
+    facts = {"client CPU": told["cpu"] / millions, "server CPU": told["server_cpu"] / millions}
     return Sample(value=records / told["seconds"], facts=facts)
 
 
-def _filled(context: Context, peer: str, records: int) -> tuple[Server, str]:
-    server = context.server(peer)
-    topic = context.new_topic(peer, PARTITIONS)
-    told: dict[str, Any] = {"topic": topic, "count": records, "warm": 0, "compression": "zstd"}
-    if peer == "folkmoot":
-        told["how"] = "columns"
-    path = str(context.records.get("small", records).path)
-    server.client("produce", records=path, **told).run({})
-    return server, topic
+def _in_tasks(context: Context, side: Side, reads: Reads) -> Iterator[Cell]:
+    def measure() -> Sample:
+        cpu = []
+        for records in IN_TASK:
+            read = Read(topic="few", how="batch", options={"maxRecordsPerPartition": str(records)})
+            cpu.append(reads.told(side, read)["cpu_of"]["worker"])
+        tasks = [FEW // records for records in IN_TASK]
+        return Sample(value=1000 * (cpu[1] - cpu[0]) / (tasks[1] - tasks[0]), facts={})
+
+    yield from context.alternate(TASKS, "ms", {OURS: measure})
 
 
-def _ours(context: Context, stack: ExitStack, records: int) -> Side:
-    server, topic = _filled(context, "folkmoot", records)
-    options = {"zookeeper": server.address, "subscribe": topic}
-    session = _session(context, stack, sys.executable, ours=True)
-    return Side(
-        session=session, server=server, format="folkmoot", options=options, stream_options={}
-    )
+# -- a query that goes on -----------------------------------------------------------------------------
 
 
-def _kafka(context: Context, stack: ExitStack, records: int) -> Side:
-    python, jars = environment.kafka_spark()
-    server, topic = _filled(context, "kafka", records)
-    options = {"kafka.bootstrap.servers": server.address, "subscribe": topic}
-    settings = {
-        "spark.jars": ",".join(map(str, sorted(jars.glob("*.jar")))),
-        "spark.driver.memory": "1g",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+def _lived(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator[Cell]:
+    """Queries from their start to their end, in turns: each gives a sample of several cases."""
+    taken: dict[tuple[str, str, str], list[Sample]] = {}
+    contenders: dict[str, Side] = {**sides, NOTHING: sides[OURS]}
+    context.say(f"-- {IDLE}, and with {RATE:,} records/s")
+    for name, counts in context.turns(list(contenders), warm_up=False):
+        found = context.attempt(f"{IDLE}, {name}", partial(_live, context, name, contenders, reads))
+        for (case, unit), sample in (found or {}).items():
+            context.say(f"   {name}: {case}: {sample.value:.3g} {unit}")
+            if counts:
+                taken.setdefault((case, name, unit), []).append(sample)
+    order = (FIRST_ROW, IDLE, LATENCY, LEFT)
+    for case, name, unit in sorted(taken, key=lambda each: order.index(each[0])):
+        yield cell(case, name, unit, taken[case, name, unit])
+
+
+def _live(
+    context: Context, name: str, contenders: Mapping[str, Side], reads: Reads
+) -> dict[tuple[str, str], Sample]:
+    side = contenders[name]
+    seconds = {"full": 15.0, "quick": 6.0, "smoke": 1.0}[context.scale.name]
+    many = 0 if name == NOTHING else round(RATE * seconds)
+    warm = int(many * WARM_SHARE)
+    topic = context.new_topic(side.peer, PARTITIONS)
+    told = {"topic": topic, "count": many, "rate": RATE, "size": SIZE, "linger": 0.0, "warm": warm}
+    case: dict[str, Any] = {"format": "nothing", "options": {}, "schema": "", "avro": ""}
+    if name != NOTHING:
+        side.topics["live"] = topic
+        case = {"format": side.format, **reads.case(side, Read(topic="live"))}
+    with side.server.client(
+        "produce", module=f"benchmarks.clients.{side.peer}_latency", **told
+    ) as producer:
+        producer.wait_ready()  # which has written a record to every partition
+        side.session.go(
+            json.dumps({"do": "live", **case, "seconds": seconds, "count": many, "warm": warm})
+        )
+        idle = side.session.hear("idle", PATIENCE)
+        producer.go()
+        sent = producer.wait_done()
+        ended = side.session.wait_done()
+    side.server.delete_topic(topic)
+    return _samples(idle, sent, ended)
+
+
+def _samples(
+    idle: Mapping[str, Any], sent: Mapping[str, Any], ended: Mapping[str, Any]
+) -> dict[tuple[str, str], Sample]:
+    def share(*kinds: str) -> float:
+        used: float = sum(idle["cpu_of"][kind] for kind in kinds)
+        return 100 * used / float(idle["seconds"])
+
+    facts = {READER: share("reader"), "JVM %": share("JVM")}
+    samples = {
+        (FIRST_ROW, "s"): Sample(value=ended["first_row"], facts={}),
+        (IDLE, UNIT_IDLE): Sample(value=share(*idle["cpu_of"]), facts=facts),
     }
-    session = _session(context, stack, python, ours=False, **settings)
-    return Side(
-        session=session,
-        server=server,
-        format="kafka",
-        options=options,
-        stream_options={"startingOffsets": "earliest"},
-    )
+    if lags := ended["lags"]:
+        late = {name: (lag - sent["begun"]) / 1e6 for name, lag in lags.items()}
+        facts = {P99: late["p99"], "max ms": late["max"]}
+        facts |= {f"{kind} RSS": ended["resident"].get(kind, 0) for kind in ("reader", "worker")}
+        samples[LATENCY, "ms (median)"] = Sample(value=late["p50"], facts=facts)
+    if "left" in ended:
+        samples[LEFT, "s"] = Sample(value=ended["left"], facts={"query.stop() s": ended["stopped"]})
+    return samples
 
 
-def _session(
-    context: Context, stack: ExitStack, python: str, *, ours: bool, **settings: str
-) -> Program:
-    home = spark_java_home(find_java(), context.work / "java")
-    parameters = json.dumps({"ours": ours, "settings": settings})
-    command = [python, "-m", "benchmarks.clients.spark", "session", parameters]
-    log = context.work / f"spark-{'ours' if ours else 'kafka'}.log"
-    environ = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    session = stack.enter_context(Program(command, log, environ))
-    session.wait_ready()
-    return session
+# -- what is to be reached ----------------------------------------------------------------------------
 
 
-def _compare(results: Results, cells: list[Cell]) -> None:
-    by_name = {(cell.case, cell.contender): cell for cell in cells}
-    for case, times in ((STREAM, 1.5), (SMALL, 1.5), (BATCH, 1.5)):
-        if (case, OURS) in by_name:
-            theirs = by_name.get((case, KAFKA))
-            results.targets.append(compared(case, by_name[case, OURS], theirs, times=times))
-    if (COLUMN, OURS) in by_name and (STREAM, OURS) in by_name:
-        column, whole = by_name[COLUMN, OURS], by_name[STREAM, OURS]
-        results.targets.append(compared(f"{COLUMN}, beside all", column, whole, times=1.25))
+def _judged(results: Results) -> Iterator[Target]:
+    for case, times in ((STREAM, 1.5), (SMALL, 1.5), (BATCH, 1.5), (TYPED, 1.5), (SINK, 2.0)):
+        if (mine := results.find(case, OURS)) is not None:
+            yield compared(case, mine, results.find(case, KAFKA), times=times)
+    whole, column = results.find(STREAM, OURS), results.find(STREAM, COLUMN)
+    if whole is not None:
+        used = whole.facts["client CPU"] + whole.facts["server CPU"]
+        yield _at_most(f"{STREAM}: CPU of client and server", used, "s/M records", 1.3)
+        if column is not None:
+            yield compared("one column by .schema, beside all", column, whole, times=1.25)
+    if (tasks := results.find(TASKS, OURS)) is not None:
+        yield compared(TASKS, tasks, wanted=5.0, better="lower")
+    yield from _judged_life(results)
+
+
+def _judged_life(results: Results) -> Iterator[Target]:
+    idle, no_work = results.find(IDLE, OURS), results.find(IDLE, NOTHING)
+    if idle is not None and no_work is not None:
+        more = idle.facts[READER] - no_work.facts[READER]
+        yield _at_most(f"{IDLE}: process of the source, beyond {NOTHING}", more, UNIT_IDLE, 0.3)
+    begun, at_once = results.find(FIRST_ROW, OURS), results.find(FIRST_ROW, NOTHING)
+    if begun is not None and at_once is not None:
+        more = begun.median - at_once.median
+        yield _at_most(f"{FIRST_ROW}, beyond {NOTHING}", more, "s", 1.0)
+    if (late := results.find(LATENCY, OURS)) is not None:
+        yield compared(f"{LATENCY}: median", late, wanted=500.0, better="lower")
+        yield _at_most(f"{LATENCY}: p99", late.facts[P99], "ms", 1200.0)
+        yield _at_most("process of the source, resident", late.facts["reader RSS"], "bytes", 120e6)
+        yield _at_most("worker, resident", late.facts["worker RSS"], "bytes", 150e6)
+    if (left := results.find(LEFT, OURS)) is not None:
+        yield compared(LEFT, left, wanted=0.5, better="lower")
+
+
+def _at_most(text: str, figure: float, unit: str, wanted: float) -> Target:
+    return Target(text=text, figure=figure, unit=unit, better="lower", wanted=wanted)

@@ -64,6 +64,11 @@ _SPARK_POM: Final = f"""\
       <artifactId>spark-sql-kafka-0-10_2.13</artifactId>
       <version>{SPARK_VERSION}</version>
     </dependency>
+    <dependency>
+      <groupId>org.apache.spark</groupId>
+      <artifactId>spark-avro_2.13</artifactId>
+      <version>{SPARK_VERSION}</version>
+    </dependency>
   </dependencies>
 </project>
 """

@@ -2,7 +2,9 @@
 
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +12,7 @@ from typing import Final, Self
 
 LOOK_EVERY: Final = 0.05
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+_CPUCLOCK_SCHED: Final = 2
 
 
 @dataclass(frozen=True)
@@ -28,29 +31,71 @@ class Memory:
 
 def memory(pid: int) -> Memory:
     """Zeros for a process that is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return Memory()
-    told = {name: rest for name, _, rest in (line.partition(":") for line in lines)}
-    if "VmRSS" not in told:
-        return Memory()  # a zombie has none
-    return Memory(_kib(told["RssAnon"]), _kib(told["VmRSS"]))
+    told = _status(pid)
+    return Memory(_kib(told, "RssAnon"), _kib(told, "VmRSS"))
 
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and of its children that have ended; 0 if it is gone."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        fields = _fields(pid)
+        # Its own clock (clock_getcpuclockid(3)) has no ticks.
+        own = time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+    except OSError:
         return 0.0
-    # The name, in parentheses, may contain anything; the fields are counted behind it.
-    fields = text.rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / _TICKS
+    return own + sum(map(int, fields[13:15])) / _TICKS
 
 
-def _kib(text: str) -> int:
-    return int(text.split()[0]) * 1024
+def cpu_below(kinds: Mapping[str, str]) -> dict[str, float]:
+    """CPU seconds of this process and all below it by kind: that whose text their command line has, or
+    "application"."""
+    used = dict.fromkeys([*kinds, "application"], 0.0)
+    for pid, kind in _below(kinds):
+        used[kind] += cpu_seconds(pid)
+    return used
+
+
+def peak_resident(kinds: Mapping[str, str]) -> dict[str, int]:
+    """The most bytes that a process of each kind below this one has had in RAM."""
+    peaks: dict[str, int] = {}
+    for pid, kind in _below(kinds):
+        peaks[kind] = max(peaks.get(kind, 0), _kib(_status(pid), "VmHWM"))
+    return peaks
+
+
+def _below(kinds: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                children.setdefault(int(_fields(int(entry.name))[1]), []).append(int(entry.name))
+    todo = [os.getpid()]
+    yield todo[0], "application"
+    while todo:
+        pid = todo.pop()
+        for child in children.get(pid, []):
+            with suppress(OSError):
+                command = Path(f"/proc/{child}/cmdline").read_text()
+                found = (kind for kind, text in kinds.items() if text in command)
+                yield child, next(found, "application")
+            todo.append(child)
+
+
+def _fields(pid: int) -> list[str]:
+    """Of /proc/pid/stat, from the state on: the name before it, in parentheses, may contain anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: rest for name, _, rest in (line.partition(":") for line in lines)}
+
+
+def _kib(told: Mapping[str, str], name: str) -> int:
+    return int(told[name].split()[0]) * 1024 if name in told else 0  # a zombie has none
 
 
 class Usage:

@@ -28,7 +28,7 @@ from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.records.batch_cursor import BatchCursor
-from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute
@@ -85,7 +85,7 @@ class Stages:
             data = memoryview(record_batch.encode(made, codec))
             self.batches.append((batch_header.check(data), data))
         self.bodies = [self._body(header, data) for header, data in self.batches]
-        self.views = [RecordBatchView.of(WHERE, header, data) for header, data in self.batches]
+        self.views = [view_of_batch(WHERE, header, data) for header, data in self.batches]
 
     def all(self) -> dict[str, Callable[[], None]]:
         both = list(zip(self.batches, self.bodies, strict=True))
@@ -101,9 +101,7 @@ class Stages:
         return {
             "check": each(lambda _, data: batch_header.check(data), headers),
             "decompress": each(self._body, headers),
-            "columns": each(
-                lambda one, body: RecordBatchView.of(WHERE, one[0], one[1], body), both
-            ),
+            "columns": each(lambda one, body: view_of_batch(WHERE, one[0], one[1], body), both),
             "lists": each(lambda view: (list(view.keys), list(view.values)), self._alone()),
             "iterate": each(lambda view: deque(BatchCursor(view).records, 0), self._alone()),
             "arrow": each(RecordBatchView.arrow, self._alone()),
@@ -122,7 +120,7 @@ class Stages:
 
     @staticmethod
     def _view(_: batch_header.BatchHeader, data: memoryview) -> RecordBatchView:
-        return RecordBatchView.of(WHERE, batch_header.check(data), data)
+        return view_of_batch(WHERE, batch_header.check(data), data)
 
     @classmethod
     def _records(cls, header: batch_header.BatchHeader, data: memoryview) -> None:

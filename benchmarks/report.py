@@ -142,22 +142,28 @@ def _aligned(rows: Rows) -> list[str]:
     return lines
 
 
-def _kept(path: Path) -> list[Results]:
+def _kept(path: Path) -> Report | None:
     """What an earlier run left; nothing if it is of another version, since a long run is worth more."""
     try:
-        return Report.read(path).scenarios if path.exists() else []
+        return Report.read(path) if path.exists() else None
     except (KeyError, TypeError, ValueError) as error:
         print(f"{path} is not read, and replaced: {error!r}", file=sys.stderr)
-        return []
+        return None
 
 
 def save(report: Report, path: Path) -> None:
-    """The JSON, with what it had of other scenarios kept, and the charts beside it."""
-    names = [results.name for results in report.scenarios]
-    kept = _kept(path)
-    everything = [*(each for each in kept if each.name not in names), *report.scenarios]
-    everything.sort(key=lambda each: place(each.name))
-    replace(report, scenarios=everything).write(path)
+    """The JSON, with what it had of other scenarios kept, and the charts beside it.
+
+    What is kept was measured beside the peers of its time: their versions stay, too.
+    """
+    whole, kept = report, _kept(path)
+    if kept is not None:
+        names = [results.name for results in report.scenarios]
+        others = [each for each in kept.scenarios if each.name not in names]
+        everything = sorted([*others, *report.scenarios], key=lambda each: place(each.name))
+        versions = {**kept.versions, **report.versions}
+        whole = replace(report, versions=versions, scenarios=everything)
+    whole.write(path)
     for chart in (chart for results in report.scenarios for chart in results.charts):
         path.with_name(f"{chart.name}.svg").write_text(draw(chart), encoding="utf-8")
     print(f"written: {path} and charts beside it")
@@ -192,7 +198,7 @@ def _filled(found: re.Match[str], sections: Mapping[str, Sequence[str]]) -> str:
 def _machine(report: Report) -> list[str]:
     machine = ", ".join(f"{name} {value}" for name, value in report.machine.items())
     lines = [
-        f"Measured {report.when} by `{report.command}`, seed {report.seed}.",
+        f"Last measured {report.when} by `{report.command}`, seed {report.seed}; each part says when it was.",
         f"{machine}.",
         "",
     ]

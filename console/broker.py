@@ -7,14 +7,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.console import replicas
-from folkmoot.console.monitoring.options import add_log_format, add_metrics, log_to_stderr, served
+from folkmoot.console.monitoring.options import log_to_stderr, served
 from folkmoot.console.options import (
-    ENVIRONMENT,
+    add_declared,
     add_output,
     add_zookeeper,
     session_of,
@@ -23,14 +25,11 @@ from folkmoot.console.options import (
     whole_number,
 )
 from folkmoot.console.tables import show
-from folkmoot.protocol.quantities import seconds
 
 if TYPE_CHECKING:
     from folkmoot.brokers.server.broker import Broker
-    from folkmoot.brokers.server.config import BrokerConfig
 
-DEFAULT_LISTENER = "client=127.0.0.1:0"
-DEFAULT_SESSION_TIMEOUT = 6.0
+OPTIONS = [each.name for each in fields(BrokerConfig) if each.name != "log"]
 STOP_TIMEOUT = 60.0
 _LOOK_AGAIN = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -39,18 +38,15 @@ _LOOK = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_declared(parser, BrokerConfig, *OPTIONS)
+    parser.set_defaults(**dict.fromkeys(OPTIONS))  # the environment and a file may say it
     parser.add_argument(
-        "--id",
-        type=whole_number,
-        metavar="N",
-        dest="broker_id",
-        help="the broker's number, its own for good",
-    )
-    parser.add_argument("--data", type=Path, metavar="DIR", help="where its logs are kept")
-    parser.add_argument(
-        "--zookeeper",
-        metavar="HOST:PORT[/CHROOT]",
-        help=f"the cluster's ZooKeeper (default: ${ENVIRONMENT})",
+        "--set",
+        action="append",
+        default=[],
+        metavar="log.OPTION=VALUE",
+        help="for topics that have no settings of their own, such as log.retention=7d or "
+        "log.retention_bytes=100GiB; may be repeated",
     )
     parser.add_argument(
         "--config",
@@ -60,37 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(FOLKMOOT_SESSION_TIMEOUT, FOLKMOOT_LOG_RETENTION) goes before it, flags go before both",
     )
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="default_replicas, open_segments, scrub_period, compaction_memory_bytes, "
-        "compaction_bytes_per_second, or for all topics log.OPTION, such as "
-        "log.retention=7d or log.retention_bytes=100GiB; may be given several times",
-    )
-    parser.add_argument(
-        "--listener",
-        action="append",
-        metavar="NAME=HOST:PORT[@HOST:PORT]",
-        help="where to listen, and how others reach that; port 0 is a free one; may be given "
-        f"several times (default: {DEFAULT_LISTENER})",
-    )
-    parser.add_argument("--rack", metavar="NAME", help="where it stands")
-    parser.add_argument(
-        "--session-timeout",
-        type=typed(seconds),
-        metavar="TIME",
-        help="of silence, after which ZooKeeper takes it for dead (default: "
-        f"{DEFAULT_SESSION_TIMEOUT:g}s)",
-    )
-    parser.add_argument(
         "--no-guardian",
         action="store_true",
         help="do not start the process that ends the session at once when this one dies",
     )
-    add_metrics(parser)
-    add_log_format(parser)
-
     parser.set_defaults(act=_run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=False)
     listing = actions.add_parser("list", help="the live brokers, and what they lead")
@@ -186,18 +155,7 @@ def _run(args: argparse.Namespace) -> int:
     from folkmoot.console.settings import broker_config, flag
     from folkmoot.coordination.connector import connector
 
-    flags = {
-        "broker_id": args.broker_id,
-        "data": args.data,
-        "zookeeper": args.zookeeper,
-        "listeners": args.listener,
-        "session_timeout": args.session_timeout,
-        "rack": args.rack,
-        "metrics_port": args.metrics_port,
-        "metrics_host": args.metrics_host,
-        "log_format": args.log_format,
-        **dict(map(flag, args.set)),
-    }
+    flags = {name: getattr(args, name) for name in OPTIONS} | dict(map(flag, args.set))
     config = broker_config(args.config, os.environ, flags)
     log_to_stderr(config.log_format)
     broker = Broker(config, connector(config.zookeeper, guarded=not args.no_guardian, create=True))
@@ -217,7 +175,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _pages(config: "BrokerConfig", broker: "Broker") -> AbstractContextManager[None]:
+def _pages(config: BrokerConfig, broker: "Broker") -> AbstractContextManager[None]:
     """From before the start on: until it is registered the broker is not ready, and says so."""
     if config.metrics_port is None:
         return nullcontext()

@@ -15,11 +15,13 @@ from folkmoot.console.monitoring.options import add_metrics, served
 from folkmoot.console.options import (
     NotReadToTheEnd,
     add_cluster,
+    add_set,
     at_least_one,
     cluster_of,
     point_in_time,
     schema_text,
     session_of,
+    set_of,
     whole_number,
 )
 from folkmoot.protocol.errors import (
@@ -90,11 +92,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: text; json has an object a line, which `produce -i json` takes",
     )
     shown.add_argument("--format", metavar="TEXT", help=FORMAT_HELP)
+    add_set(parser, "consumer")
     add_metrics(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from folkmoot.consumers.client.consumer import Consumer
+    from folkmoot.consumers.config import ConsumerConfig
 
     start = _start(args)
     check_name("topic", args.topic)
@@ -116,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     write = writer(args.output if args.format is None else "", decoder, args.format or "")
     with (
         decoder,
-        Consumer(**cluster, **options) as consumer,
+        Consumer(**set_of(args, ConsumerConfig, {**cluster, **options})) as consumer,
         consumer.leave_on_signals() as was_stopped,
         _pages(args, consumer),
     ):
@@ -307,11 +311,10 @@ class _Reading:
         from folkmoot.coordination.groups.membership import assignee
         from folkmoot.coordination.zookeeper.execute import execute
 
-        member = consumer.member
-        if self._mine or consumer.assignment() or member is None:
+        health = consumer.health()
+        if self._mine or health.assignment or health.member is None or not health.generation:
             return False
-        session, name = member.session, member.name
-        if session is None or name is None:
-            return False
-        plan = execute(session, planning.get(self._args.group), self._args.timeout).plan
-        return assignee(name) in plan.members and not plan.share(assignee(name))
+        me = assignee(health.member)
+        with session_of(self._args) as session:
+            plan = execute(session, planning.get(self._args.group), self._args.timeout).plan
+        return me in plan.members and not plan.share(me)

@@ -6,10 +6,9 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from folkmoot.console.broker import DEFAULT_SESSION_TIMEOUT
+from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.console.monitoring.options import add_log_format, add_metrics, log_to_stderr, served
-from folkmoot.console.options import add_zookeeper, sigterm_like_ctrl_c, typed
-from folkmoot.protocol.quantities import seconds
+from folkmoot.console.options import add_declared, add_zookeeper, sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
     from folkmoot.brokers.controller.thread import ControllerThread
@@ -21,14 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "It goes on until SIGTERM or Ctrl-C."
     )
     add_zookeeper(parser, timeout=None)
-    parser.add_argument(
-        "--session-timeout",
-        type=typed(seconds),
-        metavar="TIME",
-        default=DEFAULT_SESSION_TIMEOUT,
-        help="of silence, after which ZooKeeper takes it for dead (default: "
-        f"{DEFAULT_SESSION_TIMEOUT:g}s)",
-    )
+    add_declared(parser, BrokerConfig, "session_timeout")
     parser.add_argument(
         "--no-guardian",
         action="store_true",

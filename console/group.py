@@ -66,6 +66,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("--force", action="store_true", help="also while members live")
     delete.set_defaults(act=_delete)
 
+    forget = actions.add_parser(
+        "delete-offsets",
+        help="forget what a group has committed of one topic",
+        description="Forget what a group has committed of one topic, which need not exist any more. Refused "
+        "while members live.",
+    )
+    forget.add_argument("--topic", metavar="TOPIC", required=True)
+    forget.add_argument("--yes", action="store_true", help="do not ask for the group's name again")
+    forget.set_defaults(act=_delete_offsets)
+
     events = actions.add_parser(
         "events",
         help="what happened in a group lately",
@@ -77,9 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     events.set_defaults(act=_events)
 
-    for action in (describe, members, events, delete):
+    for action in (describe, members, events, delete, forget):
         action.add_argument("group", metavar="GROUP")
-    for action in (listing, describe, members, events, delete):
+    for action in (listing, describe, members, events, delete, forget):
         add_zookeeper(action)
     for action in (listing, describe, members, events):
         add_output(action)
@@ -251,4 +261,14 @@ def _delete(args: argparse.Namespace) -> int:
             confirm(warning, "group", args.group, "deleted")
         admin.delete_group(args.group, args.force)
     print(f"deleted group {args.group}")
+    return 0
+
+
+def _delete_offsets(args: argparse.Namespace) -> int:
+    with admin_of(args) as admin:
+        if not args.yes:
+            warning = f"This forgets where {args.group} is in all partitions of {args.topic}. "
+            confirm(warning, "group", args.group, "changed")
+        admin.delete_group_offsets(args.group, args.topic)
+    print(f"deleted the offsets of group {args.group} in topic {args.topic}")
     return 0

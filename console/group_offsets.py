@@ -15,11 +15,12 @@ from folkmoot.console.options import (
     whole_number,
 )
 from folkmoot.console.tables import counted, show
-from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.errors import ConfigError, StaleTopicId
 from folkmoot.protocol.quantities import duration
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
+    from folkmoot.consumers.admin.admin import Admin
     from folkmoot.consumers.admin.offset_reset import Planned, Target
 
 
@@ -117,7 +118,7 @@ def _reset(args: argparse.Namespace) -> int:
     with admin_of(args) as admin:
         scope = topics if topics or partitions else None
         plan = admin.plan_reset(args.group, to, scope, partitions, args.timeout)
-        admin.check_topic_ids(topic_ids)
+        _check_topic_ids(admin, topic_ids)
         if args.execute:
             offsets = {each.partition: each.new for each in plan}
             admin.reset_offsets(args.group, offsets, args.timeout)
@@ -125,6 +126,16 @@ def _reset(args: argparse.Namespace) -> int:
     if not args.execute:
         print("nothing was reset: add --execute to do it", file=sys.stderr)
     return 0
+
+
+def _check_topic_ids(admin: "Admin", known: Mapping[TopicPartition, str]) -> None:
+    """Raises StaleTopicId if a topic is not the one any more that offsets were noted of."""
+    ids = admin.topic_ids(each.topic for each in known)
+    for each, topic_id in known.items():
+        if ids.get(each.topic, topic_id) != topic_id:
+            raise StaleTopicId(
+                f"topic {each.topic} was made anew since: old offsets mean nothing in it"
+            )
 
 
 def _show(plan: "list[Planned]", output: str) -> None:

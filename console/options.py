@@ -4,8 +4,9 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from folkmoot.protocol.errors import ConfigError, FolkmootError
+from folkmoot.protocol.options import documented, parse
 from folkmoot.protocol.quantities import duration, moment, seconds
 
 if TYPE_CHECKING:
@@ -59,6 +61,58 @@ def add_timeout(parser: argparse.ArgumentParser, default: float = TIMEOUT) -> No
         default=default,
         help=f"what ZooKeeper and brokers may take to answer (default: {default:g}s)",
     )
+
+
+def add_declared(
+    parser: argparse.ArgumentParser, config: Any, *names: str, **defaults: Any
+) -> None:
+    """Flags for these options of a config, as it declares them: `--session-timeout` of `session_timeout`.
+
+    Other `defaults` than there may be given.
+    """
+    declared = {each.name: each for each in documented(config)}
+    for field in fields(config):
+        if (name := field.name) in names:
+            option = declared[name]
+            default = defaults.get(name, None if field.default is MISSING else field.default)
+            shown = str(defaults.get(name, option.default)).strip('"(),')
+            said = [option.kind] if option.is_number else []
+            said += [f"default {shown}"] if shown else [] if option.default else ["required"]
+            parser.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=typed(partial(_parsed, config, name)),
+                metavar=option.placeholder,
+                default=default,
+                help=option.meaning + (f" ({'; '.join(said)})" if said else ""),
+            )
+
+
+def _parsed(config: Any, name: str, text: str) -> Any:
+    return parse(config, {name: text})[name]
+
+
+def add_set(parser: argparse.ArgumentParser, what: str) -> None:
+    """`--set NAME=VALUE`, for what `set_of` takes."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"an option of the {what} (docs/configuration.md), such as request_timeout=1m; may be repeated",
+    )
+
+
+def set_of(args: argparse.Namespace, config: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+    """A client's options: those that the command sets of its `own`, and those given. Raises ConfigError."""
+    given = {}
+    for word in args.set:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {word} is not understood: write NAME=VALUE")
+        if name in own:
+            raise ConfigError(f"--set {word}: the command itself says what {name} is")
+        given[name] = text
+    return {**own, **parse(config, given)}
 
 
 def add_zookeeper(parser: argparse.ArgumentParser, *, timeout: float | None = TIMEOUT) -> None:

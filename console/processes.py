@@ -123,14 +123,14 @@ class BrokerProcess(ServerProcess):
         """`options` are further words of the command."""
         self.broker_id = broker_id
         self.data = data.absolute()
-        words = ["broker", "--id", str(broker_id)]
+        words = ["broker", "--broker-id", str(broker_id)]
         words += ["--data", str(self.data), "--zookeeper", zookeeper]
-        for listener in listeners:
-            words += ["--listener", listener]
+        if listeners:
+            words += ["--listeners", ",".join(listeners)]
         if session_timeout is not None:
             words += ["--session-timeout", f"{session_timeout:g}"]
         if default_replicas != 1:
-            words += ["--set", f"default_replicas={default_replicas}"]
+            words += ["--default-replicas", str(default_replicas)]
         words += options
         log = self.data.with_name(f"{self.data.name}.log")
         super().__init__(f"broker {broker_id}", words, log, rf"^broker {broker_id} ready (.+)$\n")
@@ -198,7 +198,7 @@ class EmbeddedCluster:
         default_replicas: int = 1,
         first_metrics_port: int | None = None,
         registry_port: int | None = None,
-        log_format: str | None = None,
+        log_format: str = "text",
     ) -> None:
         """`registry_port`: of the schema registry's server, 0 any; None: there is none."""
         self.directory = directory.absolute()
@@ -309,7 +309,7 @@ class EmbeddedCluster:
         return RegistryProcess(log, self.zookeeper, port, self._log_options())
 
     def _log_options(self) -> list[str]:
-        return [] if self._log_format is None else ["--log-format", self._log_format]
+        return [] if self._log_format == "text" else ["--log-format", self._log_format]
 
     def _broker(self, number: int) -> BrokerProcess:
         name = f"broker-{number}"

@@ -13,8 +13,10 @@ from folkmoot.console.formats.record_json import Draft, draft_of
 from folkmoot.console.formats.values import Decoder, json_of
 from folkmoot.console.options import (
     add_cluster,
+    add_set,
     cluster_of,
     schema_text,
+    set_of,
     sigterm_like_ctrl_c,
     whole_number,
 )
@@ -67,10 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compression", default="zstd", help="zstd (default), none, lz4, gzip or snappy"
     )
+    add_set(parser, "producer")
 
 
 def run(args: argparse.Namespace) -> int:
     """Whatever can be wrong besides a line is found before the first record is sent."""
+    from folkmoot.producers.config import ProducerConfig
     from folkmoot.producers.producer import Producer
 
     check_name("topic", args.topic)
@@ -85,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
     if args.key_schema and not args.key_separator and args.input == "text":
         raise ConfigError("--key-schema is for lines with keys: give --key-separator, or -i json")
     headers = [_header(each) for each in args.header]
-    acks = args.acks if args.acks == "all" else int(args.acks)
-    options = {
-        "acks": acks,
+    own = {
+        **cluster,
+        "acks": args.acks if args.acks == "all" else int(args.acks),
         "compression": args.compression,
         "client_id": "folkmoot-produce",
         "delivery_timeout": args.timeout,
@@ -95,11 +99,12 @@ def run(args: argparse.Namespace) -> int:
         "buffer_bytes": BUFFER_BYTES,
     }
     if args.value_schema:
-        options["value_serializer"] = _Encoded()
+        own["value_serializer"] = _Encoded()
+    options = set_of(args, ProducerConfig, own)
     with ExitStack() as stack:
         source = _source(args, stack)
         arguments = {field: _schema(schemas[field]) for field in schemas if schemas[field]}
-        producer = stack.enter_context(Producer(**cluster, **options))
+        producer = stack.enter_context(Producer(**options))
         _check_partition(args, producer)
         read = _reader(args, _encoders(args, arguments, stack), stack)
         with sigterm_like_ctrl_c():

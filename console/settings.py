@@ -6,10 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from folkmoot.brokers.server.config import BrokerConfig, Listener
+from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import build, parse, unknown_option
+from folkmoot.protocol.options import build, parse
 
 PREFIX: Final = "FOLKMOOT_"
 LOG: Final = "log"
@@ -17,16 +17,7 @@ LOG: Final = "log"
 # What the environment may say, besides FOLKMOOT_LOG_<OPTION>.
 _ENVIRONMENT: Final = [field.name for field in fields(BrokerConfig) if field.name != LOG]
 
-_REQUIRED: Final = {"broker_id": "--id", "data": "--data", "zookeeper": "--zookeeper"}
-
-# What `--set` may say, besides log.<option>.
-_FLAGS: Final = (
-    "default_replicas",
-    "open_segments",
-    "scrub_period",
-    "compaction_memory_bytes",
-    "compaction_bytes_per_second",
-)
+_REQUIRED: Final = ("broker_id", "data", "zookeeper")
 
 
 def broker_config(
@@ -45,18 +36,16 @@ def broker_config(
                 log[name.removeprefix(f"{LOG}.")] = value
             elif value is not None:
                 options[name] = value
-    listeners = options.get("listeners")
-    if listeners is not None:
-        options["listeners"] = tuple(map(Listener.parse, listeners))
     texts = {name: value for name, value in options.items() if isinstance(value, str)}
     options |= parse(BrokerConfig, texts)
     if "data" in texts:
         options["data"] = Path(texts["data"])
     log |= parse(LogConfig, {name: value for name, value in log.items() if isinstance(value, str)})
-    for name, option in _REQUIRED.items():
+    for name in _REQUIRED:
         if options.get(name) is None:
+            flag = f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"{option} is missing: give it, set {PREFIX}{name.upper()}, or write {name} into --config"
+                f"{flag} is missing: give it, set {PREFIX}{name.upper()}, or write {name} into --config"
             )
     return build(BrokerConfig, {**options, LOG: build(LogConfig, log)})
 
@@ -76,6 +65,8 @@ def _in_file(path: Path | None) -> dict[str, Any]:
     listeners = said.get("listeners", [])
     if not isinstance(listeners, list) or not all(isinstance(each, str) for each in listeners):
         raise ConfigError(f"--config {path}: listeners is a list of texts")
+    if listeners:
+        said["listeners"] = ",".join(listeners)
     return said | {f"{LOG}.{name}": value for name, value in log.items()}
 
 
@@ -84,7 +75,7 @@ def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for name in _ENVIRONMENT:
         text = environment.get(PREFIX + name.upper())
         if text:
-            said[name] = text.split(",") if name == "listeners" else text
+            said[name] = text
     start = f"{PREFIX}{LOG.upper()}_"
     for variable, text in environment.items():
         # FOLKMOOT_LOG_FORMAT is the broker's own.
@@ -94,10 +85,8 @@ def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def flag(word: str) -> tuple[str, str]:
-    """An option given as `--set NAME=VALUE`. Raises ConfigError."""
+    """An option given as `--set log.OPTION=VALUE`. Raises ConfigError."""
     name, equals, value = word.partition("=")
-    if not equals:
-        raise ConfigError(f"--set {word} is not understood: write NAME=VALUE")
-    if not name.startswith(f"{LOG}.") and name not in _FLAGS:
-        raise unknown_option(name, [*_FLAGS, f"{LOG}.retention"])
+    if not equals or not name.startswith(f"{LOG}."):
+        raise ConfigError(f"--set {word} is not understood: write {LOG}.OPTION=VALUE")
     return name, value

@@ -94,7 +94,7 @@ def _delete_records(args: argparse.Namespace) -> int:
             wanted: _Before = {**admin.offsets_for_times(args.topic, at, args.timeout)}
         else:
             wanted = _offsets(args.topic, words)
-        offsets = admin.checked(wanted, args.timeout)
+        offsets = admin.plan_delete_records(wanted, args.timeout)
         earliest = admin.offsets(offsets, "earliest", args.timeout)
         if args.execute:
             offsets = admin.delete_records(offsets, args.timeout)

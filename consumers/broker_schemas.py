@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import cycle
 from typing import Final
+from uuid import UUID
 
 from folkmoot.coordination.schemas.names import context_of
 from folkmoot.network.client import Connections, Reply
@@ -15,6 +16,7 @@ from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
     RetriableError,
+    SchemaNotFound,
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import Api, GetSchemaRequest, GetSchemaResponse
@@ -56,12 +58,16 @@ class BrokerSchemas:
         make = partial(BrokerSchemas, client_id=self._client_id, timeout=self._timeout)
         return make, (self._addresses,)
 
-    def resolved(self, id: int, *, subject: str | None = None) -> str:
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
         """One canonical text of what an id names in the context of `subject`, with all it refers to.
 
-        Raises SchemaNotFound, InvalidSubject, and within `timeout` seconds ZooKeeperUnreachable, where a
-        broker has not heard of it and cannot ask, or BrokerUnreachable.
+        Brokers know no GUIDs. Raises SchemaNotFound, InvalidSubject, and within `timeout` seconds
+        ZooKeeperUnreachable, where a broker has not heard of it and cannot ask, or BrokerUnreachable.
         """
+        if isinstance(id, UUID):
+            raise SchemaNotFound(
+                f"brokers tell schemas by their ids, not by the guid {id}: ask a SchemaRegistry"
+            )
         key = context_of(subject), id
         text = self._resolved.get(key)
         if text is not None:

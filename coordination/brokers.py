@@ -37,7 +37,7 @@ from folkmoot.coordination.zookeeper.operations import (
     WatchCallback,
 )
 from folkmoot.coordination.zookeeper.recipes import Malformed
-from folkmoot.protocol.errors import BrokerIdTaken
+from folkmoot.protocol.errors import BrokerIdTaken, ConfigError
 
 
 class Registration(msgspec.Struct, frozen=True):
@@ -173,6 +173,12 @@ def live(watch: WatchCallback | None = None) -> Recipe[dict[int, Registration]]:
 
 
 def addresses(listener: str) -> Recipe[list[str]]:
-    """Where the brokers that are registered listen, of those that have such a listener."""
+    """Where the brokers that are registered listen, of those that have such a listener.
+
+    Raises ConfigError if none of them has.
+    """
     found = (yield from live()).values()
+    names = sorted({name for each in found for name in each.listeners})
+    if names and listener not in names:
+        raise ConfigError(f"no broker has a listener {listener!r}: they have {', '.join(names)}")
     return [each.listeners[listener] for each in found if listener in each.listeners]

@@ -20,9 +20,16 @@ A holder that dies before it has noted where its round begins has written nothin
 that leaves all that the next one needs. A lost reply is answered by reading: `attempt` says whose the
 node is. Of two that hold one name at a time the later one is served, and the earlier one told
 ProducerFenced here, or by the brokers.
+
+Names of queries that are gone for good would stay: so who comes under a new one looks at some of the others,
+and removes those that nobody has written for a week. Brokers have forgotten their producers by then
+(`producer_id_expiry`), so that whoever comes under such a name after all begins anew, as under a new one.
+Who has read it just before it is removed finds that it has changed.
 """
 
-from typing import NamedTuple
+from bisect import bisect
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,14 +38,26 @@ from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
     ConnectionLost,
     Create,
+    Delete,
+    Exists,
     NodeExists,
     NoNode,
     Recipe,
     Set,
 )
-from folkmoot.coordination.zookeeper.recipes import ensure, read
+from folkmoot.coordination.zookeeper.recipes import (
+    children,
+    ensure,
+    read,
+    retry_on_connection_loss,
+)
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH
 from folkmoot.protocol.errors import ProducerFenced
+
+KEPT: Final = 7 * 24 * 3600 * 1000
+"""Names that nobody has written for so many ms may be removed …"""
+LOOKED_AT: Final = 16
+"""… and who comes under a new one looks at so many."""
 
 
 class Begin(NamedTuple):
@@ -94,6 +113,7 @@ def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
                 continue
             except (NodeExists, ConnectionLost):
                 continue
+            yield from _forget_some(path)
             return taken
         if round_ < found.round:
             raise ProducerFenced(
@@ -158,6 +178,19 @@ def begin_again(name: str, attempt: str) -> Recipe[None]:
         except (BadVersion, NoNode, ConnectionLost):
             continue
         return
+
+
+def _forget_some(new: str) -> Recipe[None]:
+    """Remove old names among those behind a new one in their order, which is by chance."""
+    now = yield from retry_on_connection_loss(Exists(new))
+    others = sorted((yield from children(paths.PRODUCER_NAMES)))
+    place = bisect(others, new.rpartition("/")[2])
+    for each in [*others[place:], *others[:place]][:LOOKED_AT]:
+        path = f"{paths.PRODUCER_NAMES}/{each}"
+        stat = yield from retry_on_connection_loss(Exists(path))
+        if now is not None and stat is not None and now.mtime - stat.mtime > KEPT:
+            with suppress(BadVersion, NoNode, ConnectionLost):
+                yield Delete(path, stat.version)
 
 
 def _taken_over(name: str) -> ProducerFenced:

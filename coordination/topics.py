@@ -12,6 +12,7 @@ import msgspec
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.placement import place
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
@@ -96,15 +97,10 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     def min_in_sync(self) -> int:
         """So many replicas must be in sync for a write with `acks=all`."""
         given = self.config.get("min_in_sync", "")
-        return int(given) if given.isdecimal() else default_min_in_sync(self.replicas)
+        return int(given) if given.isdecimal() else LogConfig().least_in_sync(self.replicas)
 
 
 _decoder = msgspec.json.Decoder(TopicInfo)
-
-
-def default_min_in_sync(replicas: int) -> int:
-    """One replica may be away."""
-    return max(1, min(2, replicas - 1))
 
 
 def create(
@@ -130,7 +126,7 @@ def create(
     options = dict(config or {})
     if replicas > 1:
         options.setdefault("durability", "fsync")
-        options.setdefault("min_in_sync", str(default_min_in_sync(replicas)))
+        options.setdefault("min_in_sync", str(LogConfig().least_in_sync(replicas)))
     check_in_sync(name, options, replicas)
     info = TopicInfo(uuid4().hex, placed, options)
     yield from recipes.ensure(paths.TOPICS)

@@ -267,10 +267,10 @@ class BrokerContainer(FixedContainer):
 
     def _configure(self) -> None:
         super()._configure()
-        command = ["broker", "--id", str(self.broker_id), "--data", "/data"]
+        command = ["broker", "--broker-id", str(self.broker_id), "--data", "/data"]
         command += ["--zookeeper", self._zookeeper]
-        command += ["--listener", f"internal=0.0.0.0:{INTERNAL_PORT}@{self.internal_address}"]
-        command += ["--listener", f"client=0.0.0.0:{CLIENT_PORT}@{self.address}"]
+        internal = f"internal=0.0.0.0:{INTERNAL_PORT}@{self.internal_address}"
+        command += ["--listeners", f"{internal},client=0.0.0.0:{CLIENT_PORT}@{self.address}"]
         if self._session_timeout is not None:
             command += ["--session-timeout", f"{self._session_timeout:g}"]
         self.with_command([*command, *self._arguments])

@@ -221,11 +221,13 @@ class Hosts:
     def _broker(self, number: int) -> Container:
         internal = f"{self._address(PEERS, 20 + number)}:{INTERNAL_PORT}"
         client = f"{self._address(CLIENTS, 20 + number)}:{CLIENT_PORT}"
-        command = ["broker", "--id", str(number), "--data", "/data"]
+        command = ["broker", "--broker-id", str(number), "--data", "/data"]
         command += ["--zookeeper", self.connect_string]
         command += ["--session-timeout", f"{self._session_timeout:g}"]
-        command += ["--listener", f"internal=0.0.0.0:{INTERNAL_PORT}@{internal}"]
-        command += ["--listener", f"client=0.0.0.0:{CLIENT_PORT}@{client}"]
+        listeners = (
+            f"internal=0.0.0.0:{INTERNAL_PORT}@{internal},client=0.0.0.0:{CLIENT_PORT}@{client}"
+        )
+        command += ["--listeners", listeners]
         volumes = {self._volumes[number - 1]: {"bind": "/data"}}
         made = self._container(broker_image(), f"broker-{number}", command=command, volumes=volumes)
         for name in NETWORKS:

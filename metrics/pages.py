@@ -66,7 +66,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve(host: str, port: int, watched: Watched) -> Iterator[str]:
+def serve_metrics(host: str, port: int, watched: Watched) -> Iterator[str]:
     """Serve the pages as long as the block lasts → the address, "host:port". Port 0 is a free one.
 
     Raises AddressTaken.

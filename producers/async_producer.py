@@ -21,6 +21,7 @@ from folkmoot.producers.columns import (
     RecordColumns,
     TableSerializer,
     as_headers,
+    is_table,
 )
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.futures import Run
@@ -352,7 +353,7 @@ class AsyncProducer(Generic[K, V]):
         """Append many records, given as columns; await the delivery that it returns.
 
         Parameters, rules and errors as of `Producer.send_batch`. Part by part, so that other tasks
-        come in between; `serializer` works in another thread.
+        come in between; tables are made values in another thread.
         """
         made: list[RecordColumns] = []
 
@@ -361,7 +362,7 @@ class AsyncProducer(Generic[K, V]):
             made.append(self._core._columns(*given))
 
         try:
-            if serializer is None:
+            if serializer is None and not is_table(values):
                 make()
         except WouldWait:
             pass

@@ -8,6 +8,7 @@ import operator
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import repeat
 from typing import Any, Final, Protocol
 
@@ -20,10 +21,12 @@ from folkmoot.protocol.columns import BinaryColumn, Int64s, lengths_of
 from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidName,
+    MissingExtra,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.records import Headers
+from folkmoot.schemas.values.serialization import writes_schema_id
 
 MAX_RECORD_TIMESTAMP: Final = 2**50
 HeadersArgument = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
@@ -131,6 +134,11 @@ def no_partition(topic: str, partition: int, count: int) -> FolkmootError:
     )
 
 
+_OF_TABLES: Final = (
+    ": a table is written by serializer=ColumnSerializer(registry, schema), or by the producer's "
+    "value_serializer=AvroSerializer(registry, schema)"
+)
+
 # -- many ---------------------------------------------------------------------------------------------
 
 
@@ -142,6 +150,24 @@ class TableSerializer(Protocol):
     """
 
     def serialize(self, topic: str, rows: Any, /) -> Any: ...
+
+
+def is_table(values: object) -> bool:
+    """Whether they are rows of Arrow's, with columns of their own."""
+    pa: Any = sys.modules.get("pyarrow")
+    return pa is not None and isinstance(values, pa.Table | pa.RecordBatch)
+
+
+def table_serializer(given: Any) -> Any:
+    """The same, or, of an AvroSerializer, what writes tables as it does values."""
+    if not writes_schema_id(given):
+        return given
+    with suppress(MissingExtra):
+        from folkmoot.schemas.columns.serializer import ColumnSerializer
+        from folkmoot.schemas.values.serializer import AvroSerializer
+
+        return ColumnSerializer(given) if isinstance(given, AvroSerializer) else given
+    return given
 
 
 class RecordColumns:
@@ -248,6 +274,7 @@ def _cells(what: str, column: Any) -> Cells:
     if isinstance(column, str | bytes | bytearray | memoryview) or not isinstance(column, Sequence):
         raise TypeError(
             f"{what} must be a list of bytes or an Arrow array, not {type(column).__name__}"
+            f"{_OF_TABLES if is_table(column) else ''}"
         )
     return list(column)
 

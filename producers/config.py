@@ -46,7 +46,7 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     """How long a record may wait for others to share its batch."""
     batch_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES // 2)] = 512 * 1024
     """A batch of this size, before compression, is sent without lingering; at most 15 MiB. It may grow
-    to twice this size, and fails as a whole if, compressed, it exceeds the topic's `max_batch_bytes`."""
+    to twice this size, and is sent in halves if, compressed, it exceeds the topic's `max_batch_bytes`."""
     max_record_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES)] = 1024 * 1024
     """Key, value and headers of one record may be this large; at most 30 MiB."""
     buffer_bytes: Annotated[int, Meta(gt=0)] = 64 * 1024 * 1024
@@ -78,7 +78,7 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
                 f"linger={self.linger:g} is not allowed: records would fail before they are sent; "
                 f"use less than delivery_timeout={self.delivery_timeout:g}"
             )
-        check_level(self.codec, self.compression_level)
+        check_level(Codec.named(self.compression), self.compression_level)
         for field in ("key", "value"):
             serializer(field, getattr(self, f"{field}_serializer"))
         if not callable(self.partitioner) and self.partitioner not in STRATEGIES:
@@ -99,7 +99,3 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     @property
     def is_idempotent(self) -> bool:
         return self.acks != 0 if self.idempotent is None else self.idempotent
-
-    @property
-    def codec(self) -> Codec:
-        return Codec.named(self.compression)

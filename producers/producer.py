@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self
 from weakref import WeakSet
@@ -15,12 +16,18 @@ from weakref import WeakSet
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.producers.accumulator import NOT_OPEN, Accumulator, check_topic
 from folkmoot.producers.appender import BatchDelivery, Delivery
-from folkmoot.producers.columns import HeadersArgument, RecordColumns, TableSerializer
+from folkmoot.producers.columns import (
+    HeadersArgument,
+    RecordColumns,
+    TableSerializer,
+    is_table,
+    table_serializer,
+)
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.discovery import discovery_of
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.sender import Sender
-from folkmoot.protocol import compression
+from folkmoot.protocol.compression import Codec, require
 from folkmoot.protocol.errors import (
     BufferFull,
     ClosedError,
@@ -96,7 +103,7 @@ class Producer(Generic[K, V]):
         """
         if self._closed is not None:
             raise self._closed
-        compression.require(self.config.codec)
+        require(Codec.named(self.config.compression))
         if self._thread is None:
             self._discovery.open()
             self._accumulator.open()
@@ -219,7 +226,8 @@ class Producer(Generic[K, V]):
         timestamp type); `headers` has those of each row. All of it goes to `partition`, or each row
         where the partitioner says. Rows keep their order, among themselves and with `send`.
         Serialisers are asked for each cell of a list; Arrow arrays are bytes already. With a
-        `serializer`, `values` is what that takes as a whole: an Arrow table, for a ColumnSerializer.
+        `serializer`, `values` is what that takes as a whole: an Arrow table, for a ColumnSerializer or an
+        AvroSerializer. If the producer's `value_serializer` is an AvroSerializer, it writes tables, too.
 
         What does not fit into the buffer waits for room, part by part: after BufferFull the rows before
         have been taken, and the error's `delivery` is theirs. Raises as `send` does, TypeError and
@@ -251,15 +259,23 @@ class Producer(Generic[K, V]):
     ) -> RecordColumns:
         """Checked. Raises TypeError, ValueError, InvalidName, SerializationError."""
         framed = False
+        if of_all is None and is_table(values):
+            of_all = self._of_tables
         if of_all is not None:
             framed = writes_schema_id(of_all)
-            values = of_all.serialize(topic, values)
+            values = table_serializer(of_all).serialize(topic, values)
         elif self._value_bytes is not None and isinstance(values, list | tuple):
             framed = writes_schema_id(self.config.value_serializer)
             values = [self._value_bytes(topic, value) for value in values]
         if self._key_bytes is not None and isinstance(keys, list | tuple):
             keys = [self._key_bytes(topic, key) for key in keys]
         return RecordColumns(values, keys, timestamps, headers, partition, framed=framed)
+
+    @cached_property
+    def _of_tables(self) -> TableSerializer | None:
+        """What writes tables as the serialiser of values does values; None if that is none of Avro's."""
+        made = table_serializer(self.config.value_serializer)
+        return None if made is self.config.value_serializer else made
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was sent before is delivered or has failed, and callbacks were called.

@@ -19,6 +19,7 @@ from folkmoot.producers.partition_queue import (
     Terms,
     compress_together,
 )
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     DeliveryTimeout,
@@ -116,7 +117,14 @@ class SenderState:
         self._version = view.version
         self._sequences = sequences or (Sequences() if config.is_idempotent else None)
         self._terms = Terms(
-            *(config, config.codec, self._sequences, self.counters, random, self._finished)
+            *(
+                config,
+                Codec.named(config.compression),
+                self._sequences,
+                self.counters,
+                random,
+                self._finished,
+            )
         )
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._order: deque[Batch] = deque()

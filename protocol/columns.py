@@ -28,7 +28,6 @@ from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from io import BytesIO
-from itertools import chain
 from operator import lt
 from typing import Annotated, Any, Final, Self, TypeVar, overload
 
@@ -199,32 +198,6 @@ class BinaryColumn(Sequence[bytes | None]):
         return f"BinaryColumn({self.tolist()!r})"
 
 
-class BinaryRuns(Sequence[bytes | None]):
-    """The cells of several binary columns, one after the other, to be written without joining them."""
-
-    __slots__ = ("_count", "parts")
-
-    def __init__(self, parts: Sequence[BinaryColumn]) -> None:
-        self.parts = parts
-        self._count = sum(map(len, parts))
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.tolist()[place]
-
-    def tolist(self) -> list[bytes | None]:
-        return list(chain.from_iterable(self.parts))
-
-    def is_constant(self) -> bool:
-        """Whether all rows have one value."""
-        first = self.parts[0][0]
-        return first == self.parts[-1][-1] and all(
-            part[0] == first and part.is_constant() for part in self.parts
-        )
-
-
 class Columns(msgspec.Struct, frozen=True):
     """A batch's records, column by column; all lists have one length, `count`.
 
@@ -329,33 +302,30 @@ def _column(cells: Sequence[bytes | None]) -> tuple[int, object]:
 
 def _cell_parts(cells: Sequence[bytes | None]) -> list[_Bytes]:
     """A column of keys or values, as MessagePack."""
-    if not isinstance(cells, BinaryColumn | BinaryRuns):
+    if not isinstance(cells, BinaryColumn):
         return [_encode(_column(cells))]
     if cells.is_constant():
         return [_encode((CONSTANT, cells[0]))]
-    parts = encoded(cells.parts if isinstance(cells, BinaryRuns) else [cells])
+    parts = encoded(cells)
     return [_BINARY_COLUMN, bin_header(sum(map(len, parts))), *parts]
 
 
-def encoded(parts: Sequence[BinaryColumn]) -> list[bytes | memoryview]:
-    """The `bin` that `BinaryColumn.decode` reads, of the cells of all parts; no cell is copied."""
-    runs = [part.run() for part in parts]
-    size = parts[0].size
-    if size and all(part.size == size for part in parts):
-        return [bytes((_SAME,)) + size.to_bytes(4, "little"), *runs]
-    # Parts are small and many: `np.diff` takes three times as long for such.
-    lengths = np.concatenate([part.offsets[1:] - part.offsets[:-1] for part in parts])
+def encoded(column: BinaryColumn) -> list[bytes | memoryview]:
+    """The `bin` that `BinaryColumn.decode` reads; no cell is copied."""
+    run = column.run()
+    if column.size:
+        return [bytes((_SAME,)) + column.size.to_bytes(4, "little"), run]
+    # Columns are small and many: `np.diff` takes three times as long for such.
+    lengths = column.offsets[1:] - column.offsets[:-1]
     longest = int(lengths.max())
-    nils = any(part.nulls is not None for part in parts)
-    if not nils and longest == int(lengths.min()):
-        return [bytes((_SAME,)) + longest.to_bytes(4, "little"), *runs]
+    if column.nulls is None and longest == int(lengths.min()):
+        return [bytes((_SAME,)) + longest.to_bytes(4, "little"), run]
     width = 1 if longest < 0xFF else 2 if longest < 0xFFFF else 4
     form = width
-    if nils:
+    if column.nulls is not None:
         form |= _NILS
-        nulls = [np.zeros(len(p), np.bool_) if p.nulls is None else p.nulls for p in parts]
-        lengths = np.where(np.concatenate(nulls), (1 << 8 * width) - 1, lengths)
-    return [bytes((form,)), lengths.astype(_TYPES[width]).tobytes(), *runs]
+        lengths = np.where(column.nulls, (1 << 8 * width) - 1, lengths)
+    return [bytes((form,)), lengths.astype(_TYPES[width]).tobytes(), run]
 
 
 def _encode_deltas(stamps: "array[int]", base: int) -> bytes:
@@ -364,13 +334,6 @@ def _encode_deltas(stamps: "array[int]", base: int) -> bytes:
     longest = int(deltas.max())
     width = next(width for width in _DELTAS if longest < 1 << 8 * width or width == 8)
     return bytes((width,)) + deltas.astype(_DELTAS[width]).tobytes()
-
-
-def array_header(count: int) -> bytes:
-    """What MessagePack writes before that many elements."""
-    if count < 1 << 4:
-        return struct.pack(">B", 0x90 | count)
-    return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
 
 
 def bin_header(size: int) -> bytes:

@@ -358,11 +358,13 @@ class DescribeProducersResponse(_Message, frozen=True):
 
 class ReplicaFetchEntry(_Entry, frozen=True):
     """Where a follower stands: the leader epoch that it follows, the epoch of its last record (-1: it
-    has none), and its log's end. All before that end counts as replicated."""
+    has none), and its log's end. All before that end counts as replicated, and all before `given_up` as
+    deleted for good."""
 
     leader_epoch: Count
     last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
     log_end: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    given_up: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class ReplicaFetchRequest(_Message, frozen=True):

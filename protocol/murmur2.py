@@ -68,27 +68,22 @@ def murmur2_column(data: _Bytes, lengths: npt.NDArray[np.int64]) -> _Hashes:
     return h
 
 
-def murmur2_even(
-    data: _Bytes, size: int, start: int = 0, stride: int = 0, count: int = 0
-) -> _Hashes:
-    """`murmur2` of keys of one length, at least 1, that lie back to back; or `count` of them from
-    `start` on, each `stride` bytes behind the one before.
+def murmur2_even(data: _Bytes, size: int) -> _Hashes:
+    """`murmur2` of keys of one length, at least 1, that lie back to back.
 
     The nth word of all keys is then a column at even distances: there is nothing to look up.
     """
-    if not stride:
-        stride, count = size, len(data) // size
+    count = len(data) // size
     if size > _LONG_KEY_BYTES:
-        starts = range(start, start + count * stride, stride)
+        starts = range(0, count * size, size)
         return np.array([murmur2(bytes(data[at : at + size])) for at in starts], np.uint32)
     whole, rest = size & ~3, size & 3
     h = np.full(count, _SEED ^ size, np.uint32)
-    for place in range(start, start + whole, 4):
-        h = _mix(h, _words(data, place, stride, count))
+    for place in range(0, whole, 4):
+        h = _mix(h, _words(data, place, size, count))
     if rest:
-        if start + (count - 1) * stride + whole + 4 > len(data):
-            data = b"".join((data, bytes(4)))  # the last word ends behind the last key
-        h ^= _words(data, start + whole, stride, count) & np.uint32((1 << 8 * rest) - 1)
+        data = b"".join((data, bytes(4)))  # the last word ends behind the last key
+        h ^= _words(data, whole, size, count) & np.uint32((1 << 8 * rest) - 1)
         h *= np.uint32(_M)
     return _finish(h)
 

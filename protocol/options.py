@@ -15,8 +15,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
 from math import isfinite
 from numbers import Integral, Real
-from types import NoneType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from msgspec import Meta
 
@@ -44,6 +56,13 @@ class Option(NamedTuple):
     @property
     def is_number(self) -> bool:
         return self.kind.startswith(("number", "whole number"))
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for a value where its use is shown."""
+        kinds = {"number of seconds": "TIME", "whole number of bytes": "SIZE", "Path": "DIR"}
+        found = (word for kind, word in kinds.items() if self.kind.startswith(kind))
+        return next(found, "N" if self.is_number else "TEXT")
 
 
 class _Declared(NamedTuple):
@@ -186,8 +205,8 @@ def build(config: type[_Config], options: Mapping[str, Any]) -> _Config:
 def parse(config: type[Any], options: Mapping[str, str]) -> dict[str, Any]:
     """The values of options written as text, by the types of a config's fields. Raises ConfigError.
 
-    Numbers as Python writes them, lengths of time also as `7d`, sizes also as `1GiB`; `none` where an
-    option can be switched off.
+    Numbers as Python writes them, lengths of time also as `7d`, sizes also as `1GiB`, `true` or `false`,
+    several of what can `parse` itself with commas between them; `none` where an option can be switched off.
     """
     return {name: _value(config, name, text) for name, text in options.items()}
 
@@ -214,9 +233,19 @@ def _value(config: Any, name: str, text: str) -> Any:
     if name not in known:
         raise unknown_option(name, known)
     kinds = known[name].kinds
+    words = {str(each).lower(): each for kind in kinds for each in _choices(kind)}
     if text.strip().lower() == NONE and NoneType in kinds:
         return None
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
     if not known[name].is_number:
+        if bool in kinds:
+            raise ConfigError(f"{name}={text!r} is not allowed: use true or false")
+        for kind in kinds:
+            if get_origin(kind) is tuple:
+                return tuple(map(get_args(kind)[0].parse, text.split(",")))
+        if not (words or {str, Path} & {*kinds}):
+            raise ConfigError(f"{name} cannot be written as text: only a program can give it")
         return text
     read: Callable[[str], float] = int
     what = "a whole number"
@@ -227,10 +256,19 @@ def _value(config: Any, name: str, text: str) -> Any:
     elif "bytes" in name.lower():
         read, what = size, "a whole number (500MB, 1GiB)"
     try:
-        return read(text)
+        value = read(text)
     except ValueError:
         also = f" or {NONE!r}" if NoneType in kinds else ""
         raise ConfigError(f"{name}={text!r} is not allowed: use {what}{also}") from None
+    if not known[name].allows(value):
+        raise ConfigError(f"{name}={value!r} is not allowed: use {known[name]}")
+    return value
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    if kind is bool:
+        return (True, False)
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def _unit(name: str) -> str:
@@ -307,7 +345,7 @@ def _parts(hint: Any) -> Iterator[Any]:
     if hasattr(hint, "__metadata__"):
         yield from _parts(hint.__origin__)
         yield from hint.__metadata__
-    elif NoneType in get_args(hint):
+    elif get_origin(hint) in (Union, UnionType):
         for each in get_args(hint):
             yield from _parts(each)
     else:

@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS, bytes_of
-from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS
+from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol.batch_header import BatchHeader
-from folkmoot.protocol.columns import BinaryColumn
+from folkmoot.protocol.columns import BinaryColumn, bytes_of
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.planning import Slice
 
@@ -47,7 +47,7 @@ class Rows:
 
     def add(self, part: Slice, header: BatchHeader, data: memoryview) -> None:
         """Those of the batch's records that lie within the slice."""
-        view = RecordBatchView.of(TopicPartition(part.topic, part.partition), header, data)
+        view = view_of_batch(TopicPartition(part.topic, part.partition), header, data)
         low, high = view.row_of_offset(part.first), view.row_of_offset(part.end)
         if low < high:
             view = view.part(low, high)

@@ -113,9 +113,9 @@ def _ranges(
     """What is read of each partition, without those of which it is nothing."""
     for topic in sorted({each.topic for each in partitions}):
         logs.partitions(topic, BROKER_WAIT)
-    first = _complete(partitions, bounds.resolved(config.starting(), partitions, logs))
-    end = _complete(partitions, bounds.resolved(config.ending(), partitions, logs))
-    last = _complete(partitions, logs.find(partitions, LATEST, BROKER_WAIT))
+    first = _complete(logs, partitions, bounds.resolved(config.starting(), partitions, logs))
+    end = _complete(logs, partitions, bounds.resolved(config.ending(), partitions, logs))
+    last = _complete(logs, partitions, logs.find(partitions, LATEST, BROKER_WAIT))
     for each in partitions:
         if end[each] > last[each] or first[each] > last[each]:
             asked = max(first[each], end[each])
@@ -139,11 +139,10 @@ def _ranges(
 
 
 def _complete(
-    partitions: Iterable[TopicPartition], found: dict[TopicPartition, int]
+    logs: LogWatch, partitions: Mapping[TopicPartition, str], found: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    silent = ", ".join(str(each) for each in partitions if each not in found)
-    if silent:
-        raise RequestTimeout(f"no broker told where these begin and end: {silent}")
+    if silent := partitions.keys() - found.keys():
+        raise RequestTimeout(logs.why_silent(silent))
     return found
 
 

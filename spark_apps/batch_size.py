@@ -1,8 +1,8 @@
 """How many records the next micro-batch may have, learned from how long the last ones took. Pure.
 
 A member gives partitions up between two micro-batches, so none is to take longer than BATCH_SHARE of
-the revoke timeout. Nobody knows how fast the query is before it has run, so the first is small, and
-each may be GROWTH times as large as the one before.
+the revoke timeout. Nobody knows how fast the query is before it has run, so the first is small; the
+next has what takes that time at the pace of the one before, or GROWTH times as much if that is unknown.
 
 The engine does not say when a batch has ended, only when it asks for the next one. With an interval
 it does that at whole multiples of it on the wall clock, so a call at a whole second may have waited:
@@ -48,7 +48,7 @@ class BatchSize:
             self._was_measured = True
             self.limit = max(LEAST, records * self._time / took)
         elif was_full and took <= self._time:
-            self.limit *= min(GROWTH, self._time / took)
+            self.limit *= self._time / took
         elif was_full and not self._was_measured:
             self.limit *= GROWTH
         self.limit = min(self.limit, self._most)

@@ -8,9 +8,10 @@ the checks, `docs/configuration.md` and the error for a slip are made of that (p
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +25,7 @@ from folkmoot.protocol.records import TopicPartition
 FORMAT = "folkmoot"
 NO_GROUP: Final = ""
 LATEST_SCHEMA: Final = "latest"
+OF_COLUMNS: Final = "columns"
 
 _Seconds = Annotated[float, Meta(gt=0)]
 _Milliseconds = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
@@ -130,8 +132,11 @@ class SourceConfig(ClusterConfig):
     one, `subject:version`, or a schema in JSON."""
     subject: str = ""
     """The subject of `latest`. Without it `<topic>-value`, where one topic is read."""
-    onDecodeError: Literal["fail", "null"] = "fail"
-    """A value that cannot be read ends the query, or is a row of nulls, with columns `_error` and `_raw`."""
+    onDecodeError: Literal["fail", "null", "deadLetter"] = "fail"
+    """A value that cannot be read ends the query, or is a row of nulls, with columns `_error` and `_raw`,
+    or its record goes to `deadLetterTopic` and is no row."""
+    deadLetterTopic: str = ""
+    """Where records go that cannot be read, with headers that say where from and why. It must exist."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,43 +152,42 @@ class SourceConfig(ClusterConfig):
             check_name("topic", topic)
         if self.assign and not self.assigned:
             raise ConfigError("option 'assign' names no partition")
-        if self.startingOffsetsByTimestampStrategy not in ("error", "latest"):
-            raise ConfigError(
-                f"option 'startingOffsetsByTimestampStrategy' is "
-                f"{self.startingOffsetsByTimestampStrategy!r}: use error or latest"
-            )
+        _check_word(self, "startingOffsetsByTimestampStrategy")
         self._known(self.starting(), "startingOffsets")
         self._check_values()
 
     def _check_values(self) -> None:
         """Raises ConfigError for options of typed columns that do not go together."""
-        for name, words in (
-            ("valueFormat", ("binary", "avro")),
-            ("onDecodeError", ("fail", "null")),
-        ):
-            if getattr(self, name) not in words:
-                raise ConfigError(
-                    f"option {name!r} is {getattr(self, name)!r}: use {' or '.join(words)}"
-                )
-        if self.valueFormat == "avro":
-            if not self.readerSchema.isdecimal() and self.readerSchema[:1] not in ("{", "[", '"'):
-                self.schema_version()
+        _check_word(self, "valueFormat")
+        _check_word(self, "onDecodeError")
+        _check_typed(self, ("readerSchema", "subject", "onDecodeError", "deadLetterTopic"))
+        is_named = not (self.readerSchema.isdecimal() or is_json(self.readerSchema))
+        if self.valueFormat == "avro" and is_named:
+            self.schema_version()
+        if (self.onDecodeError == "deadLetter") != bool(self.deadLetterTopic):
+            raise ConfigError(
+                "onDecodeError=deadLetter and option 'deadLetterTopic' belong together: give both"
+            )
+        if not self.deadLetterTopic:
             return
-        given = self.readerSchema != LATEST_SCHEMA, self.subject, self.onDecodeError != "fail"
-        for name, is_given in zip(("readerSchema", "subject", "onDecodeError"), given, strict=True):
-            if is_given:
-                raise ConfigError(f"option {name!r} means nothing without valueFormat=avro")
+        check_name("topic", self.deadLetterTopic)
+        is_read = self.deadLetterTopic in self.topics
+        if self.subscribePattern:
+            # Not at the top, as below.
+            from folkmoot.consumers.config import check_pattern
+
+            check_pattern(self.subscribePattern)
+            is_read = re.fullmatch(self.subscribePattern, self.deadLetterTopic) is not None
+        if is_read:
+            raise ConfigError(
+                f"option 'deadLetterTopic' is {self.deadLetterTopic!r}, which is read itself: "
+                "name another topic"
+            )
 
     def schema_version(self) -> tuple[str, str]:
         """Subject and version, where `readerSchema` names these. Raises ConfigError."""
         if self.readerSchema != LATEST_SCHEMA:
-            subject, _, version = self.readerSchema.rpartition(":")
-            if not subject or not (version.isdecimal() or version == LATEST_SCHEMA):
-                raise ConfigError(
-                    f"option 'readerSchema' is {self.readerSchema!r}: use latest, an id, "
-                    "subject:version, or a schema in JSON"
-                )
-            return subject, version
+            return _subject_version("readerSchema", self.readerSchema, "latest")
         if not self.subject and (len(self.topics) != 1 or self.subscribePattern):
             raise ConfigError(
                 "values of several topics need option 'subject', or 'readerSchema' with another word "
@@ -308,6 +312,14 @@ class SinkConfig(ClusterConfig):
 
     topic: str = ""
     """Where rows go; without it there must be a column `topic`, which does not count where this is given."""
+    valueFormat: Literal["binary", "avro"] = "binary"
+    """What values are: the bytes of column `value`, or Avro with the id of a schema in front, made of all
+    columns but `_key`, `_topic`, `_partition`, `_timestamp`, `_headers` and `_offset`."""
+    subject: str = ""
+    """The subject of the schema that values are written by. Without it `<topic>-value`, of option `topic`."""
+    writerSchema: str = OF_COLUMNS
+    """That schema: `columns`, which is made of the columns and registered if it is compatible; `latest` of
+    the subject; the id of one; `subject:version`; or a schema in JSON, registered likewise."""
     compression: str = "zstd"
     """Codec of the batches: `zstd`, `none`, `lz4`, `gzip` or `snappy`."""
     maxRecordBytes: Annotated[int, Meta(gt=0)] = 1024 * 1024
@@ -319,10 +331,36 @@ class SinkConfig(ClusterConfig):
         super().__post_init__()
         if self.topic:
             check_name("topic", self.topic)
+        _check_word(self, "valueFormat")
+        _check_typed(self, ("writerSchema", "subject"))
+        if self.valueFormat == "avro" and self.is_registering:
+            self.subject_written()
+        elif self.valueFormat == "avro" and not self.writerSchema.isdecimal():
+            self.schema_version()
         # Not at the top: Spark loads this module in processes that need no more of it.
         from folkmoot.producers.config import ProducerConfig
 
         ProducerConfig[bytes, bytes](zookeeper=self.zookeeper, **self.producer())
+
+    @property
+    def is_registering(self) -> bool:
+        """Whether `writerSchema` may be new to the subject."""
+        return self.writerSchema == OF_COLUMNS or is_json(self.writerSchema)
+
+    def subject_written(self) -> str:
+        """Raises ConfigError where it is not known."""
+        if not self.subject and not self.topic:
+            raise ConfigError(
+                "rows that say their topics themselves need option 'subject', or 'writerSchema' with an id "
+                "or subject:version"
+            )
+        return self.subject or f"{self.topic}-value"
+
+    def schema_version(self) -> tuple[str, str]:
+        """Subject and version, where `writerSchema` names these. Raises ConfigError."""
+        if self.writerSchema == LATEST_SCHEMA:
+            return self.subject_written(), LATEST_SCHEMA
+        return _subject_version("writerSchema", self.writerSchema, "columns, latest")
 
     def producer(self) -> dict[str, Any]:
         """The producer's options."""
@@ -333,6 +371,38 @@ class SinkConfig(ClusterConfig):
             "max_record_bytes": self.maxRecordBytes,
             "delivery_timeout": self.deliveryTimeout,
         }
+
+
+def is_json(said: str) -> bool:
+    """Whether what says a schema is one itself."""
+    return said[:1] in ("{", "[", '"')
+
+
+def _subject_version(name: str, said: str, words: str) -> tuple[str, str]:
+    subject, _, version = said.rpartition(":")
+    if not subject or not (version.isdecimal() or version == LATEST_SCHEMA):
+        raise ConfigError(
+            f"option {name!r} is {said!r}: use {words}, an id, subject:version, or a schema in JSON"
+        )
+    return subject, version
+
+
+def _check_word(config: ClusterConfig, name: str) -> None:
+    """Raises ConfigError for what is none of the words that an option may be."""
+    words = get_args(get_type_hints(type(config))[name])
+    if getattr(config, name) not in words:
+        *others, last = words
+        raise ConfigError(
+            f"option {name!r} is {getattr(config, name)!r}: use {', '.join(others)} or {last}"
+        )
+
+
+def _check_typed(config: "SourceConfig | SinkConfig", names: tuple[str, ...]) -> None:
+    """Raises ConfigError for options of typed columns where there are none."""
+    defaults = {each.name: each.default for each in fields(config)}
+    for name in names:
+        if config.valueFormat != "avro" and getattr(config, name) != defaults[name]:
+            raise ConfigError(f"option {name!r} means nothing without valueFormat=avro")
 
 
 def _bound(config: SourceConfig, side: str, otherwise: int) -> Bound:

@@ -80,6 +80,8 @@ class LogWatch(Lookups):
         self._waiting: dict[int, tuple[str, dict[TopicPartition, End]]] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._sizes: dict[str, float] = {}
+        self._looked_after: tuple[Mapping[TopicPartition, Place], int] | None = None
+        """Places that all have a fetch that waits, at the leaders of that version of the metadata."""
 
     def watch(
         self, places: Mapping[TopicPartition, Place], wait: float, wake: Wakeup
@@ -101,7 +103,7 @@ class LogWatch(Lookups):
             replies = self._cluster.poll(max(0.0, left), wake)
             for reply in replies:
                 self._take(reply)
-            if not replies and (left <= 0 or wake.wait(0.0)):
+            if not replies and (left <= 0 or monotonic() >= deadline or wake.wait(0.0)):
                 return ends
 
     def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -124,6 +126,10 @@ class LogWatch(Lookups):
 
     def _look_after(self, places: Mapping[TopicPartition, Place]) -> None:
         """Have a fetch wait for each partition, at its leader of the moment."""
+        looked_after = places, self._cluster.version
+        if self._looked_after == looked_after:  # every trigger comes here, mostly with nothing new
+            return
+        self._looked_after = looked_after
         watched = {
             each: (address, entry.topic_id, entry.epoch)
             for address, entries in self._waiting.values()
@@ -135,9 +141,10 @@ class LogWatch(Lookups):
             self._cluster.want(partition.topic)
             address = self._cluster.leader_address(partition)
             epoch = self._cluster.leader_epoch(partition)
-            if address is None or watched.get(partition) == (address, place.topic_id, epoch):
+            if watched.get(partition) == (address, place.topic_id, epoch):
                 continue
-            if self._not_before.get(partition, now) > now:
+            if address is None or self._not_before.get(partition, now) > now:
+                self._looked_after = None
                 continue
             told, wait = self._end(partition, place), WATCH
             if told is None or told.epoch != epoch:
@@ -161,6 +168,7 @@ class LogWatch(Lookups):
             super()._take(reply)
             return
         _, entries = self._waiting.pop(reply.correlation_id)
+        self._looked_after = None
         if reply.error is not None:
             log.info("no ends from %s: %s", reply.address, reply.error)
             self._not_before.update(dict.fromkeys(entries, monotonic() + PAUSE))

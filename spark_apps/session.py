@@ -2,21 +2,18 @@
 
 import json
 import os
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from folkmoot.spark_apps.drain import Drain
 from folkmoot.spark_apps.home import use_unzipped_home
-from folkmoot.spark_apps.source import DRAIN_SIGNAL, FolkmootDataSource
-
-_RUNNER = b"python_streaming_source_runner"
+from folkmoot.spark_apps.source import FolkmootDataSource
 
 QUIET_AND_LOCAL = {
     "spark.ui.enabled": "false",
@@ -69,9 +66,8 @@ def stop_gracefully(query: StreamingQuery, timeout: float = 60.0) -> bool:
     sink has. Otherwise the query is stopped all the same, and its last batch is replayed when it
     starts again (or read by other members, if they take its partitions over before that).
 
-    The source starts no new batch once it is told so, which takes a signal: the application has to
-    run on the driver's machine, and at least one batch has to be done. Without that a query comes to
-    rest only when nothing new arrives.
+    The source starts no new batch once it is told so, for which at least one batch has to be done.
+    Without that a query comes to rest only when nothing new arrives.
     """
     _tell_to_drain(query)
     rested: list[bool] = []
@@ -94,10 +90,12 @@ def stop_gracefully(query: StreamingQuery, timeout: float = 60.0) -> bool:
 
 
 def _tell_to_drain(query: StreamingQuery) -> None:
-    for runner in _runners(query):
-        pid = runner.get("pid", 0)
-        if runner.get("host") == socket.gethostname() and _is_runner(pid):
-            os.kill(pid, DRAIN_SIGNAL)
+    """By Spark, on the driver's machine, which may be another one than the application's (Spark Connect)."""
+    if runners := list(_runners(query)):
+        spark = SparkSession.active()
+        spark.dataSource.register(Drain)
+        reader = spark.read.format(Drain.name()).option("runners", json.dumps(runners))
+        reader.load().columns  # noqa: B018 Spark Connect loads nothing before it is asked for something
 
 
 def _runners(query: StreamingQuery) -> Iterator[dict[str, Any]]:
@@ -111,11 +109,3 @@ def _runners(query: StreamingQuery) -> Iterator[dict[str, Any]]:
             if runner is not None and runner["pid"] not in seen:
                 seen.add(runner["pid"])
                 yield runner
-
-
-def _is_runner(pid: int) -> bool:
-    """Whether a source runs under this id: another process of that id must not be signalled."""
-    try:
-        return _RUNNER in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False

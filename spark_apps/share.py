@@ -28,7 +28,7 @@ import re
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, NamedTuple, Protocol
@@ -109,6 +109,7 @@ class Logs(bounds.Offsets, planning.Logs, Protocol):
     ) -> dict[TopicPartition, int]: ...
     def partitions(self, topic: str, wait: float) -> range: ...
     def topic_id(self, topic: str) -> str: ...
+    def why_silent(self, partitions: Collection[TopicPartition]) -> str: ...
     def brokers(self) -> frozenset[str]: ...
     def close(self) -> None: ...
 
@@ -237,9 +238,8 @@ class Share:
         self._await_settled()
         wanted = self._wanted()
         found = self._logs.ends(wanted, BROKER_WAIT)
-        unknown = ", ".join(str(each) for each in wanted if each not in found)
-        if unknown:
-            raise RequestTimeout(f"no broker could tell where these end: {unknown}")
+        if unknown := wanted.keys() - found.keys():
+            raise RequestTimeout(self._logs.why_silent(unknown))
         self._targets = {(each, wanted[each]): end for each, end in found.items()}
 
     def report(self) -> dict[str, Any]:

@@ -34,26 +34,27 @@ from pyspark.sql.types import StructType
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.spark_apps.columns import chosen, columns
 from folkmoot.spark_apps.config import FORMAT, BatchConfig, SinkConfig, SourceConfig, StreamConfig
+from folkmoot.spark_apps.drain import DRAIN_SIGNAL
 from folkmoot.spark_apps.offsets import Ends, to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from folkmoot.spark_apps.planning import Task
     from folkmoot.spark_apps.share import Share
+    from folkmoot.spark_apps.typed.decoding import KnownSchema
 
 MOST_ROWS = 2**31 - 1
 """The engine's limit where the options have none: `Share` knows better."""
 _FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
 """Loaded in the process in which Spark hands filters down, and there alone."""
 LEAVE_TIMEOUT = 5.0
-DRAIN_SIGNAL = signal.SIGUSR1
-"""Tells the process of a running query's source to start no new batch (session.stop_gracefully)."""
 
 
 class FolkmootDataSource(DataSource):
     """`format("folkmoot")`; options in config.py, columns as Spark's Kafka source."""
 
-    _reader_schema = ""
+    _reader_schema: "KnownSchema | None" = None
     """What was found when the columns were asked for: all readers of this source are to have the same."""
 
     @classmethod
@@ -77,10 +78,16 @@ class FolkmootDataSource(DataSource):
         """All columns that there are. Raises ConfigError, and why there is no schema of values."""
         if config.valueFormat != "avro":
             return columns(config.includeHeaders)
-        from folkmoot.spark_apps.typed.reader_schema import reader_schema, typed_columns
+        from folkmoot.spark_apps.typed.reader_schema import (
+            check_dead_letters,
+            reader_schema,
+            typed_columns,
+        )
 
-        self._reader_schema = self._reader_schema or reader_schema(config)
-        return typed_columns(self._reader_schema, config)
+        if self._reader_schema is None:
+            self._reader_schema = reader_schema(config)
+            check_dead_letters(config)
+        return typed_columns(self._reader_schema.text, config)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         config = StreamConfig.of(self.options)
@@ -110,7 +117,10 @@ class FolkmootReader(DataSourceReader):
     """A read of what is there now, without a group: see batch.py."""
 
     def __init__(
-        self, config: BatchConfig, names: tuple[str, ...], reader_schema: str = ""
+        self,
+        config: BatchConfig,
+        names: tuple[str, ...],
+        reader_schema: "KnownSchema | None" = None,
     ) -> None:
         self._config = config
         self._names = names
@@ -120,7 +130,7 @@ class FolkmootReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from folkmoot.spark_apps.batch import tasks
 
-        return [InputPartition(task) for task in tasks(self._config, self._filters)]
+        return _numbered(tasks(self._config, self._filters))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition, self._config, self._names, self._reader_schema)
@@ -136,19 +146,31 @@ class FilteringReader(FolkmootReader):
         return [each for each in filters if not is_exact(each)]
 
 
+def _numbered(tasks: Iterable["Task"]) -> list[InputPartition]:
+    return [InputPartition(each) for each in enumerate(tasks)]
+
+
 def _read(
-    partition: InputPartition, config: SourceConfig, names: tuple[str, ...], reader_schema: str
+    partition: InputPartition,
+    config: SourceConfig,
+    names: tuple[str, ...],
+    reader_schema: "KnownSchema | None",
 ) -> "Iterator[pa.RecordBatch]":
     if partition.value is None:  # Spark's own, if there is no task
         return iter(())
-    if reader_schema:
+    number, task = partition.value
+    if config.deadLetterTopic and reader_schema is not None:
+        from folkmoot.spark_apps.sink.dead_letters import read_with_letters
+
+        return read_with_letters(number, task, config, names, reader_schema)
+    if reader_schema is not None:
         from folkmoot.spark_apps.typed.decoding import read_typed
 
-        return read_typed(partition.value, config, names, reader_schema)
+        return read_typed(task, config, names, reader_schema)
     from folkmoot.spark_apps.reading import ReadOptions, read
 
     options = ReadOptions(config.clientId, config.listener, names, config.failOnDataLoss)
-    return read(partition.value, options)
+    return read(task, options)
 
 
 class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -163,7 +185,10 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(
-        self, config: StreamConfig, names: tuple[str, ...], reader_schema: str = ""
+        self,
+        config: StreamConfig,
+        names: tuple[str, ...],
+        reader_schema: "KnownSchema | None" = None,
     ) -> None:
         self._config = config
         self._names = names
@@ -191,7 +216,7 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """From `end` alone: a replay after a restart reads the same, whoever owns it by then."""
-        return [InputPartition(task) for task in self._joined().tasks(end)]
+        return _numbered(self._joined().tasks(end))
 
     def commit(self, end: dict[str, Any]) -> None:
         self._joined().commit(end)

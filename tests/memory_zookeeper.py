@@ -366,7 +366,7 @@ class _Transaction:
                 return self._create(write)
             case zk.Set(path, data, version):
                 node = self._existing(path, version)
-                self._put(path, node, data=data, version=node.version + 1)
+                self._put(path, node, data=data, version=node.version + 1, mtime=self._now_ms)
                 self.changed.append(("data", path))
                 return node.version + 1
             case zk.Delete(path, version):

@@ -26,7 +26,6 @@ PLAIN = {
         "fencing_token",
         "health",
         "leave_on_signals",
-        "member",
     ),
     *("batches", "arrow"),
 }

@@ -1,13 +1,16 @@
 """What type checkers say of programs that use what is installed: mypy, and pyright as basedpyright has it."""
 
+import inspect
 import json
 import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
+import pyarrow
 import pytest
 
 import folkmoot
@@ -209,3 +212,35 @@ def test_every_error_is_a_public_name() -> None:
         if isinstance(each, type) and issubclass(each, errors.FolkmootError)
     }
     assert declared <= set(folkmoot.__all__)
+
+
+def test_public_names_speak_of_public_names_alone() -> None:
+    """In the fields, parameters and results of what is public, so that nobody has to import anything else."""
+    later = {"pa": pyarrow, **{name: getattr(folkmoot, name) for name in folkmoot.__all__}}
+
+    def private(hint: Any) -> Iterator[str]:
+        if isinstance(hint, type) and hint.__module__.startswith("folkmoot"):
+            if getattr(folkmoot, hint.__name__, None) is not hint:
+                yield f"{hint.__module__}.{hint.__name__}"
+        elif hint == folkmoot.Connect:
+            return  # sessions are made by us alone
+        for part in (*([get_origin(hint)] if get_origin(hint) else []), *get_args(hint)):
+            yield from private(part)
+
+    def spoken(each: Any) -> Iterator[tuple[str, Any]]:
+        yield "", each
+        for name, found in inspect.getmembers_static(each) if isinstance(each, type) else ():
+            function = getattr(found, "fget", None) or getattr(found, "__func__", found)
+            if name[0] != "_" and inspect.isfunction(function):
+                yield f".{name}", function
+
+    found = [
+        f"{name}{member}: {said}"
+        for name in folkmoot.__all__
+        for member, each in spoken(getattr(folkmoot, name))
+        if isinstance(each, type) or inspect.isfunction(each)
+        for of, hint in get_type_hints(each, localns=later).items()
+        if of[0] != "_"
+        for said in private(hint)
+    ]
+    assert not found

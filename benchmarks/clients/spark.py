@@ -1,21 +1,34 @@
-"""A warm Spark session that reads a topic whenever it is told to: ours, and Spark's own source for Kafka.
+"""A warm Spark session that does what it is told to: ours, and Spark's own source and sink for Kafka.
 
 `python -m benchmarks.clients.spark session '{"settings": {…}, "ours": true}'` says that it is ready, then
-answers each line of JSON with what that read took. The CPU is that of all its processes: the JVM, its
-workers in Python, and this one. Kafka's side runs on a PySpark of its own, without Folkmoot.
+answers each line of JSON, whose `do` is a verb of this module, with what that took. The CPU is that of all
+its processes: the JVM, its workers in Python, and this one. Kafka's side runs on a PySpark of its own,
+without Folkmoot.
 """
 
 import json
-import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from benchmarks.clients.pacing import DUE, Arrivals
 from benchmarks.clients.program import Parameters, main, tell
-from benchmarks.measuring import cpu_seconds
+from benchmarks.measuring import cpu_below, peak_resident
+
+TRIGGER: Final = "200 milliseconds"
+WAIT: Final = 60.0
+LEAVE_WAIT: Final = 20.0
+KINDS: Final = {
+    "reader": "python_streaming_source_runner",
+    "worker": "pyspark.daemon",
+    "JVM": "org.apache.spark.deploy.SparkSubmit",
+}
+"""What the processes below this one are, by what their command lines have."""
+
+Case = Mapping[str, Any]
 
 
 def session(parameters: Parameters) -> None:
@@ -25,19 +38,19 @@ def session(parameters: Parameters) -> None:
     for line in sys.stdin:
         case = json.loads(line)
         with tempfile.TemporaryDirectory() as directory:
-            cpu, begun = _cpu(), time.perf_counter()
-            records = _read(spark, case, directory)
-            seconds = time.perf_counter() - begun
-            tell("done", records=records, seconds=seconds, cpu=_cpu() - cpu)
+            tell("done", **_VERBS[case["do"]](spark, case, directory))
     spark.stop()
 
 
 def _started(parameters: Parameters) -> Any:
     settings = {"spark.sql.python.filterPushdown.enabled": "true", **parameters["settings"]}
     if parameters["ours"]:
+        from benchmarks.clients.spark_nothing import NothingDataSource
         from folkmoot.spark_apps.session import local_session
 
-        return local_session("benchmark", settings=settings)
+        spark = local_session("benchmark", settings=settings)
+        spark.dataSource.register(NothingDataSource)
+        return spark
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("benchmark").master("local[2]")
@@ -46,40 +59,139 @@ def _started(parameters: Parameters) -> Any:
     return builder.getOrCreate()
 
 
-def _read(spark: Any, case: Mapping[str, Any], directory: str) -> int:
-    """Reads all that there is and throws it away; → how many records."""
-    streams = case["how"] == "stream"
-    reader = (spark.readStream if streams else spark.read).format(case["format"])
+class _Clock:
+    """What happens in it, in seconds and in CPU seconds of all processes and of the workers alone."""
+
+    def __enter__(self) -> "_Clock":
+        self._cpu = cpu_below(KINDS)
+        self._begun = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._begun
+        now = cpu_below(KINDS)
+        self.cpu = {kind: now[kind] - self._cpu[kind] for kind in now}
+
+    def told(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "cpu": sum(self.cpu.values()), "cpu_of": self.cpu}
+
+
+# -- reading and writing ------------------------------------------------------------------------------
+
+
+def _read(spark: Any, case: Case, directory: str) -> dict[str, Any]:
+    """Reads all that there is and throws it away."""
+    with _Clock() as clock:
+        if case["how"] == "stream":
+            frame = _frame(spark.readStream, case)
+            records = _through(frame.writeStream.format("noop"), directory)
+        else:
+            frame = _frame(spark.read, case)
+            frame.write.format("noop").mode("overwrite").save()
+            records = int(case["records"])
+    return {"records": records, **clock.told()}
+
+
+def _frame(reader: Any, case: Case) -> Any:
+    reader = reader.format(case["format"])
     for name, value in case["options"].items():
         reader = reader.option(name, value)
     if case["schema"]:
         reader = reader.schema(case["schema"])
     frame = reader.load()
-    if not streams:
-        frame.write.format("noop").mode("overwrite").save()
-        return int(case["records"])
-    writer = frame.writeStream.format("noop").option("checkpointLocation", directory)
+    if case["avro"]:
+        from pyspark.sql.avro.functions import from_avro
+        from pyspark.sql.functions import expr
+
+        # A registry's values begin with five bytes that say which schema they have.
+        value = from_avro(expr("substring(value, 6)"), case["avro"]).alias("value")
+        frame = frame.select(value, "key", "topic", "partition", "offset", "timestamp")
+        frame = frame.select("value.*", "key", "topic", "partition", "offset", "timestamp")
+    return frame
+
+
+def _write(spark: Any, case: Case, directory: str) -> dict[str, Any]:
+    """Writes the rows of Parquet files to a topic, and says how many records that has then."""
+    rows = spark.readStream.schema("key binary, value binary").parquet(case["rows"])
+    writer = rows.writeStream.format(case["format"])
+    for name, value in case["options"].items():
+        writer = writer.option(name, value)
+    with _Clock() as clock:
+        _through(writer, directory)
+    reader = spark.read.format(case["format"])
+    for name, value in case["check"].items():
+        reader = reader.option(name, value)
+    return {"records": reader.load().count(), **clock.told()}
+
+
+def _through(writer: Any, directory: str) -> int:
+    """Runs a query to the end of what there is now; → how many records it read."""
+    writer = writer.option("checkpointLocation", directory)
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return sum(progress["numInputRows"] for progress in query.recentProgress)
 
 
-def _cpu() -> float:
-    """Of this process and all below it, those included that have ended."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, todo = 0.0, [os.getpid()]
-    while todo:
-        pid = todo.pop()
-        found += cpu_seconds(pid)
-        todo += parents.get(pid, [])
-    return found
+# -- a query that goes on -----------------------------------------------------------------------------
+
+
+def _live(spark: Any, case: Case, directory: str) -> dict[str, Any]:
+    """A query with a trigger of 200 ms: until its first row, then idle, then with records that come at a
+    rate, which is told apart ("idle"), then the end.
+
+    The topic has some records before; `count` are those that come, of the kind of `pacing.py`.
+    """
+    arrivals, first = Arrivals(case["count"]), threading.Event()
+
+    def take(frame: Any, _: int) -> None:
+        rows = frame.select("value").collect()
+        now = time.monotonic_ns()
+        first.set()
+        for (value,) in rows:
+            due = DUE.unpack_from(value)[0]
+            if due >= 0:
+                arrivals.add(now - due)
+
+    frame = _frame(spark.readStream, case)
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", directory)
+    begun = time.perf_counter()
+    query = writer.trigger(processingTime=TRIGGER).start()
+    _wait(first.is_set, query)
+    told: dict[str, Any] = {"first_row": time.perf_counter() - begun}
+    time.sleep(1.0)  # what the first batch leaves behind is not idleness
+    with _Clock() as clock:
+        time.sleep(case["seconds"])
+    tell("idle", cpu_of=clock.cpu, seconds=clock.seconds)
+    _wait(lambda: arrivals.complete, query)
+    told |= {"lags": arrivals.percentiles(case["warm"]), "resident": peak_resident(KINDS)}
+    begun = time.perf_counter()
+    query.stop()
+    told["stopped"] = time.perf_counter() - begun
+    if "group" in case["options"]:
+        told["left"] = _left(case["options"]["zookeeper"], case["options"]["group"], begun)
+    return told
+
+
+def _left(zookeeper: str, group: str, begun: float) -> float:
+    """Seconds since `begun` until the group has no member any more."""
+    from folkmoot import Admin
+
+    with Admin(zookeeper=zookeeper) as admin:
+        while any(each.members for each in admin.groups([group])):
+            if time.perf_counter() - begun > LEAVE_WAIT:
+                raise TimeoutError(f"a member of {group} stays")
+    return time.perf_counter() - begun
+
+
+def _wait(condition: Any, query: Any) -> None:
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        if not query.isActive or time.monotonic() > deadline:
+            raise RuntimeError(f"the query got no further: {query.exception()}")
+        time.sleep(0.005)
+
+
+_VERBS: Final = {"read": _read, "write": _write, "live": _live}
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ class _Follower:
 
     behind_since: float | None
     log_end: int = -1
+    given_up: int = 0
     broker_epoch: int = -1
     fetched_at: float = -inf
     leader_end_then: int = -1
@@ -52,8 +53,9 @@ class LeaderState:
     - **Shrink and expand** (rule 7): by compare-and-set. A replica that is to go counts until that has
       succeeded, one that is to come counts before it is sent. It may come when it has acked all that is
       committed, and all that this log held when the epoch began (`epoch_start`): what was committed in
-      an earlier epoch lies below that, and the high watermark may not know of it yet. The write is
-      refused if the replica's broker has registered again since it fetched.
+      an earlier epoch lies below that, and the high watermark may not know of it yet. Nor may it have
+      records that were deleted (`given_up`). The write is refused if the replica's broker has
+      registered again since it fetched.
     - **Refused or unknown** (rule 8). A refusal brings what the state is now: this leader, active in
       this epoch → its ISR counts from here on; anything else → `resigned`. As long as an outcome is
       unknown both ISRs count; a read behind it (`settled`) says which.
@@ -72,6 +74,7 @@ class LeaderState:
         *,
         log_end: int,
         high_watermark: int,
+        given_up: int,
         min_in_sync: int,
         max_lag: float,
         now: float,
@@ -83,6 +86,8 @@ class LeaderState:
         self.epoch = found.state.leader_epoch
         self.epoch_start = log_end
         self.high_watermark = high_watermark
+        self.given_up = given_up
+        """Who joins the ISR has nothing before it any more."""
         self.min_in_sync = min_in_sync
         self.max_lag = max_lag
         self.resigned = False
@@ -143,12 +148,13 @@ class LeaderState:
         now: float,
         *,
         log_start: int = 0,
+        given_up: int = 0,
     ) -> EpochEnd | None:
         """A follower fetches from `position`. None: it is acked, and may read on from there.
 
         Otherwise the position is not on this log: the follower has to cut its own to what both have.
         Raises FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log
-        begins. `broker_epoch` is of its registration.
+        begins. `broker_epoch` is of its registration; what it has before `given_up` is deleted there.
         """
         if position.leader_epoch < self.epoch:
             raise FencedLeaderEpoch(f"leader epoch {position.leader_epoch} is over: {self.epoch}")
@@ -170,6 +176,7 @@ class LeaderState:
         elif follower.behind_since is None:
             follower.behind_since = now
         follower.log_end, follower.broker_epoch = position.log_end, broker_epoch
+        follower.given_up = given_up
         follower.fetched_at, follower.leader_end_then = now, log_end
         return None
 
@@ -186,6 +193,11 @@ class LeaderState:
             lowest = min(self._end_of(each) for each in self.maximal_isr)
             self.high_watermark = max(self.high_watermark, lowest)
         return self.high_watermark
+
+    def have_given_up(self, offset: int) -> bool:
+        """Whether no other replica that may lead next has records before `offset`."""
+        others = (self._followers.get(each) for each in self.maximal_isr - {self.broker_id})
+        return all(each is not None and each.given_up >= offset for each in others)
 
     def _end_of(self, replica: int) -> int:
         if replica == self.broker_id:
@@ -216,6 +228,7 @@ class LeaderState:
             if each not in self.isr
             and self._keeps_up(each, alive, now)
             and self._has_caught_up(follower)
+            and follower.given_up >= self.given_up
         }
         if come:
             isr = [

@@ -40,6 +40,7 @@ from folkmoot.protocol.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetOutOfRange,
+    RequestTimeout,
     RetriableError,
     StorageError,
 )
@@ -60,6 +61,8 @@ LOOK_AFTER: Final = 0.5
 LOOKED_AT: Final = 200
 TRY_AGAIN_AFTER: Final = 0.1
 """A leader that has refused is asked again: it is one by then, it may be."""
+DELETED_WITHIN: Final = 10.0
+"""So long who deletes records waits for replicas in sync."""
 DISK_AGAIN_AFTER: Final = 1.0
 """A disk that was full is tried again."""
 
@@ -93,7 +96,7 @@ class Replica:
     """One replica of a partition: its log, and what this broker is to do with it."""
 
     __slots__ = (
-        *("asked", "is_busy", "is_outdated", "is_rewritten", "log", "partition"),
+        *("asked", "deletions", "is_busy", "is_outdated", "is_rewritten", "log", "partition"),
         *("replica_count", "replicas", "state", "throttle"),
     )
 
@@ -110,6 +113,8 @@ class Replica:
         self.state = ReplicaState(broker_id, log.leader_epoch)
         self.asked: Position | None = None
         """What the leader was asked last, as long as it has not answered."""
+        self.deletions: list[tuple[int, float, Callable[[FolkmootError | None], None]]] = []
+        """Who waits until all in sync have given up what lies before an offset, and until when."""
         self.is_busy = False
         """A job has to end before the log can be appended to, or asked for more."""
         self.is_outdated = False
@@ -399,6 +404,7 @@ class ReplicaManager:
                 ),
             )
         if was_led is not log.is_led:
+            self._answer_deletions(replica)
             self.role_changed(log)
             self.appended_to(log)
         if state.follower is None and replica.asked is not None:
@@ -465,7 +471,7 @@ class ReplicaManager:
                 replica.state.failed()
                 self._try_again(replica, DISK_AGAIN_AFTER)
         if isinstance(outcome, OSError) and outcome.errno in (errno.EIO, errno.EROFS):
-            self._flusher.failed(DiskFailed(f"leader epochs could not be noted: {outcome}"))
+            self._flusher.disk_failed(DiskFailed(f"leader epochs could not be noted: {outcome}"))
         elif outcome is not None:
             logger.error("leader epochs were not noted, trying again: %s", outcome)
         self._persist()
@@ -495,6 +501,7 @@ class ReplicaManager:
             *(self.broker_id, found, replica.replicas, log.epoch_starts),
             log_end=log.log_end,
             high_watermark=log.high_watermark,
+            given_up=log.given_up,
             min_in_sync=log.config.least_in_sync(replica.replica_count),
             max_lag=MAX_LAG,
             now=self._clock(),
@@ -545,7 +552,12 @@ class ReplicaManager:
         self._commit(replica)
 
     def fetched(
-        self, replica: Replica, follower: int, broker_epoch: int, position: Position
+        self,
+        replica: Replica,
+        follower: int,
+        broker_epoch: int,
+        position: Position,
+        given_up: int,
     ) -> EpochEnd | None:
         """A follower fetches. Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch,
         OffsetOutOfRange."""
@@ -557,9 +569,11 @@ class ReplicaManager:
         end = leader.fetched(
             *(follower, broker_epoch, position, log.log_end, self._clock()),
             log_start=log.log_start,
+            given_up=given_up,
         )
         if end is None:
             self._commit(replica)
+            self._answer_deletions(replica)
             self._restless[replica] = None
             if follower not in leader.isr:
                 self._look_after_isr(replica)
@@ -573,6 +587,36 @@ class ReplicaManager:
         if offset > log.high_watermark:
             log.advance_high_watermark(offset)
             self.committed(log)
+
+    def when_given_up(
+        self, log: Log, offset: int, done: Callable[[FolkmootError | None], None]
+    ) -> None:
+        """Call `done` when what this log has given up before `offset` is deleted wherever the next
+        leader may come from."""
+        replica = self._by_log.get(log)
+        if replica is None:
+            done(None)
+            return
+        if replica.leader is not None:
+            replica.leader.given_up = max(replica.leader.given_up, offset)
+        replica.deletions.append((offset, self._clock() + DELETED_WITHIN, done))
+        self._restless[replica] = None
+        self._answer_deletions(replica)
+
+    def _answer_deletions(self, replica: Replica) -> None:
+        waiting, replica.deletions = replica.deletions, []
+        for each in waiting:
+            offset, deadline, done = each
+            if replica.leader is None:
+                done(NotLeader(f"{replica.log.name} is not led here any more"))
+            elif replica.leader.have_given_up(offset):
+                done(None)
+            elif self._clock() >= deadline:
+                done(
+                    RequestTimeout(f"{replica.log.name}: a replica has not deleted the records yet")
+                )
+            else:
+                replica.deletions.append(each)
 
     def give_up(self, replica: Replica) -> None:
         """Nothing can be written here any more: another is to lead, if there is one in sync."""
@@ -592,6 +636,7 @@ class ReplicaManager:
             self._take(replica, state.observed(state.known))
 
     def _look_after_isr(self, replica: Replica) -> None:
+        self._answer_deletions(replica)
         leader = replica.leader
         wanted = None if leader is None else leader.propose(self._staying, self._clock())
         if leader is not None and wanted is not None:
@@ -645,7 +690,7 @@ class ReplicaManager:
                 follower.leader,
                 ReplicaFetchEntry(
                     *(log.name.topic, *replica.partition, position.leader_epoch),
-                    *(position.last_epoch, position.log_end),
+                    *(position.last_epoch, position.log_end, log.given_up),
                 ),
             )
 
@@ -722,8 +767,14 @@ class ReplicaManager:
             log.advance_high_watermark(committed)
             self.committed(log)
         start = min(result.log_start, log.high_watermark)
-        if start > log.log_start:
-            self._retention.delete_records(log, start, lambda error: None)
+        if start > log.given_up:
+            self._retention.delete_records(log, start, partial(self._gave_up, replica))
+
+    def _gave_up(self, replica: Replica, error: FolkmootError | None) -> None:
+        """The leader is to know."""
+        if error is None:
+            replica.asked = None
+            self._follow(replica)
 
     def _report(self, replica: Replica, leader: int, chunk: memoryview) -> None:
         """Have the leader look at the first bad batch of what it sent."""
@@ -796,7 +847,7 @@ class ReplicaManager:
             replica.log.fail(f"it cannot follow its leader: {error}", readable=True)
             self.committed(replica.log)
             if isinstance(result, OSError) and result.errno in (errno.EIO, errno.EROFS):
-                self._flusher.failed(DiskFailed(f"a log could not be cut: {error}"))
+                self._flusher.disk_failed(DiskFailed(f"a log could not be cut: {error}"))
         else:
             if replica.log.is_incomplete:
                 replica.state.may_lead = replica.state.may_lead_alone = False
@@ -875,7 +926,7 @@ class ReplicaManager:
         for _ in range(min(LOOKED_AT, len(self._round))):
             replica = self._round.popleft()
             self._look_after_isr(replica)
-            if replica.leader is None or replica.leader.is_at_rest:
+            if replica.leader is None or (replica.leader.is_at_rest and not replica.deletions):
                 self._restless.pop(replica, None)
             else:
                 self._restless[replica] = None

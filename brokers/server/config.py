@@ -6,7 +6,7 @@ Every value is checked where the object is made; a ConfigError names the option.
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -53,6 +53,11 @@ class Listener:
                 f"reach: add one, as in {self.name}={self.bind_host}:{self.bind_port}@HOST:PORT"
             )
 
+    def __repr__(self) -> str:
+        advertised = f"{self.advertised_host}:{self.advertised_port}"
+        bound = f"{self.bind_host}:{self.bind_port}"
+        return f"{self.name}={bound}" + f"@{advertised}" * (advertised != bound)
+
     @classmethod
     def parse(cls, text: str) -> "Listener":
         """A listener written `NAME=BINDHOST:PORT[@ADVERTISEDHOST:PORT]`. Raises ConfigError."""
@@ -90,8 +95,9 @@ class BrokerConfig:
     """The cluster's address: ZooKeeper's connect string with its chroot."""
 
     listeners: tuple[Listener, ...] = (DEFAULT_LISTENER,)
-    """Where the broker answers; clients use the listener `client` unless told another. Other brokers use
-    `internal` if there is one of that name, else `client`."""
+    """Where the broker answers, and how others reach that: `NAME=HOST:PORT[@HOST:PORT]`, as text several
+    with commas between them; port 0 is a free one. Clients use the listener `client` unless told another,
+    other brokers `internal` if there is one of that name, else `client`."""
 
     session_timeout: Annotated[float, Meta(ge=0.5, le=300)] = 6.0
     """Seconds after which ZooKeeper takes a silent broker for dead."""
@@ -115,14 +121,13 @@ class BrokerConfig:
     """The most that compaction reads and writes."""
 
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-    """Where `folkmoot broker` serves /metrics for Prometheus, /healthz and /readyz; 0 is a free port, None:
-    nowhere."""
+    """Where /metrics for Prometheus, /healthz and /readyz are served; 0 is a free port, None: nowhere."""
 
     metrics_host: str = "127.0.0.1"
     """The address for that; 0.0.0.0 is everywhere."""
 
-    log_format: str = "text"
-    """How `folkmoot broker` writes its log: text, or json, an object a line."""
+    log_format: Literal["text", "json"] = "text"
+    """How the log is written: text, or json, an object a line, with time, level, logger, message."""
 
     log: LogConfig = field(default_factory=LogConfig)
     """For topics that have no settings of their own."""

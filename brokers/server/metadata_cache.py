@@ -51,13 +51,16 @@ class ClusterView:
         states: Mapping[str, Mapping[int, VersionedState]] = {},
         *,
         is_settled: bool = False,
+        is_registered: bool = False,
     ) -> None:
         """`changed` are the topics that differ from those of `former`, by themselves or by the `states`
         of their partitions (topic id → partition → state). `is_settled`: all was read in a new session,
-        in which nothing was written before."""
+        in which nothing was written before. `is_registered`: by then this session had registered the
+        broker."""
         self.registrations = dict(brokers)
         self.states = dict(states)
         self.is_settled = is_settled
+        self.is_registered = is_registered
         self.brokers = {
             number: BrokerInfo(number, dict(found.listeners), found.rack)
             for number, found in brokers.items()

@@ -351,6 +351,7 @@ class ClusterWatcher:
         self._view = ClusterView(
             *(self._brokers, self._topics, former, differ, self._states.states),
             is_settled=self._is_fresh,
+            is_registered=self.is_registered,
         )
         self._is_fresh = False
         self._show(self._view, sorted(differ), frozenset(deleted))

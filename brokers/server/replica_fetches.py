@@ -52,16 +52,15 @@ class _Session:
         self.entries: dict[Replica, ReplicaFetchEntry] = {}
         self.changed: dict[Replica, None] = {}
         self.moved: dict[Replica, None] = {}  # their high watermarks
-        self.told: dict[Replica, tuple[int, bool]] = {}
+        self.told: dict[Replica, tuple[int, int, bool]] = {}
         self.waits: Request | None = None
         self.deadline = inf
 
-    def news_of(self, replica: Replica) -> tuple[int, bool]:
-        """The high watermark, and whether the follower has all that is committed."""
-        leader = replica.leader
-        return replica.log.high_watermark, leader is not None and leader.has_committed(
-            self.follower
-        )
+    def news_of(self, replica: Replica) -> tuple[int, int, bool]:
+        """Log start, high watermark, and whether the follower has all that is committed."""
+        leader, log = replica.leader, replica.log
+        has_committed = leader is not None and leader.has_committed(self.follower)
+        return log.log_start, log.high_watermark, has_committed
 
     def is_catching_up(self, replica: Replica) -> bool:
         return replica.leader is None or self.follower not in replica.leader.isr
@@ -161,7 +160,7 @@ class ReplicaFetches:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no replica here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
             end = self._replicas.fetched(
-                *(replica, session.follower, session.broker_epoch, position)
+                *(replica, session.follower, session.broker_epoch, position, entry.given_up)
             )
         except FolkmootError as error:
             return _refused(entry, error, -1 if replica is None else replica.log.log_start)
@@ -237,7 +236,7 @@ class ReplicaFetches:
                 self._ready[number] = None
 
     def committed(self, log: Log) -> None:
-        """A log's high watermark has moved."""
+        """A log's high watermark or its start has moved."""
         replica = self._replicas.of(log)
         if replica is None:
             return
@@ -295,7 +294,7 @@ def _result(
 ) -> ReplicaFetchResult:
     return ReplicaFetchResult(
         *(entry.topic, entry.partition, 0, "", entry.leader_epoch, entry.log_end),
-        *(*end, replica.log.log_start, *session.news_of(replica)),
+        *(*end, *session.news_of(replica)),
     )
 
 

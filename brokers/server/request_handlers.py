@@ -28,7 +28,7 @@ from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
-from folkmoot.brokers.storage.retention import Retention
+from folkmoot.brokers.storage.retention import Done, Retention
 from folkmoot.protocol import batch_header, messages
 from folkmoot.protocol.errors import (
     CorruptBatch,
@@ -141,6 +141,7 @@ class RequestHandlers:
     counters: RequestCounters = field(default_factory=RequestCounters)
     _preparing: set[Log] = field(default_factory=set, init=False)
     _saw_view: bool = field(default=False, init=False)
+    _was_registered: bool = field(default=False, init=False)
     replica_fetches: ReplicaFetches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -211,10 +212,15 @@ class RequestHandlers:
     ) -> None:
         """Take a new view over: `changed` are the names of topics that differ, `deleted` the ids of
         topics that were deleted. The logs follow in bounded steps: the first one at once, so that a
-        fetch which comes next is not woken by it; what follows is posted."""
+        fetch which comes next is not woken by it; what follows is posted.
+
+        Replicas begin when the broker has registered: by what was read before, an earlier incarnation
+        of it, which had what this disk has lost, might still come into an ISR."""
         self.metadata.view = view
         self.replicas.brokers_are(view.registrations)
-        if view.is_settled:
+        is_first = view.is_registered and not self._was_registered
+        self._was_registered |= is_first
+        if view.is_settled or is_first:
             replicated = (name for name, topic in view.topics.items() if view.states_of(topic))
             changed = sorted({*changed, *replicated})
         self._take_over(self._topics_changed(changed, settled=view.is_settled), post)
@@ -255,7 +261,8 @@ class RequestHandlers:
                     break  # what that view has changed follows
                 numbers = range(first, min(first + PARTITIONS_PER_STEP, len(topic.partitions)))
                 states = self.metadata.view.states_of(now)
-                self.replicas.topic_is(name, now, states, numbers=numbers, settled=settled)
+                if self._was_registered:
+                    self.replicas.topic_is(name, now, states, numbers=numbers, settled=settled)
                 room -= len(numbers)
 
     def _committed(self, log: Log) -> None:
@@ -676,12 +683,21 @@ class RequestHandlers:
                     deleted(number, None, None)
                 else:
                     done = delayed.later(deleted, number, log)
-                    self.retention.delete_records(log, offset, done)
+                    self.retention.delete_records(
+                        log, offset, partial(self._given_up, log, offset, done)
+                    )
             except FolkmootError as error:
                 deleted(number, log, error)
             if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
                 yield None
         return delayed
+
+    def _given_up(self, log: Log, offset: int, done: Done, error: FolkmootError | None) -> None:
+        if error is not None:
+            done(error)
+            return
+        self.replica_fetches.committed(log)  # followers are told
+        self.replicas.when_given_up(log, offset, done)
 
     def _describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
         """What is not committed yet may be lost with this leader: an answer that tells of it waits."""

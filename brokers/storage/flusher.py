@@ -195,7 +195,7 @@ class Flusher:
                 failure = DiskFailed(
                     f"{log.directory} could not be flushed: {result.error.strerror or result.error}"
                 )
-                self.failed(failure)
+                self.disk_failed(failure)
             elif log.is_open:
                 if (point := log.point_to_note) is not None:
                     self._logs.recovery_points[log.directory.name] = point
@@ -221,6 +221,11 @@ class Flusher:
         for _, done in waiting:
             if done is not None:
                 done(error)
+
+    def disk_failed(self, error: FolkmootError) -> None:
+        """The broker is to end: the kernel may have given up what it could not write, of any log."""
+        self._logs.distrust()
+        self.failed(error)
 
     # -- recovery points ----------------------------------------------------------------------------
 

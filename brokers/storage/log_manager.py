@@ -145,7 +145,9 @@ class LogManager:
         """The highest leader epoch of each replica, by the name of its directory (ReplicaManager)."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
-        under their broker. Until they are trusted again, each start finds them so (`trust`)."""
+        under their broker, or a flush failed. Until they are trusted again, each start finds them so
+        (`trust`)."""
+        self._has_lost = False
         self._broker_id = broker_id
         self._submit = submit
         self._lock = -1
@@ -183,6 +185,7 @@ class LogManager:
             try:
                 point = log.close()
             except StorageError as error:
+                self.distrust()
                 failures.append(error)
                 continue
             if point is not None:
@@ -190,7 +193,7 @@ class LogManager:
         try:
             delete_directories(self.data, [log.directory.name for log in self._deleted])
             save_json(self.data / RECOVERY_POINTS_FILE, self.recovery_points)
-            if not (failures or self.suspects):
+            if not (self.suspects or self._has_lost):
                 (self.data / RUNNING_FILE).unlink(missing_ok=True)
                 sync_directory(self.data)
         except OSError as error:
@@ -236,11 +239,20 @@ class LogManager:
         if not self.suspects:
             write_atomic(path, boot_id())
 
+    def distrust(self) -> None:
+        """A flush has failed: the next start finds what one behind a power cut would.
+
+        Nothing has to be flushed for that: a power cut later comes to the same.
+        """
+        self._has_lost = True
+        with suppress(OSError):
+            (self.data / RUNNING_FILE).write_bytes(b"")
+
     def trust(self, log: Log) -> None:
         """It has all that is committed, or does not count on the page cache."""
         if log.directory.name in self.suspects:
             self.suspects.discard(log.directory.name)
-            if not self.suspects:
+            if not (self.suspects or self._has_lost):
                 work = partial(write_atomic, self.data / RUNNING_FILE, boot_id())
                 failed = partial(log_failure, f"{self.data}: the next start trusts no page cache")
                 self._submit("leader-epochs", work, failed)

@@ -8,56 +8,39 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from folkmoot.console.options import port
+from folkmoot.brokers.server.config import BrokerConfig
+from folkmoot.console.options import add_declared
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
     from folkmoot.metrics.pages import Watched
-
-METRICS_HOST: Final = "127.0.0.1"
-LOG_FORMATS: Final = ("text", "json")
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _OWN: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
 def add_metrics(parser: argparse.ArgumentParser, default: int | None = None) -> None:
-    """`--metrics-port` and `--metrics-host`; None if they are not given, and there is no default."""
-    parser.add_argument(
-        "--metrics-port",
-        type=port,
-        metavar="N",
-        default=default,
-        help="serve /metrics for Prometheus, /healthz and /readyz at this port; 0: a free one"
-        + (f" (default: {default})" if default is not None else ""),
-    )
-    parser.add_argument(
-        "--metrics-host",
-        metavar="HOST",
-        help=f"where to listen for that; 0.0.0.0 is everywhere (default: {METRICS_HOST})",
-    )
+    """`--metrics-port` and `--metrics-host`, as a broker has them."""
+    own = {} if default is None else {"metrics_port": default}
+    add_declared(parser, BrokerConfig, "metrics_port", "metrics_host", **own)
 
 
 def add_log_format(parser: argparse.ArgumentParser) -> None:
-    """`--log-format`; None if it is not given."""
-    parser.add_argument(
-        "--log-format",
-        choices=LOG_FORMATS,
-        help="text (default), or json: an object a line, with time, level, logger, message",
-    )
+    """`--log-format`, as a broker has it."""
+    add_declared(parser, BrokerConfig, "log_format")
 
 
 @contextmanager
-def served(host: str | None, port: int, watched: "Watched", said: TextIO) -> Iterator[None]:
+def served(host: str, port: int, watched: "Watched", said: TextIO) -> Iterator[None]:
     """The pages as long as the block lasts; where they are is said. Raises MissingExtra, AddressTaken."""
-    from folkmoot.metrics.pages import serve
+    from folkmoot.metrics.pages import serve_metrics
 
-    with serve(host or METRICS_HOST, port, watched) as address:
+    with serve_metrics(host, port, watched) as address:
         print(f"metrics at http://{address}/metrics", file=said, flush=True)
         yield
 
 
-def log_to_stderr(log_format: str | None) -> None:
+def log_to_stderr(log_format: str) -> None:
     """Have the process's log written, a line or an object for each event."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))

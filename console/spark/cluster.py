@@ -60,6 +60,11 @@ class StandaloneCluster:
         return f"spark://{HOST}:{self._port}"
 
     @property
+    def workers(self) -> list[ChildProcess]:
+        """The workers' processes, while it runs."""
+        return self._children[1:]
+
+    @property
     def page(self) -> str:
         """The master's page for people."""
         return f"http://{HOST}:{self._page_port}"

@@ -27,7 +27,7 @@ from folkmoot.consumers.admin.replica_moves import (
     drain,
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig
-from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, no_answer
+from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, known_offsets, no_answer
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import whole
@@ -61,7 +61,6 @@ from folkmoot.protocol.errors import (
     ConfigError,
     OffsetOutOfRange,
     RecordsNotDeleted,
-    StaleTopicId,
     UnknownGroup,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
@@ -80,8 +79,6 @@ from folkmoot.protocol.records import TopicPartition
 TIMEOUT: Final = 30.0
 PATIENCE: Final = 5.0
 """So long the ends of partitions, and the ages of records, are waited for in a description."""
-_TURN: Final = 1.0
-_PAUSE: Final = 0.1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
@@ -406,7 +403,7 @@ class Admin:
         """
         # Read before the offsets are: if the topic is created anew meanwhile, the new one is left alone.
         ids = self._topic_ids(TopicPartition(*each) for each in before)
-        checked = self.checked(before, timeout)
+        checked = self.plan_delete_records(before, timeout)
         wanted = {
             each: partial(_deletion, each, ids[each], offset) for each, offset in checked.items()
         }
@@ -429,7 +426,7 @@ class Admin:
             )
         return {each: starts[each] for each in wanted}
 
-    def checked(
+    def plan_delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
     ) -> dict[TopicPartition, int]:
         """The offsets that `delete_records` would delete up to, in the order of the partitions.
@@ -606,15 +603,6 @@ class Admin:
         """
         return {name: topic.topic_id for name, topic in self._topics(topics).items()}
 
-    def check_topic_ids(self, known: Mapping[TopicPartition, str]) -> None:
-        """Raises StaleTopicId if a topic is not the one any more that offsets were noted of."""
-        ids = self.topic_ids(each.topic for each in known)
-        for each, topic_id in known.items():
-            if ids.get(each.topic, topic_id) != topic_id:
-                raise StaleTopicId(
-                    f"topic {each.topic} was made anew since: old offsets mean nothing in it"
-                )
-
     def delete_group(self, group: str, force: bool = False) -> None:
         """Forget all that a group has committed. Raises UnknownGroup, GroupNotEmpty.
 
@@ -716,21 +704,8 @@ class Admin:
         discover = self._discover(timeout)
         if not (wanted and discover()):
             return {}, {}
-        deadline = time.monotonic() + timeout
-        found: dict[TopicPartition, int] = {}
         with closing(Lookups(self._config.client_id, self._config.listener, discover)) as lookups:
-            while (missing := {each: wanted[each] for each in wanted if each not in found}) and (
-                left := deadline - time.monotonic()
-            ) > 0:
-                found.update(lookups.find(missing, place, min(left, _TURN)))
-                unanswered = missing.keys() - found.keys()
-                if unanswered <= lookups.leaderless.keys():
-                    break
-                lookups.wait(min(left, _PAUSE))
-            leaderless = {
-                each: at for each, at in lookups.leaderless.items() if each in wanted.keys() - found
-            }
-        return found, leaderless
+            return known_offsets(lookups, wanted, place, timeout)
 
     def _at_time(
         self,

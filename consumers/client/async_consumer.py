@@ -39,7 +39,6 @@ from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer
 from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
-from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.offsets.progress import Progress
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import (
@@ -540,11 +539,6 @@ class AsyncConsumer(Generic[K, V]):
     health = _plain(Consumer.health)
     metrics = _plain(Consumer.metrics)
     leave_on_signals = _plain(Consumer.leave_on_signals)
-
-    @property
-    def member(self) -> Member | None:
-        """This consumer's place in its group; None without one."""
-        return self._core.member
 
     commit = _awaited(Consumer.commit)
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from folkmoot.consumers.records.typed import TypedColumns
+    from folkmoot.schemas.avro.identity import Schema
     from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
 _Made = TypeVar("_Made")
@@ -149,6 +150,8 @@ class Consumer(Generic[K, V]):
         self._fetched_at = 0.0  # when the network was looked at last
         self._cursor: BatchCursor | None = None
         """What is being iterated over."""
+        self._columns: tuple[object, ColumnDeserializer] | None = None
+        """What `poll_arrow` was given as a schema last, and what makes its columns."""
         self._taken: RecordBatchView | None = None
         """What it was made of; None if there is a record behind it of which nothing can be made."""
         self._stopped = self._closed = self._calling_back = False
@@ -246,7 +249,7 @@ class Consumer(Generic[K, V]):
         limit = _limit(max_records, self.config.max_poll_records)
         take = self._take_records if self._deserialization.is_wanted else None
         found: list[list[Record[Any, Any]]]
-        found = self._read(timeout, limit, lambda view: [*view.iterator()], take=take)
+        found = self._read(timeout, limit, RecordBatchView.records, take=take)
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
     def poll_batch(
@@ -261,15 +264,17 @@ class Consumer(Generic[K, V]):
         max_records: int | None = None,
         *,
         headers: bool = False,
-        schema: "ColumnDeserializer | None" = None,
+        schema: "ColumnDeserializer | Schema | int | type | None" = None,
     ) -> "pa.Table":
         """What is there, up to `max_records` (100,000), as an Arrow table; waits for the first row.
 
         Its columns are those of Spark's Kafka source: key, value, topic, partition, offset,
         timestamp, timestampType, and headers if asked for. With a `schema`, they are the fields of
         that one, and `_topic`, `_partition`, `_offset`, `_timestamp` (`_headers`); a value that cannot
-        be read is treated as `on_decode_error` says, where bytes ("raw") have no place. Raises
-        MissingExtra without pyarrow, ConfigError for a field that is named as what stands beside it.
+        be read is treated as `on_decode_error` says, where bytes ("raw") have no place. It is a
+        ColumnDeserializer, or, for a consumer with `value_deserializer=AvroDeserializer(registry)`, a
+        reader's schema: text, Python values, an id, or a class. Raises MissingExtra without pyarrow,
+        ConfigError for a field that is named as what stands beside it.
         """
         limit = _limit(max_records, TABLE_RECORDS)
         if schema is not None:
@@ -279,12 +284,12 @@ class Consumer(Generic[K, V]):
         make = partial(RecordBatchView.arrow, headers=headers)
         return table(self._read(timeout, limit, make), headers=headers)
 
-    def _poll_typed(
-        self, timeout: float, limit: int, schema: "ColumnDeserializer", headers: bool
-    ) -> "pa.Table":
-        from folkmoot.consumers.records.typed import TypedColumns
+    def _poll_typed(self, timeout: float, limit: int, schema: object, headers: bool) -> "pa.Table":
+        from folkmoot.consumers.records.typed import TypedColumns, columns_of
 
-        columns = TypedColumns(schema, headers, self.config.on_decode_error)
+        if self._columns is None or self._columns[0] != schema:  # what it has looked up is kept
+            self._columns = schema, columns_of(schema, self.config.value_deserializer)
+        columns = TypedColumns(self._columns[1], headers, self.config.on_decode_error)
         take = partial(self._take_made, columns)
         made = self._read(timeout, limit, columns.batch_of, take=take)
         self._fetcher.counters.records_skipped += columns.skipped
@@ -431,19 +436,14 @@ class Consumer(Generic[K, V]):
             raise NotOwner(f"{partition} is not owned by this consumer")
         return owned[partition]
 
-    @property
-    def member(self) -> Member | None:
-        """This consumer's place in its group; None without one."""
-        group = self._group  # read once: any thread may ask
-        return None if group is None else group.member
-
     def health(self) -> Health:
         """How it stands. From any thread, and never waits: for probes."""
         return health_of(self._group, self._fetcher, self._closed)
 
     def metrics(self) -> dict[str, float]:
         """Counters since the start (see `ConsumerCounters`), and how things stand now. From any thread."""
-        member = self.member
+        group = self._group  # read once: any thread may ask
+        member = None if group is None else group.member
         return {
             **self._fetcher.metrics(),
             "rebalances": 0 if member is None else member.rebalances,

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import CorruptBatch, FolkmootError
@@ -184,7 +184,7 @@ class PartitionFetchState:
         header, data = self.batches[0]
         body = self.bodies[0] if self.bodies else None
         try:
-            view = RecordBatchView.of(self.partition, header, data, body)
+            view = view_of_batch(self.partition, header, data, body)
         except FolkmootError as error:
             where = f"{self.partition}, batch at {header.base_offset}"
             raise type(error)(f"{where}: {error}") from None

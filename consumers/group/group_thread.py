@@ -36,6 +36,7 @@ from folkmoot.consumers.group.owned_partitions import EndSession, Failed, Task
 from folkmoot.coordination import paths
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper import operations
+from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Create, Recipe, WatchCallback, ZooKeeperError
 from folkmoot.coordination.zookeeper.session import Connect, Guarded, Outcome, Session, SessionState
 from folkmoot.protocol.errors import ClosedError, ZooKeeperUnreachable
@@ -358,14 +359,8 @@ class Member:
         """Give a recipe the answer to its last step and start the next; tell when it has ended."""
         session = self._session
         assert session is not None
-        step: Any
         try:
-            if outcome is None:
-                step = next(recipe)
-            elif outcome.error is not None:
-                step = recipe.throw(outcome.error)
-            else:
-                step = recipe.send(outcome.result)
+            step: Any = advance(recipe, outcome)
         except StopIteration as stop:
             if self.state.phase is not Phase.LEFT:
                 self._feed(task.done, stop.value)

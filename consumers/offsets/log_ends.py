@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -48,18 +48,36 @@ def all_offsets(
 
     Raises BrokerUnreachable, or why no broker told.
     """
+    found, _ = known_offsets(lookups, wanted, place, timeout, awaits_leaders=True)
+    if missing := wanted.keys() - found.keys():
+        why = f"{lookups.why_silent(missing)} ({timeout:g} s were waited)"
+        raise lookups.trouble or BrokerUnreachable(why)
+    return {each: found[each] for each in wanted}
+
+
+def known_offsets(
+    lookups: "Lookups",
+    wanted: Mapping[TopicPartition, str],
+    place: int,
+    timeout: float,
+    *,
+    awaits_leaders: bool = False,
+) -> tuple[dict[TopicPartition, int], Waiting]:
+    """The offsets at `place` that leaders tell in time, and which of the other partitions nobody leads;
+    what has no leader is waited for with `awaits_leaders` alone."""
     deadline = time.monotonic() + timeout
     found: dict[TopicPartition, int] = {}
-    while missing := {each: wanted[each] for each in wanted if each not in found}:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            leaderless = {each: at for each, at in lookups.leaderless.items() if each in missing}
-            why = said_of(leaderless) if leaderless else no_answer(missing)
-            raise lookups.trouble or BrokerUnreachable(f"{why} ({timeout:g} s were waited)")
+    leaderless: Waiting = {}
+    while (missing := {each: wanted[each] for each in wanted if each not in found}) and (
+        left := deadline - time.monotonic()
+    ) > 0:
         found.update(lookups.find(missing, place, min(left, ANSWER_WAIT)))
-        if missing.keys() - found.keys():
-            lookups.wait(min(left, PAUSE))
-    return {each: found[each] for each in wanted}
+        unanswered = missing.keys() - found.keys()
+        leaderless = {each: at for each, at in lookups.leaderless.items() if each in unanswered}
+        if unanswered <= leaderless.keys() and not (unanswered and awaits_leaders):
+            break
+        lookups.wait(min(left, PAUSE))
+    return found, leaderless
 
 
 def no_answer(partitions: Iterable[TopicPartition]) -> str:
@@ -138,6 +156,11 @@ class Lookups:
     def leaderless(self) -> Waiting:
         """Partitions that nobody leads, and whom they wait for."""
         return self._cluster.leaderless
+
+    def why_silent(self, partitions: Collection[TopicPartition]) -> str:
+        """What is said of partitions of which nothing was told."""
+        leaderless = {each: at for each, at in self.leaderless.items() if each in partitions}
+        return said_of(leaderless) if leaderless else no_answer(partitions)
 
     @property
     def trouble(self) -> FolkmootError | None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.columns import BinaryColumn, Columns, bytes_of
 from folkmoot.protocol.errors import BatchTooLarge, MissingExtra, pip_command
 from folkmoot.protocol.records import Headers, TopicPartition
 
@@ -97,16 +97,6 @@ def _binary(cells: Sequence[bytes | None]) -> pa.Array:
 def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     """Shares the memory of `values`; `pa.array` would import pandas."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def bytes_of(cells: Sequence[bytes | None]) -> int:
-    """What a column's cells take in Arrow, without their places."""
-    if isinstance(cells, BinaryColumn):
-        return len(cells.run())
-    try:
-        return sum(map(len, cells))  # type: ignore[arg-type]  # None is the rare case below
-    except TypeError:
-        return sum(len(cell) for cell in cells if cell is not None)
 
 
 # -- columns with one value, made once for many batches ------------------------------------------------

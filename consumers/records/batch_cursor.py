@@ -1,6 +1,6 @@
 """A batch on its way to the application, which works on one of its records while the rest wait."""
 
-from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.consumers.records.batch_view import RecordBatchView, iterator
 
 
 class BatchCursor:
@@ -21,7 +21,7 @@ class BatchCursor:
     def __init__(self, view: RecordBatchView) -> None:
         self.view = view
         self.asks_for_more = False
-        self._iterator = view.iterator()
+        self._iterator = iterator(view)
         self.records = iter(self._iterator)
 
     def cut(self) -> None:

@@ -37,19 +37,6 @@ class RecordBatchView:
         self.offsets = offsets
         self.append_time = append_time
 
-    @classmethod
-    def of(
-        cls,
-        topic_partition: TopicPartition,
-        header: BatchHeader,
-        data: memoryview,
-        body: bytes | bytearray | memoryview | None = None,
-    ) -> "RecordBatchView":
-        """All records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
-        columns = record_batch.columns_of(header, data, body)
-        offsets = record_batch.offsets_of(header, columns)
-        return cls(topic_partition, columns, offsets, header.uses_append_time)
-
     @property
     def topic(self) -> str:
         return self.topic_partition.topic
@@ -83,13 +70,8 @@ class RecordBatchView:
         headers = self.columns.headers
         return [()] * len(self) if headers is None else headers
 
-    def iterator(self) -> RecordIterator:
-        """Makes the records one by one, and can be cut."""
-        topic, partition = self.topic_partition
-        return RecordIterator(topic, partition, self.offsets, self.columns, self.append_time)
-
     def records(self) -> list[Record]:
-        return list(self.iterator())
+        return list(iterator(self))
 
     def arrow(self, *, headers: bool = False) -> "pa.RecordBatch":
         """As Spark names the columns: key, value, topic, partition, offset, timestamp, timestampType.
@@ -124,7 +106,25 @@ class RecordBatchView:
         return self.columns.count
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(self.iterator())
+        return iter(iterator(self))
 
     def __repr__(self) -> str:
         return f"RecordBatchView({self.topic_partition}, {self.offsets[0]} to {self.offsets[-1]})"
+
+
+def view_of_batch(
+    topic_partition: TopicPartition,
+    header: BatchHeader,
+    data: memoryview,
+    body: bytes | bytearray | memoryview | None = None,
+) -> RecordBatchView:
+    """All records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
+    columns = record_batch.columns_of(header, data, body)
+    offsets = record_batch.offsets_of(header, columns)
+    return RecordBatchView(topic_partition, columns, offsets, header.uses_append_time)
+
+
+def iterator(view: RecordBatchView) -> RecordIterator:
+    """Makes its records one by one, and can be cut."""
+    topic, partition = view.topic_partition
+    return RecordIterator(topic, partition, view.offsets, view.columns, view.append_time)

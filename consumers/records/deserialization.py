@@ -15,7 +15,9 @@ from folkmoot.schemas.values.serialization import (
     Deserializer,
     Field,
     deserializer,
+    reads_schema_id,
 )
+from folkmoot.schemas.values.wire import framed
 
 
 class Skipped:
@@ -38,6 +40,7 @@ class Deserialization:
         """Raises ConfigError for what is no deserializer."""
         self._key = deserializer(KEY, key)
         self._value = deserializer(VALUE, value)
+        self._framed = {KEY: reads_schema_id(key), VALUE: reads_schema_id(value)}
         self.is_wanted = self._key is not None or self._value is not None
 
     def rows_of(self, view: RecordBatchView) -> tuple[RecordBatchView, Exception | None]:
@@ -46,9 +49,8 @@ class Deserialization:
         → and why: a DeserializationError, or what may have gone by the next time; None if all could be
         made.
         """
-        columns = view.columns
-        values, failed = _made(VALUE, self._value, view, columns.values)
-        keys = columns.keys
+        values, failed = _made(VALUE, self._value, view, self._values_of(view))
+        keys = self._keys_of(view)
         if keys is not None:
             keys, failed_key = _made(KEY, self._key, view, keys[: len(values)])
             failed = failed_key or failed
@@ -57,12 +59,20 @@ class Deserialization:
 
     def raw(self, row: RecordBatchView) -> RecordBatchView:
         """A view of one record, with the bytes where nothing can be made of them."""
-        columns = row.columns
-        values, _ = _made(VALUE, self._value, row, columns.values)
-        keys = columns.keys
+        values, _ = _made(VALUE, self._value, row, self._values_of(row))
+        keys = self._keys_of(row)
         if keys is not None:
-            keys = _made(KEY, self._key, row, keys)[0] or keys
-        return _with(row, keys, values or columns.values)
+            keys = _made(KEY, self._key, row, keys)[0] or row.columns.keys
+        return _with(row, keys, values or row.columns.values)
+
+    def _values_of(self, view: RecordBatchView) -> Sequence[bytes | None]:
+        """As the deserialiser takes them."""
+        values, headers = view.columns.values, view.columns.headers
+        return framed(VALUE, values, headers) if self._framed[VALUE] else values
+
+    def _keys_of(self, view: RecordBatchView) -> Sequence[bytes | None] | None:
+        keys, headers = view.columns.keys, view.columns.headers
+        return framed(KEY, keys, headers) if keys is not None and self._framed[KEY] else keys
 
 
 def _with(

@@ -1,7 +1,7 @@
 """Batches as the columns of a schema, for `poll_arrow(schema=…)`; importing this needs pyarrow."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -9,8 +9,12 @@ import pyarrow as pa
 from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import ConfigError, DeserializationError
+from folkmoot.schemas.avro.identity import Schema
 from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
+from folkmoot.schemas.values.derivation import avro_schema
+from folkmoot.schemas.values.deserializer import AvroDeserializer
 from folkmoot.schemas.values.serialization import VALUE
+from folkmoot.schemas.values.wire import framed
 
 BESIDE: Final = ("topic", "partition", "offset", "timestamp")
 """What stands beside a record's fields, each with `_` in front."""
@@ -30,16 +34,27 @@ class TypedView(RecordBatchView):
     batch: pa.RecordBatch
 
 
+def columns_of(schema: object, values: object) -> ColumnDeserializer:
+    """What makes the columns of a schema; where only the schema is given, with the look-ups of `values`.
+
+    Raises ConfigError where `values` is no AvroDeserializer, InvalidSchema, SchemaNotFound.
+    """
+    if isinstance(schema, ColumnDeserializer):
+        return schema
+    if not isinstance(values, AvroDeserializer):
+        raise ConfigError(
+            f"schema={schema!r:.60} makes no columns: give ColumnDeserializer(registry, schema), or "
+            "value_deserializer=AvroDeserializer(registry) to the consumer"
+        )
+    reader = avro_schema(schema) if isinstance(schema, type) else schema
+    return ColumnDeserializer(values.schemas, cast("Schema | int", reader), subject=values.subject)
+
+
 class TypedColumns:
     """What `poll_arrow` was given to make columns with."""
 
     def __init__(self, schema: ColumnDeserializer, headers: bool, on_decode_error: object) -> None:
-        """Raises ConfigError for what makes no columns, and for a schema with a field that is named as
-        what stands beside it."""
-        if not isinstance(schema, ColumnDeserializer):
-            raise ConfigError(
-                f"schema={schema!r:.60} makes no columns: give ColumnDeserializer(registry, schema)"
-            )
+        """Raises ConfigError for a schema with a field that is named as what stands beside it."""
         if on_decode_error == "raw":
             raise ConfigError(_NO_RAW)
         self._values = schema
@@ -60,7 +75,8 @@ class TypedColumns:
 
         Rows that are skipped count as made.
         """
-        values, bad = self._values.decode(view.values)
+        cells = framed(VALUE, view.values, view.columns.headers)
+        values, bad = self._values.decode(cells)
         count, failed = len(view), None
         if bad and not self._skips:
             count, failed = bad[0].row, self._error(view, bad[0])

@@ -218,9 +218,9 @@ cdef class Decoder(Program):
             self.levels[at].count = self.levels[at].before
 
     def run(self, offsets, data, nulls, root_of):
-        """Read all rows; `root_of` gives the first node for a schema's id, or -1.
+        """Read all rows; `root_of` gives the first node for a schema's id or GUID, or -1.
 
-        → the bad ones: row, id or None, node, fault. Raises MemoryError, and what `root_of` raises.
+        → the bad ones: row, id, GUID or None, node, fault. Raises MemoryError, and what `root_of` raises.
         """
         cdef Py_buffer places, cells, missing
         PyObject_GetBuffer(offsets, &places, PyBUF_SIMPLE)
@@ -246,7 +246,8 @@ cdef class Decoder(Program):
         cdef const uint8_t *data = <const uint8_t *> cells.buf
         cdef int64_t row, last = -1, schema = -1
         cdef int32_t root = -1
-        cdef int level, fault
+        cdef int level, fault, frame
+        cdef object named = None
         bad = []
         for row in range(self.rows):
             if nulls != NULL and nulls[row]:
@@ -254,17 +255,26 @@ cdef class Decoder(Program):
             if not 0 <= offsets[row] <= offsets[row + 1] <= cells.len:
                 raise ValueError(f"cell {row} does not lie within its column")
             self.at, self.end = data + offsets[row], data + offsets[row + 1]
-            if self.end - self.at < 5 or self.at[0] != 0:
+            frame = 17 if self.at < self.end and self.at[0] == 1 else 5
+            if self.end - self.at < frame or self.at[0] > 1:
                 bad.append((row, None, -1, E_FRAME))
                 continue
-            schema = (
-                (<int64_t> self.at[1] << 24) | (self.at[2] << 16) | (self.at[3] << 8) | self.at[4]
-            )
-            self.at += 5
-            if schema != last:
-                root, last = root_of(schema), schema
+            if frame == 17:
+                guid, last = self.at[1:17], -1
+                if guid != named:
+                    root, named = root_of(guid), guid
+            else:
+                schema = (
+                    (<int64_t> self.at[1] << 24)
+                    | (self.at[2] << 16)
+                    | (self.at[3] << 8)
+                    | self.at[4]
+                )
+                if schema != last:
+                    root, last, named = root_of(schema), schema, schema
+            self.at += frame
             if root < 0:
-                bad.append((row, schema, -1, E_SCHEMA))
+                bad.append((row, named, -1, E_SCHEMA))
                 continue
             for level in range(1, self.level_count):
                 self.levels[level].before = self.levels[level].count
@@ -275,7 +285,7 @@ cdef class Decoder(Program):
                 raise MemoryError(f"no memory for the columns of {self.rows} rows")
             if fault:
                 self.forget(row)
-                bad.append((row, schema, self.failed, fault))
+                bad.append((row, named, self.failed, fault))
         return bad
 
     cdef inline int varint(self, int64_t *into) noexcept:

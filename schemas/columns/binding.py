@@ -177,9 +177,8 @@ def _cast(array: Any, target: Any, where: str) -> Any:
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     given, wanted = _family(kind), _family(target)
     is_number = given == "whole number" and wanted in _NUMBERED
-    if (given != wanted and not is_number) or (
-        given == wanted == "number" and kind.bit_width > target.bit_width
-    ):
+    is_other = given != wanted and (given, wanted) != ("bytes", "fixed") and not is_number
+    if is_other or (given == wanted == "number" and kind.bit_width > target.bit_width):
         raise SerializationError(f"{where}: {target} is wanted, not {array.type}: cast it first")
     if is_number and wanted != "number":
         target = pa.int32() if target.bit_width == 32 else pa.int64()

@@ -1,11 +1,13 @@
 """Columns of Avro values, in Confluent's wire format, to Arrow."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 
+from folkmoot.coordination.schemas.names import context_of
 from folkmoot.protocol import speedups
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.protocol.errors import (
@@ -31,7 +33,7 @@ _Decoder = (_compiled or interpreter).Decoder
 
 
 class BadRow(NamedTuple):
-    """A value that cannot be read: its row, the id that it begins with (None: none), and why."""
+    """A value that cannot be read: its row, the id that it begins with (None: none, or a GUID), and why."""
 
     row: int
     schema_id: int | None
@@ -41,22 +43,39 @@ class BadRow(NamedTuple):
 class ColumnDeserializer:
     """Values of any writers' schemas to the columns of one reader's schema.
 
-    `schema` is the reader's: text, or an id that `schemas` knows. The fields of a record are the
-    columns; of any other schema there is one column, `value`. A None cell (a tombstone) is a row of
-    nulls. May be called from any thread.
+    `schema` is the reader's: text, or an id that `schemas` knows; ids are those of the context of
+    `subject` (`":.staging:"`), and a value may begin with a GUID in place of one. The fields of a
+    record are the columns, or those of them in `fields`: what others hold is passed over. Of any other
+    schema there is one column, `value`. A None cell (a tombstone) is a row of nulls. May be called from
+    any thread.
     """
 
-    def __init__(self, schemas: SchemaLookup, schema: Schema | int) -> None:
-        """Raises InvalidSchema, also for a schema that contains itself; SchemaNotFound."""
+    def __init__(
+        self,
+        schemas: SchemaLookup,
+        schema: Schema | int,
+        *,
+        subject: str | None = None,
+        fields: Collection[str] | None = None,
+    ) -> None:
+        """Raises InvalidSchema, also for a schema that contains itself; SchemaNotFound, InvalidSubject."""
+        context_of(subject)
         text = (
-            schemas.resolved(schema) if isinstance(schema, int) else canonical(schema, strict=False)
+            schemas.resolved(schema, subject=subject)
+            if isinstance(schema, int)
+            else canonical(schema, strict=False)
         )
         self._schemas = schemas
-        self._layout = Layout(Parsed(text))
+        self._subject = subject
+        parsed = Parsed(text)
+        if fields is not None and isinstance(parsed.root, dict) and "fields" in parsed.root:
+            chosen = [each for each in parsed.root["fields"] if each["name"] in fields]
+            parsed.root = parsed.root | {"fields": chosen}
+        self._layout = Layout(parsed)
         self.arrow_schema: pa.Schema = self._layout.schema
         self._lock = threading.Lock()
         self._nodes: list[Node] = []
-        self._roots: dict[int, int] = {}
+        self._roots: dict[int | bytes, int] = {}
 
     def __call__(
         self, values: "pa.Array | pa.ChunkedArray | Sequence[bytes | None]"
@@ -77,12 +96,12 @@ class ColumnDeserializer:
         BatchTooLarge where a column would have more than 2 GiB.
         """
         cells = values if isinstance(values, BinaryColumn) else _cells(values)
-        layout, count, unknown = self._layout, len(cells), dict[int, str]()
+        layout, count, unknown = self._layout, len(cells), dict[int | bytes, str]()
         decoder = _Decoder(layout.columns, layout.levels, count)
         with self._lock:
             nodes, roots = self._nodes, self._roots
 
-        def root_of(number: int) -> int:
+        def root_of(number: int | bytes) -> int:
             if number in unknown:
                 return -1
             try:
@@ -101,26 +120,30 @@ class ColumnDeserializer:
         except OverflowError as error:
             raise BatchTooLarge(f"{count} values: {error}; decode fewer at a time") from None
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema), [
-            BadRow(row, number, _said(cells, row, number, node, fault, nodes, unknown))
+            BadRow(row, _id(number), _said(cells, row, number, node, fault, nodes, unknown))
             for row, number, node, fault in bad
         ]
 
     def _shapes(self) -> Sequence[Shape]:
         return self._layout.root.children if self._layout.is_record else (self._layout.root,)
 
-    def _root(self, number: int, nodes: list[Node], roots: dict[int, int]) -> int:
-        """The first node for values of a schema. Raises SerializationError, and what the lookup raises."""
+    def _root(self, number: int | bytes, nodes: list[Node], roots: dict[int | bytes, int]) -> int:
+        """The first node for values of a schema, by its id or its GUID's bytes.
+
+        Raises SerializationError, and what the lookup raises.
+        """
         with self._lock:
             if number in roots:
                 return roots[number]
-        text = self._schemas.resolved(number)
+        named = UUID(bytes=number) if isinstance(number, bytes) else number
+        text = self._schemas.resolved(named, subject=self._subject)
         with self._lock:
             before = len(nodes)
             try:
                 roots[number] = resolve(nodes, Parsed(text), self._layout)
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 del nodes[before:]
-                said = f"schema {number} cannot be used: {error!r:.200}"
+                said = f"schema {named} cannot be used: {error!r:.200}"
                 raise SerializationError(said) from None
             if nodes is self._nodes and len(roots) >= MAX_PROGRAMS:
                 self._nodes, self._roots = [], {}
@@ -130,11 +153,11 @@ class ColumnDeserializer:
 def _said(
     cells: BinaryColumn,
     row: int,
-    number: int | None,
+    number: int | bytes | None,
     node: int,
     fault: int,
     nodes: Sequence[Node],
-    unknown: Mapping[int, str],
+    unknown: Mapping[int | bytes, str],
 ) -> str:
     """What is wrong with a row."""
     if number is None:
@@ -147,7 +170,12 @@ def _said(
         return unknown[number]
     said = nodes[node].data.decode() if fault == Fault.FAIL else SAID[Fault(fault)]
     where = f"{nodes[node].where}: " if nodes[node].where else ""
-    return f"schema {number}: {where}{said}"
+    named = UUID(bytes=number) if isinstance(number, bytes) else number
+    return f"schema {named}: {where}{said}"
+
+
+def _id(number: int | bytes | None) -> int | None:
+    return None if isinstance(number, bytes) else number
 
 
 def _cells(values: Any) -> BinaryColumn:

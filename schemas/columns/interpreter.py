@@ -10,6 +10,7 @@ import numpy as np
 
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.schemas.columns.program import MAX_DEPTH, MOST, Column, Fault, Kind, Node, Op
+from folkmoot.schemas.values.decoding import as_float
 from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS
 
 _TYPES: dict[Kind, Any] = {
@@ -48,22 +49,24 @@ class Decoder:
         self._nodes += nodes[len(self._nodes) :]
 
     def run(
-        self, offsets: Any, data: Any, nulls: Any, root_of: Callable[[int], int]
-    ) -> list[tuple[int, int | None, int, int]]:
-        """Read all rows; `root_of` gives the first node for a schema's id, or -1.
+        self, offsets: Any, data: Any, nulls: Any, root_of: Callable[[int | bytes], int]
+    ) -> list[tuple[int, int | bytes | None, int, int]]:
+        """Read all rows; `root_of` gives the first node for a schema's id or GUID, or -1.
 
-        → the bad ones: row, id or None, node, fault. Raises what `root_of` raises.
+        → the bad ones: row, id, GUID or None, node, fault. Raises what `root_of` raises.
         """
-        bad: list[tuple[int, int | None, int, int]] = []
-        roots: tuple[int, int] = (-1, -1)
+        bad: list[tuple[int, int | bytes | None, int, int]] = []
+        roots: tuple[int | bytes, int] = (-1, -1)
+        schema: int | bytes
         for row, cell in enumerate(BinaryColumn(offsets, data, nulls)):
             if cell is None:
                 continue
-            self._data, self._at = cell, 5
-            if len(cell) < self._at or cell[0]:
+            has_guid = cell[:1] == b"\1"
+            self._data, self._at = cell, 17 if has_guid else 5
+            if len(cell) < self._at or cell[0] > 1:
                 bad.append((row, None, -1, Fault.FRAME))
                 continue
-            schema = int.from_bytes(cell[1:5], "big")
+            schema = cell[1:17] if has_guid else int.from_bytes(cell[1:5], "big")
             if schema != roots[0]:
                 roots = schema, root_of(schema)
             if roots[1] < 0:
@@ -166,7 +169,7 @@ class Decoder:
         data = self._take(at, node.size if node.op is Op.FIXED else self._varint(at))
         return data if column is None else _checked(at, column, data)
 
-    def _integer(self, at: int, column: Column | None) -> int:
+    def _integer(self, at: int, column: Column | None) -> float:
         node = self._nodes[at]
         number = self._varint(at)
         if node.op is Op.INT and not -(1 << 31) <= number < 1 << 31:
@@ -177,7 +180,7 @@ class Decoder:
                 raise _BadRow(at, Fault.RANGE)
             if column.size and not 0 <= number < column.size:
                 raise _BadRow(at, Fault.RANGE)
-        return number
+        return as_float(number) if column is not None and column.kind is Kind.FLOAT else number
 
     def _items(self, at: int, column: Column | None, depth: int) -> int:
         node = self._nodes[at]

@@ -4,17 +4,12 @@ What cannot be read is no error before a value needs it: a branch of a union tha
 for example, is one only for values that have it.
 """
 
-from collections.abc import Callable
-
 from folkmoot.schemas.avro.defaults import Json
-from folkmoot.schemas.columns.layout import Layout, Parsed, Shape, decimal_of
+from folkmoot.schemas.columns.layout import Layout, Parsed, Shape
 from folkmoot.schemas.columns.program import OPS, Node, Op
-from folkmoot.schemas.values.decoding import PROMOTED
 from folkmoot.schemas.values.encoding import default_body
-
-_RECORDS = ("record", "error")
-_NAMED = (*_RECORDS, "enum", "fixed")
-_UNITS = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
+from folkmoot.schemas.values.logical import logical
+from folkmoot.schemas.values.matching import RECORDS, chosen, factor, fits, promotes, sources
 
 
 def resolve(nodes: list[Node], writer: Parsed, layout: Layout) -> int:
@@ -50,7 +45,7 @@ class _Pair:
         if why:
             return self._add(Op.FAIL, where, data=why.encode())
         kind = w["type"]
-        if kind in _RECORDS:
+        if kind in RECORDS:
             return self._record(w, r, shape, where)
         if kind == "null":
             return self._add(Op.NULL, where)
@@ -66,20 +61,20 @@ class _Pair:
             return node
         if kind == "array" or kind == "map":
             return self._array(w, r, shape, where)
-        return self._add(OPS[kind], where, shape.column, int(_factor(w, r)))
+        return self._add(OPS[kind], where, shape.column, int(factor(w, r)))
 
     def _into_union(self, w: Json, r: list[Json], shape: Shape, where: str) -> int:
         branches = [self._reader.of(each) for each in r]
-        chosen = _branch(w, branches)
-        if chosen is None:
+        place = chosen(w, branches)
+        if place is None:
             why = f"the reader's union has no branch for {_named(w)}"
             return self._add(Op.FAIL, where, data=why.encode())
-        if branches[chosen]["type"] == "null":
+        if branches[place]["type"] == "null":
             return self._add(Op.NULL, where)
         kept = [number for number, each in enumerate(branches) if each["type"] != "null"]
         if len(kept) == 1:
-            return self.node(w, branches[chosen], shape, where)
-        member = self.node(w, branches[chosen], shape.children[kept.index(chosen)], where)
+            return self.node(w, branches[place], shape, where)
+        member = self.node(w, branches[place], shape.children[kept.index(place)], where)
         node = self._add(Op.RECORD, where, shape.column)
         self._nodes[node].children = [member]
         return node
@@ -103,19 +98,17 @@ class _Pair:
         if key in self._records:
             return self._records[key]
         node = self._records[key] = self._add(Op.RECORD, where, shape.column)
-        children, found = [], set()
-        places = _places(w, r)
+        children, places = [], sources(w, r)
         for field in w["fields"]:
             inside = f"{where}.{field['name']}" if where else field["name"]
             place = places.get(field["name"])
-            if place is None or place in found:
+            if place is None:
                 children.append(self._skip(field["type"], inside))
                 continue
-            found.add(place)
             there = r["fields"][place]["type"]
             children.append(self.node(field["type"], there, shape.children[place], inside))
         for place, field in enumerate(r["fields"]):
-            if place not in found:
+            if place not in places.values():
                 inside = f"{where}.{field['name']}" if where else field["name"]
                 children.append(self._default(field, shape.children[place], inside))
         self._nodes[node].children = children
@@ -143,7 +136,7 @@ class _Pair:
             self._nodes[node].children = [self._skip(each, where) for each in w]
             return node
         kind = w["type"]
-        if kind in _RECORDS:
+        if kind in RECORDS:
             if w["name"] in self._skipped:
                 return self._skipped[w["name"]]
             node = self._skipped[w["name"]] = self._add(Op.RECORD, where)
@@ -172,7 +165,7 @@ class _Pair:
         w = self._writer.of(writer)
         if isinstance(w, list):
             return False
-        if w["type"] in _RECORDS:
+        if w["type"] in RECORDS:
             name = w["name"]
             if name not in self._empty:
                 self._empty[name] = True  # within itself
@@ -181,63 +174,23 @@ class _Pair:
         return bool(w["type"] == "null" or (w["type"] == "fixed" and not w["size"]))
 
 
-def _places(w: Json, r: Json) -> dict[str, int]:
-    """Where the writer's fields lie in the reader's record: by name, or else by alias."""
-    written = {field["name"] for field in w["fields"]}
-    places: dict[str, int] = {}
-    for place, field in enumerate(r["fields"]):
-        if field["name"] not in written:
-            for alias in field.get("aliases", ()):
-                places.setdefault(alias, place)
-    return places | {field["name"]: place for place, field in enumerate(r["fields"])}
-
-
-def _branch(w: Json, branches: list[Json]) -> int | None:
-    """The reader's branch for what was written: of the same name, of the same type, or promoted."""
-    rules: list[Callable[[Json], bool]] = [
-        lambda r: bool(w["type"] == r["type"] and w.get("name") == r.get("name")),
-        lambda r: w["type"] == r["type"] and not _misfit(w, r),
-        lambda r: not _misfit(w, r),
-    ]
-    for rule in rules:
-        for number, r in enumerate(branches):
-            if rule(r):
-                return number
-    return None
-
-
 def _misfit(w: Json, r: Json) -> str:
     """Why a value of `w` cannot be one of `r`, looking at the two alone; nothing if it can."""
-    kinds = [("record" if each["type"] == "error" else each["type"]) for each in (w, r)]
-    if kinds[0] != kinds[1]:
-        if kinds[1] in PROMOTED.get(kinds[0], ()):
-            return _other_meaning(w, r)
-        return f"{_named(w)} cannot be read as {_named(r)}"
-    if kinds[0] in _NAMED:
-        short = w["name"].rpartition(".")[2]
-        if r["name"].rpartition(".")[2] != short and w["name"] not in r.get("aliases", ()):
-            return f"{_named(w)} cannot be read as {_named(r)}: give that an alias"
-        if kinds[0] == "fixed" and w["size"] != r["size"]:
-            return f"{_named(w)} has {w['size']} bytes, and not {r['size']}"
-    return _other_meaning(w, r)
+    if fits(w, r) or promotes(w, r):
+        return _other_meaning(w, r)
+    said = f"{_named(w)} cannot be read as {_named(r)}"
+    is_renamed = "name" in w and "name" in r and w.get("size") == r.get("size")
+    return f"{said}: give that an alias" if is_renamed else said
 
 
 def _other_meaning(w: Json, r: Json) -> str:
     """Numbers that would silently be others: of another scale, or in a unit that has no room for them."""
     mean = [each.get("logicalType") for each in (w, r)]
-    if mean[0] == mean[1] == "decimal":
-        digits = [decimal_of(each) for each in (w, r)]
-        if digits[0] and digits[1] and digits[0][1] != digits[1][1]:
-            return f"a decimal of scale {digits[0][1]} cannot be read as one of {digits[1][1]}"
-    return "" if _factor(w, r) >= 1 else f"{mean[0]} cannot be read as {mean[1]}, which is coarser"
-
-
-def _factor(w: Json, r: Json) -> float:
-    """What a time is multiplied by, since a point in time is the same in whatever unit it is written."""
-    (theirs, ours) = (str(each.get("logicalType")).rpartition("-") for each in (w, r))
-    if theirs[0] != ours[0] or not {theirs[2], ours[2]} <= _UNITS.keys():
-        return 1
-    return _UNITS[ours[2]] / _UNITS[theirs[2]]
+    if mean[0] == mean[1] == "decimal" and logical(w) and logical(r):
+        scales = [each.get("scale", 0) for each in (w, r)]
+        if scales[0] != scales[1]:
+            return f"a decimal of scale {scales[0]} cannot be read as one of {scales[1]}"
+    return "" if factor(w, r) >= 1 else f"{mean[0]} cannot be read as {mean[1]}, which is coarser"
 
 
 def _named(schema: Json) -> str:

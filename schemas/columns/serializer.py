@@ -56,6 +56,8 @@ class ColumnEncoder:
                 raise SerializationError("the schema is no record: give one column, value")
             array = array.field(0)
         bound = Binding(self._layout, array, begun)
+        if not len(array):  # Arrow has no buffer of no memory, and ends the process
+            return pa.array([], pa.binary())
         encoder = _Encoder(bound.sources)
         encoder.load(bound.nodes)
         frame = FRAME.pack(MAGIC, self.schema_id)
@@ -74,16 +76,22 @@ class ColumnEncoder:
 class ColumnSerializer:
     """Arrow tables to values by a schema that a registry knows, for `send_batch(…, serializer=…)`.
 
-    `options` are those of `AvroSerializer`: which subject, which version, whether to register. May be
-    called from any thread.
+    `options` are those of `AvroSerializer`: which subject, which version, whether to register. An
+    AvroSerializer in place of the registry says all that itself. May be called from any thread.
     """
 
     writes_schema_id: Final = True
 
-    def __init__(self, registry: SchemaRegistry, schema: Schema | None = None, **options: Any):
+    def __init__(
+        self,
+        registry: SchemaRegistry | AvroSerializer[Any],
+        schema: Schema | None = None,
+        **options: Any,
+    ) -> None:
         """Raises ConfigError."""
-        self._registry = registry
-        self._values: AvroSerializer[Any] = AvroSerializer(registry, schema, **options)
+        if not isinstance(registry, AvroSerializer):
+            registry = AvroSerializer[Any](registry, schema, **options)
+        self._values = registry
         self._encoders: dict[str, ColumnEncoder] = {}
 
     def serialize(self, topic: str, rows: "pa.Table | pa.RecordBatch | pa.StructArray", /) -> Any:
@@ -91,6 +99,8 @@ class ColumnSerializer:
         encoder = self._encoders.get(topic)
         if encoder is None:
             number = self._values.prepare(topic)
-            encoder = ColumnEncoder(self._registry.resolved(number), number)
+            values = self._values
+            text = values.registry.resolved(number, subject=values.subject)
+            encoder = ColumnEncoder(text, number)
             self._encoders[topic] = encoder
         return encoder(rows)

@@ -200,33 +200,25 @@ class SchemaRegistry:
             content = self._run(self._contents.content(context, id))
         return _stored_schema(id, content)
 
-    def resolved(self, id: int, *, subject: str | None = None) -> str:
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
         """One canonical text of what an id names in the context of `subject`, with all it refers to.
 
-        Raises SchemaNotFound, InvalidSubject.
+        A GUID in place of the id names the same in all contexts. Raises SchemaNotFound, InvalidSubject.
         """
         context = context_of(subject)
+        if isinstance(id, UUID):
+            context, id = self._run(_place_of(id))
         text = self._contents.known_resolved(context, id)
         return text if text is not None else self._run(self._contents.resolved(context, id))
 
     def by_guid(self, guid: str) -> StoredSchema:
         """The schema with that UUID, by its id in the first context that has it. Raises SchemaNotFound."""
 
-        def recipe() -> Recipe[StoredSchema]:
-            contexts = yield from lookups.contexts()
-            for context in sorted(contexts, key=lambda each: (each != DEFAULT_CONTEXT, each)):
-                number = yield from lookups.id_of(context, guid)
-                if number is not None:
-                    return _stored_schema(
-                        number, (yield from self._contents.content(context, number))
-                    )
-            raise SchemaNotFound(f"no schema has the guid {guid} in this cluster")
-
         try:
-            guid = str(UUID(guid))
+            context, number = self._run(_place_of(UUID(guid)))
         except ValueError:
             raise SchemaNotFound(f"{guid!r:.80} is not a guid") from None
-        return self._run(recipe())
+        return _stored_schema(number, self._run(self._contents.content(context, number)))
 
     # -- versions and subjects ---------------------------------------------------------------------
 
@@ -528,6 +520,16 @@ def _checked(version: int) -> int:
 
 def _no_subject(name: SubjectName) -> SubjectNotFound:
     return SubjectNotFound(f"subject {name} has no schema")
+
+
+def _place_of(guid: UUID) -> Recipe[tuple[str, int]]:
+    """The first context that has a schema, and its id there. Raises SchemaNotFound."""
+    contexts = yield from lookups.contexts()
+    for context in sorted(contexts, key=lambda each: (each != DEFAULT_CONTEXT, each)):
+        number = yield from lookups.id_of(context, str(guid))
+        if number is not None:
+            return context, number
+    raise SchemaNotFound(f"no schema has the guid {guid} in this cluster")
 
 
 def _stored_schema(number: int, content: Content) -> StoredSchema:

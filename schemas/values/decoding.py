@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS, default_body
 from folkmoot.schemas.values.logical import logical
+from folkmoot.schemas.values.matching import RECORDS, chosen, factor, fits, promotes, sources
 from folkmoot.schemas.values.misfit import Misfit
 
 Json = Any
@@ -22,14 +23,6 @@ BROKEN: Final = (Misfit, ValueError, IndexError, ArithmeticError, RecursionError
 """What is raised for bytes that are no value of the schema."""
 
 _FLOAT: Final = struct.Struct("<f")
-PROMOTED: Final = {
-    "int": ("long", "float", "double"),
-    "long": ("float", "double"),
-    "float": ("double",),
-    "string": ("bytes",),
-    "bytes": ("string",),
-}
-"""What a type may be promoted to."""
 
 
 class Made(NamedTuple):
@@ -178,7 +171,7 @@ def _array(item: Decode) -> Decode:
     return decode
 
 
-def _map(item: Decode) -> Decode:
+def _map(key_of: Decode, item: Decode) -> Decode:
     def decode(data: bytes, place: int) -> tuple[dict[str, Any], int]:
         made: dict[str, Any] = {}
         key = ""
@@ -186,7 +179,7 @@ def _map(item: Decode) -> Decode:
             count, place = _block(data, place)
             while count:
                 for _ in range(count):
-                    key, place = _string(data, place)
+                    key, place = key_of(data, place)
                     made[key], place = item(data, place)
                 count, place = _block(data, place)
         except BROKEN as error:
@@ -276,7 +269,10 @@ def _nullable(null: int, decode: Decode) -> Decode:
             return decode(data, place + 1)
         if byte == nothing:
             return None, place + 1
-        raise Misfit(f"the union has two branches, and none {_long(data, place)[0]}")
+        number, place = _long(data, place)
+        if number not in (0, 1):
+            raise Misfit(f"the union has two branches, and none {number}")
+        return (None, place) if number == null else decode(data, place)  # in more bytes than one
 
     return read
 
@@ -326,8 +322,14 @@ class _Decoders:
     """Makes the functions of one pair of schemas."""
 
     def __init__(
-        self, written: dict[str, Json], wanted: dict[str, Json], classes: Mapping[str, Made]
+        self,
+        written: dict[str, Json],
+        wanted: dict[str, Json],
+        classes: Mapping[str, Made],
+        key: Decode = _string,
     ) -> None:
+        """`key` reads those of maps."""
+        self._key = key
         self._written = written
         self._wanted = wanted
         self._classes = classes
@@ -339,13 +341,12 @@ class _Decoders:
         if isinstance(writer, list):
             return self._of_writers_union(writer, reader)
         if isinstance(reader, list):
-            branch = self._chosen(writer, reader)
-            if branch is None:
+            branches = [definition(each, self._wanted) for each in reader]
+            place = chosen(writer, branches)
+            if place is None:
                 return _refused(f"the reader's union has no place for {_name(writer)}")
-            return self.of(writer, branch)
-        if not self._fits(writer, reader) and reader["type"] not in PROMOTED.get(
-            writer["type"], ()
-        ):
+            return self.of(writer, branches[place])
+        if not fits(writer, reader) and not promotes(writer, reader):
             return _refused(f"the reader wants {_name(reader)}, and {_name(writer)} was written")
         match writer["type"]:
             case "record" | "error":
@@ -353,34 +354,10 @@ class _Decoders:
             case "array":
                 return _array(self.of(writer["items"], reader["items"]))
             case "map":
-                return _map(self.of(writer["values"], reader["values"]))
+                return _map(self._key, self.of(writer["values"], reader["values"]))
             case "enum":
                 return self._of_enum(writer, reader)
         return _of_plain(writer, reader)
-
-    def _fits(self, writer: Json, reader: Json) -> bool:
-        """Whether the two are of one kind, and named alike: the specification leaves namespaces out."""
-        if writer["type"] != reader["type"]:
-            return False
-        if "name" not in reader or writer["type"] not in ("record", "error", "enum", "fixed"):
-            return True
-        if writer["type"] == "fixed" and writer["size"] != reader["size"]:
-            return False
-        same = _short(writer["name"]) == _short(reader["name"])
-        return same or writer["name"] in reader.get("aliases", ())
-
-    def _chosen(self, writer: Json, reader: list[Json]) -> Json:
-        """The branch of a reader's union: the same type, one that fits, one to be promoted to; or None."""
-        branches = [definition(each, self._wanted) for each in reader]
-        fit = [branch for branch in branches if self._fits(writer, branch)]
-        exact = [
-            branch
-            for branch in fit
-            if writer.get("name") in (branch.get("name"), *branch.get("aliases", ()))
-        ]
-        wider = PROMOTED.get(writer["type"], ())
-        promoted = [branch for branch in branches if branch["type"] in wider]
-        return next(iter((*exact, *fit, *promoted)), None)
 
     def _of_writers_union(self, writer: list[Json], reader: Json) -> Decode:
         branches = [self.of(branch, reader) for branch in writer]
@@ -426,29 +403,23 @@ class _Decoders:
     def _resolved(self, writer: Json, reader: Json) -> Decode:
         known: Made | None = self._classes.get(reader["name"])
         attributes: Mapping[str, str] = {} if known is None else known.attributes
-        targets: dict[str, Any] = {}  # the reader's field of each of the writer's
-        written = {field["name"] for field in writer["fields"]}
+        targets = sources(writer, reader)
         defaults: list[tuple[str, Decode, bytes]] = []
-        own = {field["name"] for field in reader["fields"]}
-        for field in reader["fields"]:
-            aliases = (each for each in field.get("aliases", ()) if each not in own)
-            names = (name for name in (field["name"], *aliases) if name not in targets)
-            source = next((name for name in names if name in written), None)
-            if source is not None:
-                targets[source] = field
-            elif "default" in field:
-                name = attributes.get(field["name"], field["name"])
-                defaults.append((name, *self._default(field)))
-            else:
+        for place, field in enumerate(reader["fields"]):
+            if place in targets.values():
+                continue
+            if "default" not in field:
                 return _refused(
                     f"field {field['name']} of {reader['name']} was not written, and has no default"
                 )
+            name = attributes.get(field["name"], field["name"])
+            defaults.append((name, *self._default(field)))
         fields: list[_Field] = []
         for field in writer["fields"]:
-            target = targets.get(field["name"])
-            if target is None:
+            if field["name"] not in targets:
                 fields.append((None, self._skipped(field["type"])))
             else:
+                target = reader["fields"][targets[field["name"]]]
                 name = attributes.get(target["name"], target["name"])
                 fields.append((name, self.of(field["type"], target["type"])))
         order = [attributes.get(field["name"], field["name"]) for field in reader["fields"]]
@@ -469,7 +440,7 @@ class _Decoders:
         """Reads over what nobody wants, whatever it says: a text is not decoded, a date is a number."""
         if self._skipping is None:
             plain = {name: _stripped(each) for name, each in self._written.items()}
-            self._skipping = _Decoders(self._written, plain, {})
+            self._skipping = _Decoders(self._written, plain, {}, _bytes)
         return self._skipping.of(schema, _stripped(schema))
 
 
@@ -478,20 +449,36 @@ def _of_plain(writer: Any, reader: Any) -> Decode:
     if kind == "fixed":
         plain = _fixed(writer["size"])
     elif wanted in ("float", "double") and kind in ("int", "long"):
-        plain = _converted(_PLAIN[kind], float if wanted == "double" else _as_float)
+        plain = _converted(_PLAIN[kind], float if wanted == "double" else as_float)
     else:
         plain = _PLAIN[wanted if kind in ("string", "bytes") else kind]
     theirs, ours = logical(writer), logical(reader)
-    if ours is None:
-        return plain
     # The same point in time, and the same number, whatever unit or scale each of the two has.
-    if theirs is not None and _family(writer) == _family(reader):
+    if ours is not None and theirs is not None and _family(writer) == _family(reader):
         return _converted(plain, theirs.read)
-    return _converted(plain, ours.read)
+    times = factor(writer, reader)
+    if times < 1:
+        said = f"{writer['logicalType']} cannot be read as {reader['logicalType']}"
+        return _refused(f"{said}, which is coarser")
+    if times > 1:  # to what Python has no type for
+        plain = _converted(plain, lambda number: _finer(number, int(times)))
+    return plain if ours is None else _converted(plain, ours.read)
 
 
-def _as_float(number: int) -> float:
-    """As 32 bits hold it."""
+def _finer(number: int, times: int) -> int:
+    made = number * times
+    if not -(1 << 63) <= made < 1 << 63:
+        raise Misfit(f"{number} is out of range in the reader's unit")
+    return made
+
+
+def as_float(number: int) -> float:
+    """As 32 bits hold it, rounded once."""
+    if number >> 53 not in (
+        0,
+        -1,
+    ):  # Python goes by way of a double; what that drops leaves a trace
+        number = (number >> 11 | bool(number & 0x7FF)) << 11
     nearest: float = _FLOAT.unpack(_FLOAT.pack(number))[0]
     return nearest
 
@@ -532,8 +519,4 @@ def _name(schema: Json) -> str:
 
 
 def _is_record(schema: Json) -> bool:
-    return isinstance(schema, dict) and schema["type"] in ("record", "error")
-
-
-def _short(name: str) -> str:
-    return name.rpartition(".")[2]
+    return isinstance(schema, dict) and schema["type"] in RECORDS

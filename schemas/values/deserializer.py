@@ -1,26 +1,34 @@
 """Avro bytes, in the wire format of `wire`, to Python values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Generic, Protocol, overload
+from math import inf
+from time import monotonic
+from typing import Any, Final, Generic, Protocol, TypeVar, overload
+from uuid import UUID
 
+from folkmoot.coordination.schemas.names import context_of
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
 from folkmoot.schemas.avro.identity import canonical
 from folkmoot.schemas.values.decoding import BROKEN, Decode, Made, decoder, in_words
 from folkmoot.schemas.values.derivation import derived
 from folkmoot.schemas.values.serialization import T
-from folkmoot.schemas.values.wire import FRAME, schema_id
+from folkmoot.schemas.values.wire import FRAME, FRAME_GUID, schema_id
 
 MAX_KEPT: Final = 1_000
 """Schemas that a deserialiser keeps ready; more are asked for again when they are needed."""
+PATIENCE: Final = 1.0
+"""Seconds after which one that nobody knew is asked for again: a topic may be full of values of it."""
+
+Kept = TypeVar("Kept")
 
 
 class SchemaLookup(Protocol):
-    """Where the schema of an id comes from: a registry, or a client that asks brokers.
+    """Where the schema of an id or a GUID comes from: a registry, or a client that asks brokers.
 
-    `subject` says in which context, as `:.context:` alone does; None is the default one.
+    `subject` says in which context an id is, as `:.context:` alone does; None is the default one.
     """
 
-    def resolved(self, id: int, *, subject: str | None = None) -> str: ...
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str: ...
 
 
 class AvroDeserializer(Generic[T]):
@@ -32,26 +40,41 @@ class AvroDeserializer(Generic[T]):
     are skipped, those that were not written have its defaults. What a record was called does not matter,
     within another one or in a union it has the class's name.
 
-    Schemas are looked up by the id in front of every value, once each. May be called from any thread.
+    Schemas are looked up by the id in front of every value, once each, in the context of `subject`
+    (`":.staging:"`), or by the GUID there; for a consumer either may stand in the header that
+    Confluent's clients put it in. May be called from any thread.
     """
 
-    @overload
-    def __init__(self, schemas: SchemaLookup, reader: type[T]) -> None: ...
+    reads_schema_id: Final = True
 
     @overload
     def __init__(
-        self: "AvroDeserializer[Any]", schemas: SchemaLookup, reader: Any = None
+        self, schemas: SchemaLookup, reader: type[T], *, subject: str | None = None
     ) -> None: ...
 
-    def __init__(self, schemas: SchemaLookup, reader: Any = None) -> None:
-        """Raises InvalidSchema."""
-        self._schemas = schemas
+    @overload
+    def __init__(
+        self: "AvroDeserializer[Any]",
+        schemas: SchemaLookup,
+        reader: Any = None,
+        *,
+        subject: str | None = None,
+    ) -> None: ...
+
+    def __init__(
+        self, schemas: SchemaLookup, reader: Any = None, *, subject: str | None = None
+    ) -> None:
+        """Raises InvalidSchema, InvalidSubject."""
+        self.schemas = schemas
+        self.subject = subject
+        context_of(subject)
         self._classes: Mapping[str, Made] | None = None
         if reader is None or isinstance(reader, str | Mapping | Sequence):
             self._reader = None if reader is None else canonical(reader)
         else:
             self._reader, self._classes = derived(reader)
         self._decoders: dict[bytes, Decode] = {}
+        self._unknown: dict[bytes, tuple[float, str]] = {}
 
     def deserialize(self, topic: str, data: bytes, /) -> T:
         """As `__call__`: the topic does not matter."""
@@ -59,32 +82,48 @@ class AvroDeserializer(Generic[T]):
 
     def __call__(self, data: bytes) -> T:
         """Raises SchemaNotFound for an id that is unknown, SerializationError, and why nobody tells."""
-        decode = self._decoders.get(data[: FRAME.size]) or self._prepare(data)
+        size = FRAME_GUID.size if data[:1] == b"\1" else FRAME.size
+        decode = self._decoders.get(data[:size]) or self._prepare(data, size)
         try:
-            value, end = decode(data, FRAME.size)
+            value, end = decode(data, size)
         except BROKEN as error:
             raise _unreadable(data, str(in_words(error))) from error
         if end != len(data):
             raise _unreadable(data, f"{len(data) - end} bytes are left over behind the value")
         return value  # type: ignore[no-any-return]
 
-    def _prepare(self, data: bytes) -> Decode:
-        number = schema_id(data)
+    def _prepare(self, data: bytes, size: int) -> Decode:
+        """Of the schema that the first `size` bytes say."""
+        number, frame = schema_id(data), data[:size]
+        asked_at, told = self._unknown.get(frame, (-inf, ""))
+        if monotonic() - asked_at < PATIENCE:
+            raise _not_found(number, told)
         try:
-            made = decoder(self._schemas.resolved(number), self._reader, self._classes)
+            text = self.schemas.resolved(number, subject=self.subject)
+            made = decoder(text, self._reader, self._classes)
         except SchemaNotFound as error:
-            error.schema_id = number
-            raise
+            _keep(self._unknown, frame, (monotonic(), str(error)))
+            raise _not_found(number, str(error)) from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _unreadable(data, f"its schema cannot be used: {error!r:.200}") from error
-        while len(self._decoders) >= MAX_KEPT:
-            self._decoders.pop(next(iter(self._decoders)), None)
-        self._decoders[data[: FRAME.size]] = made
+        _keep(self._decoders, frame, made)
         return made
+
+
+def _keep(kept: dict[bytes, Kept], frame: bytes, what: Kept) -> None:
+    while len(kept) >= MAX_KEPT:
+        kept.pop(next(iter(kept)), None)
+    kept[frame] = what
+
+
+def _not_found(number: int | UUID, told: str) -> SchemaNotFound:
+    error = SchemaNotFound(told)
+    error.schema_id = number if isinstance(number, int) else None
+    return error
 
 
 def _unreadable(data: bytes, why: str) -> SerializationError:
     number = schema_id(data)
     error = SerializationError(f"the bytes are no value of schema {number}: {why}")
-    error.schema_id = number
+    error.schema_id = number if isinstance(number, int) else None
     return error

@@ -17,6 +17,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # that is what "local" means
 _DAY_ONE: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
+MAX_DIGITS: Final = 10_000
+"""A decimal of more stays bytes: a schema may say any number, which costs as much as it says."""
 _EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
@@ -84,6 +86,13 @@ def _write_date(value: date) -> int:
     return value.toordinal() - _DAY_ONE
 
 
+def _read_uuid(text: str) -> UUID:
+    made = UUID(text)
+    if str(made) != text.lower():  # it takes braces, and does without hyphens
+        raise Misfit(f"badly formed UUID {said(text)}")
+    return made
+
+
 def _write_uuid(value: UUID | str) -> str:
     try:
         return str(value if isinstance(value, UUID) else UUID(value))
@@ -95,14 +104,13 @@ def _decimal(schema: Mapping[str, Any]) -> Logical | None:
     precision, scale, size = schema.get("precision"), schema.get("scale", 0), schema.get("size")
     if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
         return None
+    if precision > MAX_DIGITS:
+        return None
     limit = 10**precision
-    most_bytes = limit.bit_length() // 8 + 1
 
     def read(data: bytes) -> Decimal:
-        number = 0
-        if size is not None or len(data) <= most_bytes:
-            number = int.from_bytes(data, "big", signed=True)
-        if number == 0 != len(data.strip(b"\0")) or abs(number) >= limit:
+        number = int.from_bytes(data, "big", signed=True)
+        if abs(number) >= limit:
             raise Misfit(f"a decimal has more than the {precision} digits of the schema")
         return Decimal(number).scaleb(-scale, _EXACT)
 
@@ -130,6 +138,6 @@ _KINDS: Final[dict[tuple[str, str], Logical]] = {
     ("time-millis", "int"): _time(1000),
     ("time-micros", "long"): _time(1),
     ("date", "int"): Logical((date,), lambda days: date.fromordinal(_DAY_ONE + days), _write_date),
-    ("uuid", "string"): Logical((UUID, str), UUID, _write_uuid),
+    ("uuid", "string"): Logical((UUID, str), _read_uuid, _write_uuid),
     ("uuid", "fixed"): Logical((UUID,), lambda data: UUID(bytes=data), lambda value: value.bytes),
 }

@@ -36,7 +36,11 @@ class TopicSerializer(Protocol[Given]):
 
 
 class TopicDeserializer(Protocol[Made]):
-    """Makes keys or values of the bytes that were read from a topic."""
+    """Makes keys or values of the bytes that were read from a topic.
+
+    One that takes all that begins with a schema's id or GUID (`wire`) says so by an attribute
+    `reads_schema_id` that is True: then what a record's header says of its schema is put in front.
+    """
 
     def deserialize(self, topic: str, data: bytes, /) -> Made: ...
 
@@ -69,6 +73,11 @@ def serializer(
 def writes_schema_id(given: object) -> bool:
     """Whether a serialiser says that all it makes begins with a schema's id."""
     return getattr(given, "writes_schema_id", False) is True
+
+
+def reads_schema_id(given: object) -> bool:
+    """Whether a deserialiser says that it takes a schema's id or GUID in front."""
+    return getattr(given, "reads_schema_id", False) is True
 
 
 def deserializer(field: Field, given: Deserializer[Any] | None) -> Convert | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, Generic, Literal, Self, overload
 
+from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.protocol.errors import ConfigError, InvalidSchema, SerializationError
 from folkmoot.schemas.avro.identity import Schema
@@ -32,9 +33,10 @@ class AvroSerializer(Generic[T]):
 
     The subject is `subject`, or what `strategy` makes of the topic and the full name of the schema's
     record: `<topic>-value` (for keys `-key`) by "topic", `<name>` by "record", `<topic>-<name>` by
-    "topic-record". The schema is registered there with the first value. With `register=False` it must be
-    there already; with `version` the subject's version of that number, or its "latest" at the first value,
-    is used in its place, and with `id` the schema of that id.
+    "topic-record"; a context alone (`":.staging:"`) is put in front of that. The schema is registered
+    there with the first value. With `register=False` it must be there already; with `version` the
+    subject's version of that number, or its "latest" at the first value, is used in its place, and with
+    `id` the schema of that id.
 
     A value must have every field that has no default, and none that the schema has not; what would lose
     something (a float or bool for a long, an int that does not fit) is refused. May be called from any
@@ -90,12 +92,12 @@ class AvroSerializer(Generic[T]):
             )
         if id is not None and version is not None:
             raise ConfigError("id and version both say which schema is meant: give one of them")
-        self._registry = registry
+        self.registry = registry
         self._is_derived = schema is None and id is None and version is None
         self._schema: Schema | None = schema
         if schema is not None and not isinstance(schema, str | Mapping | Sequence):
             self._schema = avro_schema(schema)
-        self._subject = subject
+        self.subject = subject
         self._strategy = strategy
         self._registers = register
         self._version: int | Literal["latest"] | None = version
@@ -147,7 +149,7 @@ class AvroSerializer(Generic[T]):
                 "here: send a first record elsewhere"
             )
         number, subject = self._found(topic, avro_schema(cls) if self._is_derived else self._schema)
-        text = self._registry.resolved(number, subject=subject)
+        text = self.registry.resolved(number, subject=subject)
         name = f"schema {number}" if subject is None else f"schema {number} of {subject}"
         made = FRAME.pack(MAGIC, number), self._encoder(number, text), number, name
         while len(self._prepared) >= MAX_PREPARED:
@@ -157,10 +159,12 @@ class AvroSerializer(Generic[T]):
 
     def _found(self, topic: str, schema: Any) -> tuple[int, str | None]:
         """The id to write with, and the subject if there is one."""
-        registry = self._registry
+        registry = self.registry
         if self._id is not None:
-            return self._id, self._subject
-        subject = self._subject or self._subject_of(topic, schema)
+            return self._id, self.subject
+        subject = self.subject or ""
+        if not parse(subject).name:
+            subject += self._subject_of(topic, schema)
         if self._version is not None:
             number = registry.version(subject, self._version).id
         elif self._registers:

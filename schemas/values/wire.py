@@ -1,24 +1,49 @@
-"""Confluent's wire format: byte 0, the schema's id in four bytes, the Avro body."""
+"""Confluent's wire format: byte 0, the schema's id in four bytes, the Avro body.
+
+In its second form byte 1 and the schema's GUID take the place of the id. Either may stand in a header
+of the record, with the body alone as the value: readers put it in front first (`framed`).
+"""
 
 import struct
+from collections.abc import Sequence
+from uuid import UUID
 
 from folkmoot.protocol.errors import SerializationError
+from folkmoot.protocol.records import Headers
+from folkmoot.schemas.values.serialization import Field
 
 MAGIC = 0
+MAGIC_GUID = 1
 FRAME = struct.Struct(">BI")
 """Magic byte and schema id, before the body of every value."""
+FRAME_GUID = struct.Struct(">B16s")
+"""The same with a GUID."""
 
 
-def schema_id(value: bytes) -> int:
-    """The id of the schema that a value was written with. Raises SerializationError."""
-    if len(value) < FRAME.size:
+def schema_id(value: bytes) -> int | UUID:
+    """The id, or GUID, of the schema that a value was written with. Raises SerializationError."""
+    frame = FRAME_GUID if value[:1] == b"\1" else FRAME
+    if len(value) < frame.size:
         raise SerializationError(
             f"{len(value)} bytes are too few for a value written with a schema: {value[:16].hex()}"
         )
-    magic, number = FRAME.unpack_from(value)
-    if magic != MAGIC:
+    magic, number = frame.unpack_from(value)
+    if magic not in (MAGIC, MAGIC_GUID):
         raise SerializationError(
-            f"a value written with a schema begins with byte {MAGIC}, not {magic}: "
+            f"a value written with a schema begins with byte {MAGIC} or {MAGIC_GUID}, not {magic}: "
             f"{value[:16].hex()}"
         )
-    return int(number)
+    return int(number) if magic == MAGIC else UUID(bytes=number)
+
+
+def framed(
+    field: Field, cells: Sequence[bytes | None], headers: Sequence[Headers] | None
+) -> Sequence[bytes | None]:
+    """Keys or values, and in front of each what its record's header says of its schema, where one does."""
+    if headers is None:
+        return cells
+    name = f"__{field}_schema_id"
+    marks = [next((mark for key, mark in row if key == name and mark), b"") for row in headers]
+    if not any(marks):
+        return cells
+    return [cell if cell is None else mark + cell for mark, cell in zip(marks, cells, strict=True)]

@@ -65,13 +65,15 @@ Int64s = npt.NDArray[np.int64]
 @dataclass(frozen=True, kw_only=True)
 class Rows:
     """Columns of equal length for one topic: Arrow arrays of binary or string, `timestamps` of int64 in
-    ms, `partitions` of int32; headers as `Producer.send_batch` takes them."""
+    ms, `partitions` of int32; headers as `Producer.send_batch` takes them. `framed`: each value begins
+    with its schema's id."""
 
     values: Any
     keys: Any = None
     timestamps: Any = None
     headers: list[Any] | None = None
     partitions: Any = None
+    framed: bool = False
 
     def __len__(self) -> int:
         return len(self.values)
@@ -88,6 +90,7 @@ class Rows:
                 )
             },
             headers=None if self.headers is None else [self.headers[row] for row in rows],
+            framed=self.framed,
         )
 
 
@@ -109,6 +112,18 @@ class _Topic:
     partitions: int
     spread: int = 0
     written: dict[int, _Written] = field(default_factory=dict)
+
+
+class _Framed:
+    """Of values that begin with their schema's id already."""
+
+    writes_schema_id: Final = True
+
+    def serialize(self, topic: str, rows: Any, /) -> Any:
+        return rows
+
+
+_FRAMED: Final = _Framed()
 
 
 class _Taking(Producer[Any, Any]):
@@ -188,7 +203,10 @@ class RoundWriter:
         if len(rows):
             self._places = places
             self._producer.send_batch(
-                topic, rows.values, rows.keys, timestamps=rows.timestamps, headers=rows.headers
+                *(topic, rows.values, rows.keys),
+                timestamps=rows.timestamps,
+                headers=rows.headers,
+                serializer=_FRAMED if rows.framed else None,
             )
 
     def end(self) -> None:
@@ -196,6 +214,10 @@ class RoundWriter:
         for topic, known in self._topics.items():
             if known.written:
                 raise self._changed(topic)
+        self.flush()
+
+    def flush(self) -> None:
+        """Wait until what was written is acknowledged. Raises what records have failed with."""
         self._producer.flush()
 
     # -- where rows go ------------------------------------------------------------------------------

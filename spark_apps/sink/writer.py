@@ -1,6 +1,5 @@
 """Spark's side of the sink: from a task's RecordBatches to a writer that is kept from task to task."""
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -26,12 +25,12 @@ from pyspark.sql.types import (
 from folkmoot.protocol.errors import ConfigError, SerializationError
 from folkmoot.protocol.names import check_name
 from folkmoot.spark_apps.config import FORMAT, SinkConfig
-from folkmoot.spark_apps.reading import put_back
-from folkmoot.spark_apps.sink.rounds import RoundWriter, Rows
-
-QUERY_ID: Final = "sql.streaming.queryId"
-BATCH_ID: Final = "streaming.sql.batchId"
-"""Local properties of the engine's jobs (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY)."""
+from folkmoot.spark_apps.sink.batch_of_query import batch_of_query
+from folkmoot.spark_apps.sink.kept import kept_writer
+from folkmoot.spark_apps.sink.rounds import Rows
+from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema
+from folkmoot.spark_apps.typed.encoding import encoded
+from folkmoot.spark_apps.typed.writer_schema import writer_schema
 
 _TEXT = (BinaryType(), StringType())
 _COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
@@ -48,67 +47,60 @@ class FolkmootStreamWriter(DataSourceStreamArrowWriter):
     a query writes its batches as rounds under one name (rounds.py)."""
 
     def __init__(self, config: SinkConfig, schema: StructType, overwrite: bool) -> None:
-        _check(config, schema, overwrite)
         self._config = config
+        self._schema = _checked(config, schema, overwrite)
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         """In an executor, of RecordBatches: returns when all is acknowledged."""
-        task = TaskContext.get()
-        query = None if task is None else task.getLocalProperty(QUERY_ID)
-        batch = None if task is None else task.getLocalProperty(BATCH_ID)
-        if task is None or query is None or batch is None:
+        task, batch = TaskContext.get(), batch_of_query()
+        if task is None or batch is None:
             raise ConfigError("Spark does not say which batch of which query this task is of")
-        name = f"spark/{query}/{task.partitionId()}"
-        return _write(self._config, iterator, (name, int(batch)))
+        name = f"spark/{batch.query}/{task.partitionId()}"
+        return _write(self._config, self._schema, iterator, (name, batch.number))
 
 
 class FolkmootWriter(DataSourceArrowWriter):
     """`df.write.format("folkmoot").mode("append")`: at least once, if tasks run again."""
 
     def __init__(self, config: SinkConfig, schema: StructType, overwrite: bool) -> None:
-        _check(config, schema, overwrite)
         self._config = config
+        self._schema = _checked(config, schema, overwrite)
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         """In an executor, of RecordBatches: returns when all is acknowledged."""
-        return _write(self._config, iterator, None)
+        return _write(self._config, self._schema, iterator, None)
 
 
 # -- a task ------------------------------------------------------------------------------------------
 
-_Key = tuple[int, SinkConfig, bool]
-_idle: dict[_Key, RoundWriter] = {}
-"""Of each process: a fork's are not its own."""
-
 
 def _write(
-    config: SinkConfig, batches: Iterator[pa.RecordBatch], round_: tuple[str, int] | None
+    config: SinkConfig,
+    schema: KnownSchema | None,
+    batches: Iterator[pa.RecordBatch],
+    round_: tuple[str, int] | None,
 ) -> WriterCommitMessage:
     first = next(batches, None)
     if first is None:
         return WriterCommitMessage()
-    key = (os.getpid(), config, round_ is not None)
-    writer = _idle.pop(key, None)
-    if writer is None:
-        writer = RoundWriter(config.zookeeper, named=round_ is not None, **config.producer())
-    try:
+    with kept_writer(config.zookeeper, config.producer(), named=round_ is not None) as writer:
         writer.begin(*(round_ or ()))
         while first is not None:
-            for topic, rows in _rows(config, first):
+            for topic, rows in _rows(config, schema, first):
                 writer.write(topic, rows)
             first = next(batches, None)
         writer.end()
-    except BaseException:
-        writer.close()
-        raise
-    put_back(_idle, key, writer)
     return WriterCommitMessage()
 
 
-def _rows(config: SinkConfig, batch: pa.RecordBatch) -> Iterator[tuple[str, Rows]]:
+def _rows(
+    config: SinkConfig, schema: KnownSchema | None, batch: pa.RecordBatch
+) -> Iterator[tuple[str, Rows]]:
     """The rows of a RecordBatch by topic, each in their order. Raises SerializationError, InvalidName."""
-    names = batch.schema.names
-    columns = {name: batch.column(number) for number, name in enumerate(names)}
+    if schema is None:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    else:
+        columns = encoded(batch, schema)
     topics = None if config.topic else columns["topic"]
     rows = Rows(
         values=columns["value"],
@@ -116,6 +108,7 @@ def _rows(config: SinkConfig, batch: pa.RecordBatch) -> Iterator[tuple[str, Rows
         timestamps=_timestamps(columns.get("timestamp")),
         headers=_headers(columns.get("headers")),
         partitions=columns.get("partition"),
+        framed=schema is not None,
     )
     if topics is None:
         yield config.topic, rows
@@ -150,27 +143,52 @@ def _headers(column: Any) -> list[Any] | None:
 # -- what may be written -----------------------------------------------------------------------------
 
 
-def _check(config: SinkConfig, schema: StructType, overwrite: bool) -> None:
-    """Raises ConfigError."""
+def _checked(config: SinkConfig, schema: StructType, overwrite: bool) -> KnownSchema | None:
+    """The schema that rows are written by, where they are typed.
+
+    Raises ConfigError, and why there is no such schema.
+    """
     if overwrite:
         raise ConfigError(f"format {FORMAT} only appends: use mode 'append'")
-    kinds = {field.name: field.dataType for field in schema.fields}
-    if "value" not in kinds:
+    typed = config.valueFormat == "avro"
+    ours = {field.name: field for field in schema.fields if not typed or field.name in METADATA}
+    others = StructType([field for field in schema.fields if field.name not in ours])
+    kinds = {METADATA[name] if typed else name: each.dataType for name, each in ours.items()}
+    if typed:
+        kinds.pop("offset", None)  # where a row was read is no place to write it to
+        _check_fields(others)
+    elif "value" not in kinds:
         raise ConfigError("there is no column 'value': rows need one, binary or string")
+    mark = "_" if typed else ""
     if not config.topic and "topic" not in kinds:
-        raise ConfigError("give option 'topic', or a column 'topic' with the topic of each row")
+        raise ConfigError(
+            f"give option 'topic', or a column '{mark}topic' with the topic of each row"
+        )
     for name, kind in kinds.items():
         if name == "headers":
-            _check_headers(kind)
+            _check_headers(f"{mark}{name}", kind)
         elif name not in _COLUMNS:
             raise ConfigError(
                 f"column {name!r} means nothing here: use {', '.join([*_COLUMNS, 'headers'])}"
             )
         elif kind not in _COLUMNS[name]:
-            raise _wrong(name, _COLUMNS[name], kind)
+            raise _wrong(f"{mark}{name}", _COLUMNS[name], kind)
+    return writer_schema(config, others) if typed else None
 
 
-def _check_headers(kind: DataType) -> None:
+def _check_fields(fields: StructType) -> None:
+    """Raises ConfigError for columns that are no fields of values."""
+    if not fields.fields:
+        raise ConfigError(f"values have no field: there is no column beside {', '.join(METADATA)}")
+    for name in (ERROR, RAW):
+        if name in fields.names:
+            raise ConfigError(
+                f"column {name!r} tells of values that could not be read, whose rows are nulls: leave these "
+                f"out with .where('{ERROR} is null').drop('{ERROR}', '{RAW}')"
+            )
+
+
+def _check_headers(name: str, kind: DataType) -> None:
     fields = kind.elementType if isinstance(kind, ArrayType) else None
     shape = (
         [(field.name, field.dataType) for field in fields.fields]
@@ -179,7 +197,7 @@ def _check_headers(kind: DataType) -> None:
     )
     if shape != [("key", StringType()), ("value", BinaryType())]:
         raise ConfigError(
-            f"column 'headers' is {kind.simpleString()}: cast it to "
+            f"column {name!r} is {kind.simpleString()}: cast it to "
             "array<struct<key:string,value:binary>>"
         )
 

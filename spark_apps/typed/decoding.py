@@ -5,8 +5,10 @@ Ids are looked up at the brokers that the task names, once in each worker.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from folkmoot.consumers.broker_schemas import BrokerSchemas
 from folkmoot.protocol.errors import SerializationError
@@ -29,8 +31,18 @@ METADATA: Final[Mapping[str, str]] = {
 ERROR: Final = "_error"
 RAW: Final = "_raw"
 
+Bury = Callable[[pa.RecordBatch, Sequence[BadRow]], None]
+"""Takes records and which of them cannot be read; returns when these are kept elsewhere."""
+
 _NEEDED: Final = ("value", "topic", "partition", "offset")
 MOST_KEPT: Final = 4
+
+
+class KnownSchema(NamedTuple):
+    """A resolved text, and its id; 0 if the registry was not asked."""
+
+    text: str
+    id: int = 0
 
 
 def arrow_fields(text: str) -> pa.Schema:
@@ -39,28 +51,41 @@ def arrow_fields(text: str) -> pa.Schema:
 
 
 def read_typed(
-    task: Task, config: SourceConfig, names: Sequence[str], reader_schema: str
+    task: Task,
+    config: SourceConfig,
+    names: Sequence[str],
+    schema: KnownSchema,
+    bury: Bury | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a task in the columns named. Raises SerializationError, and what `read` raises."""
+    """The records of a task in the columns named. Fields that are not named are not decoded.
+
+    Raises SerializationError, what `read` raises, and `bury`, which is given what cannot be read.
+    """
+    needed = _NEEDED if bury is None else (*_NEEDED, "key", "timestamp", "headers")
     wanted = [METADATA[name] for name in names if name in METADATA]
-    raw = tuple(dict.fromkeys((*_NEEDED, *wanted)))
+    raw = tuple(dict.fromkeys((*needed, *wanted)))
     options = ReadOptions(config.clientId, config.listener, raw, config.failOnDataLoss)
-    decode = _deserializer(reader_schema, task[0].brokers, config.clientId)
+    fields = tuple(name for name in names if name not in (*METADATA, ERROR, RAW))
+    decode = _deserializer(schema.text, fields, task[0].brokers, config.clientId)
     fails = config.onDecodeError == "fail"
     for batch in read(task, options):
-        yield typed(batch, decode, names, fails=fails)
+        yield typed(batch, decode, names, fails=fails, bury=bury)
 
 
 def typed(
-    batch: pa.RecordBatch, decode: ColumnDeserializer, names: Sequence[str], *, fails: bool
+    batch: pa.RecordBatch,
+    decode: ColumnDeserializer,
+    names: Sequence[str],
+    *,
+    fails: bool,
+    bury: Bury | None = None,
 ) -> pa.RecordBatch:
-    """The columns named, of records with values in bytes.
+    """The columns named, of records with values in bytes, without those that were buried.
 
     Raises SerializationError for a value that cannot be read, if it `fails`, and what asking brokers
     raises.
     """
-    values = batch.column("value")
-    fields, bad = _decoded(values, decode)
+    fields, bad = _decoded(batch.column("value"), decode)
     if bad and fails:
         row, number, error = bad[0]
         topic, partition, offset = (batch.column(name)[row].as_py() for name in _NEEDED[1:])
@@ -68,11 +93,15 @@ def typed(
             f"topic {topic}, partition {partition}, offset {offset}, schema id "
             f"{'none' if number is None else number}: {error}"
         )
+    if bad and bury is not None:
+        bury(batch, bad)
+        kept = pa.array(np.delete(np.arange(batch.num_rows), [each.row for each in bad]))
+        batch, fields, bad = batch.take(kept), fields.take(kept), []
     found: dict[str, Any] = dict(zip(fields.schema.names, fields.columns, strict=True))
     found |= {
         name: batch.column(raw) for name, raw in METADATA.items() if raw in batch.schema.names
     }
-    found[ERROR], found[RAW] = _told(values, bad)
+    found[ERROR], found[RAW] = _told(batch.column("value"), bad)
     return pa.RecordBatch.from_arrays([found[name] for name in names], names=list(names))
 
 
@@ -151,16 +180,18 @@ def _type(kind: Any) -> Any:
 
 # -- what outlives a task -----------------------------------------------------------------------------
 
-_Key = tuple[int, str, tuple[str, ...], str]
+_Key = tuple[int, str, tuple[str, ...], tuple[str, ...], str]
 _kept: dict[_Key, ColumnDeserializer] = {}
 
 
-def _deserializer(text: str, brokers: tuple[str, ...], client_id: str) -> ColumnDeserializer:
-    key = (os.getpid(), text, brokers, client_id)
+def _deserializer(
+    text: str, fields: tuple[str, ...], brokers: tuple[str, ...], client_id: str
+) -> ColumnDeserializer:
+    key = (os.getpid(), text, fields, brokers, client_id)
     found = _kept.pop(key, None)
     if found is None:
         schemas = BrokerSchemas(brokers, client_id=client_id)
-        found = ColumnDeserializer(schemas, json.loads(text))
+        found = ColumnDeserializer(schemas, json.loads(text), fields=fields)
     _kept[key] = found
     while len(_kept) > MOST_KEPT:
         del _kept[next(iter(_kept))]

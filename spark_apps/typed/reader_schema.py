@@ -1,44 +1,72 @@
 """The driver's side: which schema a query reads values with, and which columns that makes."""
 
+from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
-from folkmoot.protocol.errors import ConfigError, FolkmootError, InvalidSchema
+from folkmoot.coordination import topics
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.discovery import ZooKeeperDiscovery
+from folkmoot.protocol.errors import (
+    ConfigError,
+    FolkmootError,
+    InvalidSchema,
+    UnknownTopicOrPartition,
+)
 from folkmoot.schemas.avro.references import resolve
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.spark_apps.columns import columns
-from folkmoot.spark_apps.config import LATEST_SCHEMA, SourceConfig
-from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, arrow_fields
+from folkmoot.spark_apps.config import LATEST_SCHEMA, SourceConfig, is_json
+from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema, arrow_fields
 
 CONNECT_TIMEOUT: Final = 10.0
 
 
-def reader_schema(config: SourceConfig) -> str:
-    """The resolved text that option `readerSchema` means now.
+def reader_schema(config: SourceConfig) -> KnownSchema:
+    """The schema that option `readerSchema` means now.
 
     Raises ConfigError, InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound,
     ZooKeeperUnreachable.
     """
     said = config.readerSchema
-    if said[:1] in ("{", "[", '"'):
+    if is_json(said):
         try:
-            return resolve(said)
+            return KnownSchema(resolve(said))
         except InvalidSchema as error:
             raise InvalidSchema(f"option 'readerSchema': {error}") from None
     with closing(SchemaRegistry(config.zookeeper, timeout=CONNECT_TIMEOUT)) as registry:
         try:
-            if said.isdecimal():
-                return registry.resolved(int(said))
-            subject, version = config.schema_version()
-            found = registry.version(
-                subject, LATEST_SCHEMA if version == LATEST_SCHEMA else int(version)
-            )
-            return registry.resolved(found.id, subject=subject)
+            return named_schema(registry, said, config.schema_version)
         except FolkmootError as error:
             raise type(error)(f"option 'readerSchema' is {said!r}: {error}") from None
+
+
+def check_dead_letters(config: SourceConfig) -> None:
+    """Raises UnknownTopicOrPartition, ZooKeeperUnreachable."""
+    topic = config.deadLetterTopic
+    if not topic:
+        return
+    connect = connector(config.zookeeper)
+    with closing(ZooKeeperDiscovery(connect, CONNECT_TIMEOUT, config.listener)) as finder:
+        if finder.ask(topics.read(topic)) is None:
+            raise UnknownTopicOrPartition(
+                f"option 'deadLetterTopic': topic {topic} does not exist: create it with "
+                f"`folkmoot topic create {topic}`"
+            )
+
+
+def named_schema(
+    registry: SchemaRegistry, said: str, version: Callable[[], tuple[str, str]]
+) -> KnownSchema:
+    """The schema of an id, or of a subject's version. Raises what the registry raises."""
+    if said.isdecimal():
+        return KnownSchema(registry.resolved(int(said)), int(said))
+    subject, number = version()
+    found = registry.version(subject, LATEST_SCHEMA if number == LATEST_SCHEMA else int(number))
+    return KnownSchema(registry.resolved(found.id, subject=subject), found.id)
 
 
 def typed_columns(text: str, config: SourceConfig) -> StructType:

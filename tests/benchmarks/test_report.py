@@ -173,6 +173,8 @@ def test_saving_keeps_the_scenarios_that_were_not_measured_again(tmp_path: Path)
     report.save(first, path)
     report.save(a_report(), path)
     assert [each.name for each in Report.read(path).scenarios] == ["throughput", "latency"]
+    report.save(replace(a_report(), versions={"Folkmoot": {"Python": "3.11"}}), path)
+    assert list(Report.read(path).versions) == ["Apache Kafka 4.3.1", "Folkmoot"]
     assert (path.parent / "throughput-produce.svg").read_text().startswith("<svg")
 
 

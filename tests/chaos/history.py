@@ -61,6 +61,7 @@ class Life:
     since: float = 0.0
     claims: list[Claimed] = field(default_factory=list)
     commits: list[Committed] = field(default_factory=list)
+    resets: list[Committed] = field(default_factory=list)
 
 
 class History:
@@ -149,7 +150,9 @@ class History:
                 self._breach(partition, at, f"the offset's node was emptied ({change.kind})")
             return
         old, new = life.state, msgspec.json.decode(change.data, type=OffsetState)
-        if new.epoch > old.epoch:
+        if new.reset != old.reset:
+            life.resets.append(Committed(at, new.epoch, new.offset or 0))
+        elif new.epoch > old.epoch:
             if new.offset != old.offset:
                 self._breach(partition, at, f"a claim moved {old.offset} to {new.offset}")
             life.claims.append(Claimed(at, new.epoch, new.offset, new.member, new.nonce))

@@ -51,7 +51,7 @@ def test_a_topic_of_dev_has_three_replicas_and_is_there_at_the_same_address_next
         with Producer(zookeeper=first, delivery_timeout=60.0) as producer:
             producer.send("t", b"before").result(60.0)
             for pid in children(process.pid):
-                if "\0--id\0001\0" in told(pid, "cmdline"):
+                if "\0--broker-id\0001\0" in told(pid, "cmdline"):
                     os.kill(pid, signal.SIGKILL)
             producer.send("t", b"after").result(60.0)
         assert process.stderr is not None

@@ -108,6 +108,24 @@ def test_a_group_is_deleted_after_a_question_and_not_while_it_has_members(
     assert "does not exist" in shell.refused(1, "group", "delete", shell.group, "--yes")
 
 
+def test_what_a_group_committed_of_one_topic_is_forgotten_after_a_question(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("group", "delete-offsets", shell.group, "--topic", shell.topic)
+    assert "does not exist" in shell.refused(1, *words, "--yes")
+    shell.done("produce", shell.topic, stdin="1\n")
+    with Consumer(zookeeper=shell.zookeeper, group=shell.group, topics=[shell.topic]) as consumer:
+        until(consumer, lambda: len(consumer.assignment()) == 2)
+        assert "has live members" in shell.refused(4, *words, "--yes")
+    shell.done("topic", "delete", shell.topic, "--yes")
+    assert {row["state"] for row in described(shell)} == {"deleted"}
+    for said, code in (("no", 4), (shell.group, 0)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{said}\n"))
+        assert main([*words]) == code
+    assert described(shell) == []
+    assert "has no offsets of topic" in shell.refused(1, *words, "--yes")
+
+
 def test_what_happened_in_a_group_is_told_in_words_and_as_json(shell: Shell) -> None:
     shell.done("produce", shell.topic, "--partition", "1", stdin="1\n2\n3\n")
     shell.done("consume", shell.topic, "--group", shell.group, "-n", "2")

@@ -166,7 +166,7 @@ def test_a_record_for_it_fails_in_time_and_says_why(
         (lambda admin: admin.plan_reset("g", "earliest", timeout=1.0), BrokerUnreachable),
         (lambda admin: admin.offsets("t", "latest", timeout=1.0), BrokerUnreachable),
         (lambda admin: admin.offsets([DEAD], "latest", timeout=1.0), BrokerUnreachable),
-        (lambda admin: admin.checked({DEAD: 1}, timeout=1.0), BrokerUnreachable),
+        (lambda admin: admin.plan_delete_records({DEAD: 1}, timeout=1.0), BrokerUnreachable),
     ],
 )
 def test_who_waits_for_its_offsets_does_not_spin_and_is_told_why(
@@ -218,7 +218,7 @@ def test_records_of_the_others_can_be_deleted(
 def test_records_that_it_keeps_from_deletion_are_named(
     admin: Admin, half_dead: HalfDead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "checked", lambda before, timeout: dict(before))
+    monkeypatch.setattr(admin, "plan_delete_records", lambda before, timeout: dict(before))
     with pytest.raises(RecordsNotDeleted, match=SAID):
         admin.delete_records({DEAD: 1}, timeout=0.5)
 

@@ -24,7 +24,7 @@ from folkmoot.protocol.errors import (
 )
 from tests.console.cluster import FOLKMOOT, without
 
-HEAVY = ("zmq", "kazoo", "numpy", "rich", "folkmoot.brokers", "folkmoot.coordination")
+HEAVY = ("zmq", "kazoo", "numpy", "rich", "folkmoot.brokers.server.broker")
 
 
 def usage_error(*words: str) -> int:
@@ -109,8 +109,8 @@ def test_plain_python_can_be_chosen() -> None:
         ["topic", "list", "--fly", "--zookeeper", "z:1"],
         ["topic", "create", "--zookeeper", "z:1"],
         ["topic", "create", "t", "--partitions", "many", "--zookeeper", "z:1"],
-        ["broker", "--id", "one", "--data", "d", "--zookeeper", "z:1"],
-        ["broker", "--id", "1", "--data", "d", "--zoo", "z:1"],
+        ["broker", "--broker-id", "one", "--data", "d", "--zookeeper", "z:1"],
+        ["broker", "--broker-id", "1", "--data", "d", "--zoo", "z:1"],
     ],
 )
 def test_wrong_words_are_a_usage_error(
@@ -151,11 +151,19 @@ def test_the_zookeeper_may_come_from_the_environment(monkeypatch: pytest.MonkeyP
             "argument -n/--max-records: 'many' is not a whole number",
         ),
         ("consume t -n 0 --zookeeper z:1", "argument -n/--max-records: 0 is less than 1"),
-        ("controller --zookeeper z:1 --session-timeout soon", "'soon' is no length of time"),
+        (
+            "controller --zookeeper z:1 --session-timeout soon",
+            "session_timeout='soon' is not allowed: use a number of seconds",
+        ),
         ("topic list --timeout 1e99 --zookeeper z:1", "--timeout: '1e99' is no time to wait"),
         ("broker stop 1 --within nan --zookeeper z:1", "--within: 'nan' is no time to wait"),
         ("broker stop one --zookeeper z:1", "argument ID: 'one' is not a whole number"),
-        ("exporter --metrics-port 99999 --zookeeper z:1", "--metrics-port: 99999 is not a port"),
+        (
+            "exporter --metrics-port 99999 --zookeeper z:1",
+            "metrics_port=99999 is not allowed: use a whole number from 0 to 65535",
+        ),
+        ("broker --broker-id -4", "broker_id=-4 is not allowed: use a whole number from 0"),
+        ("broker --listeners x", "listener 'x'"),
         ("topic list --format json --zookeeper z:1", "unknown option --format"),
         (
             "topci list --zookeeper z:1",

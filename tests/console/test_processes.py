@@ -24,9 +24,9 @@ import argparse, os, signal, sys
 from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("command")
-for option in ("--id", "--data", "--zookeeper", "--session-timeout", "--set"):
+for option in ("--broker-id", "--data", "--zookeeper", "--session-timeout", "--default-replicas"):
     parser.add_argument(option)
-parser.add_argument("--listener", action="append")
+parser.add_argument("--listeners")
 parser.add_argument("--port")
 args = parser.parse_args()
 if args.command == "registry":
@@ -37,12 +37,12 @@ if args.command == "registry":
 data = Path(args.data)
 data.mkdir(exist_ok=True)
 (data / "arguments").write_text(" ".join(sys.argv[1:]))
-if args.id == os.environ.get("FAILS"):
+if args.broker_id == os.environ.get("FAILS"):
     sys.exit("folkmoot: disk is full: make room")
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # or it could come right before the wait
 print("a line before it")
-address = args.listener[0].partition("=")[2] if args.listener else "127.0.0.1:1"
-print(f"broker {args.id} ready client={address} inside=b:1")
+address = args.listeners.partition("=")[2] if args.listeners else "127.0.0.1:1"
+print(f"broker {args.broker_id} ready client={address} inside=b:1")
 signal.sigwait([signal.SIGTERM])
 sys.exit(int(os.environ.get("EXITS", 0)))
 """
@@ -68,8 +68,8 @@ def test_a_broker_process_is_ready_when_it_says_so_and_tells_its_addresses(tmp_p
         assert broker.address == "127.0.0.1:9003"
         assert broker.listeners == {"client": "127.0.0.1:9003", "inside": "b:1"}
         assert (tmp_path / "b" / "arguments").read_text() == (
-            f"broker --id 3 --data {tmp_path}/b --zookeeper {NOWHERE}"
-            " --listener client=127.0.0.1:9003 --session-timeout 1.5"
+            f"broker --broker-id 3 --data {tmp_path}/b --zookeeper {NOWHERE}"
+            " --listeners client=127.0.0.1:9003 --session-timeout 1.5"
         )
         first = broker.pid
         broker.kill()
@@ -117,7 +117,7 @@ def test_a_cluster_with_a_given_zookeeper_starts_none(tmp_path: Path, chroot: st
         assert cluster.server is None
         assert cluster.zookeeper == chroot
         arguments = (tmp_path / "c" / "broker-1" / "arguments").read_text()
-        assert f"--zookeeper {chroot} --listener client=127.0.0.1:9200" in arguments
+        assert f"--zookeeper {chroot} --listeners client=127.0.0.1:9200" in arguments
 
 
 def test_a_directory_that_cannot_be_one_is_refused_as_by_a_broker(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_dev_says_where_everything_is_and_stops_all_of_it_on_a_signal(
     assert (process.returncode, rest, errors) == (0, "stopped\n", "")
     for number in (1, 2):
         arguments = (tmp_path / f"broker-{number}" / "arguments").read_text()
-        assert arguments.endswith("--set default_replicas=2")
+        assert arguments.endswith("--default-replicas 2")
 
 
 def kill_child(process: subprocess.Popen[str], word: str) -> None:

@@ -166,7 +166,7 @@ def test_a_value_in_json_can_be_written_anew_by_a_schema(shell: Shell, schema: s
 
 
 def test_acks_and_compression_can_be_chosen(shell: Shell) -> None:
-    for options in (("--acks", "0"), ("--acks", "all"), ("--compression", "none")):
+    for options in (("--acks", "0"), ("--compression", "none"), ("--set", "linger=100ms")):
         shell.done("produce", shell.topic, *options, stdin="x\n")
     eventually(lambda: len(shell.lines()) == 3)
 
@@ -239,6 +239,9 @@ def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
         (2, ["--key-separator", ""], "--key-separator is empty"),
         (2, ["--key-separator", ":", "-i", "json"], "leave out --key-separator"),
         (2, ["--compression", "best"], "'best'"),
+        (2, ["--set", "linger"], "write NAME=VALUE"),
+        (2, ["--set", "lingr=1"], "linger"),
+        (2, ["--set", "acks=0"], "the command itself says what acks is"),
         (2, ["--file", "no-such-file"], "no-such-file cannot be read: No such file"),
         (2, ["--file", "."], "cannot be read: Is a directory"),
         (2, ["--value-schema", "no-such-file"], "no-such-file cannot be read: No such file"),

@@ -85,7 +85,7 @@ def test_what_a_file_may_not_say_is_refused(tmp_path: Path, text: str, words: st
 
 def test_what_is_missing_or_wrong_is_named(tmp_path: Path) -> None:
     for option, missing in (
-        ("--id", "broker_id"),
+        ("--broker-id", "broker_id"),
         ("--data", "data"),
         ("--zookeeper", "zookeeper"),
     ):

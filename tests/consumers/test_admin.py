@@ -158,7 +158,7 @@ def test_a_topic_that_is_created_anew_after_the_check_keeps_its_records(
     bench.send(range(10))
     first = bench.partition(0)
     with Admin(zookeeper=bench.zookeeper) as admin:
-        checked = admin.checked
+        checked = admin.plan_delete_records
 
         def then_it_is_created_anew(
             before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float
@@ -171,7 +171,7 @@ def test_a_topic_that_is_created_anew_after_the_check_keeps_its_records(
                 eventually(lambda: all(each.done() for each in new), 20.0)
             return found
 
-        monkeypatch.setattr(admin, "checked", then_it_is_created_anew)
+        monkeypatch.setattr(admin, "plan_delete_records", then_it_is_created_anew)
         with pytest.raises(RecordsNotDeleted, match="created anew"):
             admin.delete_records({first: 7}, timeout=10.0)
         assert admin.offsets(bench.topic, "earliest")[first] == 0
@@ -203,9 +203,9 @@ def test_partitions_of_a_dead_leader_are_named_and_asking_again_completes(
         for partition in (0, 1):
             producer.send_batch("t", [b"v"] * 10, partition=partition).result(10.0)
         both = [TopicPartition("t", number) for number in (0, 1)]
-        offsets = admin.checked(dict.fromkeys(both, 7))
-        checked = admin.checked
-        admin.checked = lambda before, timeout=0.0: offsets  # type: ignore[method-assign]
+        offsets = admin.plan_delete_records(dict.fromkeys(both, 7))
+        checked = admin.plan_delete_records
+        admin.plan_delete_records = lambda before, timeout=0.0: offsets  # type: ignore[method-assign]
         cluster.brokers[0].kill()
         with pytest.raises(RecordsNotDeleted, match="t-") as raised:
             admin.delete_records(offsets, timeout=2.0)
@@ -213,7 +213,7 @@ def test_partitions_of_a_dead_leader_are_named_and_asking_again_completes(
         assert {dead, alive} == set(both)
         assert raised.value.starts[alive] == 7
         cluster.brokers[0].start()
-        admin.checked = checked  # type: ignore[method-assign]
+        admin.plan_delete_records = checked  # type: ignore[method-assign]
         assert admin.delete_records(offsets) == dict.fromkeys(both, 7)
 
 

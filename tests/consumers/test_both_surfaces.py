@@ -147,7 +147,7 @@ def test_seeking_pausing_and_asking_for_offsets(client: Client, bench: Bench) ->
                 await consumer.assign([bench.partition(9)])
             with pytest.raises(ConfigError, match="group"):
                 await consumer.commit()
-            assert consumer.member is None
+            assert consumer.health().member is None
 
     run(scenario)
 
@@ -169,7 +169,7 @@ def test_commits_positions_and_epochs_in_a_group(client: Client, bench: Bench) -
             with pytest.raises(ConfigError):
                 await consumer.commit({first: -1})
             assert consumer.fencing_token(first) > 0
-            assert consumer.member is not None
+            assert consumer.health().member is not None
             async for record in consumer:
                 if record.offset == 6:
                     await consumer.commit()

@@ -207,6 +207,6 @@ def test_a_start_that_is_cancelled_leaves_no_member_behind(bench: Bench) -> None
                 await task.result().close()
         async with member(bench) as consumer:
             await owns(consumer)
-            await eventually(lambda: consumer.member is not None and consumer.member.generation)
+            await eventually(lambda: consumer.health().generation)
 
     run(scenario)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol.batch_header import LEADER_BYTES, check, leader_part
 from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.compression import Codec
@@ -231,7 +231,7 @@ WHERE = TopicPartition("t", 4)
 def view_of(columns: Columns, base: int = 50, *, stamps: bool = False) -> RecordBatchView:
     batch = encode(columns, Codec.NONE)
     batch = leader_part(base, len(batch), 0, T, stamps=stamps) + batch[LEADER_BYTES:]
-    return RecordBatchView.of(WHERE, check(batch), memoryview(batch))
+    return view_of_batch(WHERE, check(batch), memoryview(batch))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -333,4 +333,4 @@ def test_a_view_knows_where_an_offset_and_a_time_are() -> None:
 def test_an_illegible_batch_is_corrupt() -> None:
     batch = encode(Columns(1, None, [b"a"], T), Codec.NONE)
     with pytest.raises(CorruptBatch):
-        RecordBatchView.of(WHERE, check(batch), memoryview(batch[:-3]))
+        view_of_batch(WHERE, check(batch), memoryview(batch[:-3]))

@@ -267,7 +267,7 @@ def test_what_belongs_to_a_group_is_refused_without_one(bench: Bench) -> None:
             consumer.committed(bench.partition(0))
         with pytest.raises(NotOwner):
             consumer.fencing_token(bench.partition(0))
-        assert consumer.member is None
+        assert consumer.health().member is None
 
 
 # -- options, threads, the end --------------------------------------------------------------------

@@ -264,8 +264,7 @@ def test_on_rebalance_tells_the_plan(bench: Bench) -> None:
         until(consumer, lambda: bool(plans) and len(plans[-1].partitions) == PARTITIONS)
         assert plans[-1].generation >= 1
         assert plans[-1].members == 1
-        assert consumer.member is not None
-        assert consumer.member.generation == plans[-1].generation
+        assert consumer.health().generation == plans[-1].generation
 
 
 # -- several members ------------------------------------------------------------------------------

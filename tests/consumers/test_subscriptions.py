@@ -52,7 +52,7 @@ def test_a_consumer_subscribes_leaves_its_group_and_subscribes_again(
             await consumer.unsubscribe()
             assert told == [f"revoke {PARTITIONS}"]
             assert consumer.assignment() == frozenset()
-            assert consumer.member is None
+            assert consumer.health().member is None
             assert bench.committed() == 4
             with pytest.raises(NotAssigned, match="reads nothing"):
                 await consumer.poll(0.05)
@@ -137,10 +137,11 @@ def test_what_cannot_be_subscribed_to_is_refused_and_changes_nothing(
                 await consumer.subscribe(pattern="(")
             with pytest.raises(ConfigError, match="a list of names"):
                 await consumer.subscribe(bench.topic)
-            member = consumer.member
+            await eventually(lambda: consumer.health().member)
+            member = consumer.health().member
             with pytest.raises(ConcurrentUse, match="callback"):
                 await take(consumer, 1)
-            assert consumer.member is member
+            assert consumer.health().member == member
 
     run(scenario)
 

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,8 @@ from folkmoot.protocol.errors import (
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnSerializer
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.values.deserializer import AvroDeserializer
+from folkmoot.schemas.values.serializer import AvroSerializer
 from tests.consumers.parts import Bench
 from tests.surfaces import Awaited, eventually, run
 
@@ -108,6 +112,138 @@ def test_a_table_that_was_sent_is_read_by_another_schema(
     run(scenario)
 
 
+@dataclass
+class Order:
+    number: int
+    state: str = "open"
+
+
+@each
+def test_schemas_alone_do_where_the_clients_serialisers_know_the_registry(
+    clients: Any, bench: Bench, registry: SchemaRegistry
+) -> None:
+    producing, consuming = clients
+
+    async def scenario() -> None:
+        serializer: Any = AvroSerializer(registry, OLD)
+        async with producing(zookeeper=bench.zookeeper, value_serializer=serializer) as producer:
+            where = {"partition": 0}
+            sent = await producer.send_batch(bench.topic, rows(0, 2), **where)
+            await sent.result(timeout=20.0)
+        async with producing(zookeeper=bench.zookeeper) as producer:
+            sent = await producer.send_batch(
+                bench.topic, rows(2, 2), serializer=serializer, **where
+            )
+            await sent.result(timeout=20.0)
+            with pytest.raises(TypeError, match=r"serializer=ColumnSerializer\(registry, schema\)"):
+                await producer.send_batch(bench.topic, rows(0, 1))
+        number = registry.version(f"{bench.topic}-value", "latest").id
+        values = AvroDeserializer(registry)
+        async with consuming(zookeeper=bench.zookeeper, value_deserializer=values) as consumer:
+            await consumer.assign([bench.partition(0)])
+            for schema in (NEW, json.loads(NEW), Order, number):
+                await consumer.seek(bench.partition(0), 0)
+                found = await table(consumer, 4, schema=schema)
+                assert [row["number"] for row in found] == [0, 1, 2, 3]
+                assert [row.get("state", row.get("note")) for row in found] == (
+                    ["open"] * 4 if schema is not number else ["n0", "n1", "n2", "n3"]
+                )
+
+    run(scenario)
+
+
+@each
+def test_a_schema_that_stands_in_a_records_header_is_what_its_bytes_are_read_by(
+    clients: Any, bench: Bench, registry: SchemaRegistry
+) -> None:
+    """As Confluent's clients write it: the GUID in a header, the body alone as the value."""
+    producing, consuming = clients
+    value = AvroSerializer(registry, OLD).serialize(bench.topic, {"number": 7, "note": "x"})
+    key = AvroSerializer(registry, '"string"', subject="k").serialize(bench.topic, "Zürich")
+    marks = [
+        b"\1" + UUID(registry.version(subject, 1).guid).bytes
+        for subject in ("k", f"{bench.topic}-value")
+    ]
+    names = ("__key_schema_id", "__value_schema_id")
+    headers = [("other", b"h"), *zip(names, marks, strict=True)]
+
+    async def scenario() -> None:
+        async with producing(zookeeper=bench.zookeeper) as producer:
+            for body, beside in ((value, ()), (value[5:], headers), (None, headers)):
+                await producer.send(
+                    bench.topic, body, key if not beside else key[5:], 0, headers=beside
+                )
+            await producer.send(bench.topic, value[5:-1], key[5:], 0, headers=headers)
+            await producer.flush()
+        options = {name: AvroDeserializer(registry) for name in DESERIALIZERS}
+        async with consuming(zookeeper=bench.zookeeper, **options) as consumer:
+            await consumer.assign([bench.partition(0)])
+            found: list[Any] = []
+
+            async def stops() -> bool:
+                try:
+                    found.extend(await consumer.poll(0.2))
+                except DeserializationError as error:
+                    assert (error.record.value, error.record.key) == (value[5:-1], key[5:])  # noqa: PT017
+                    assert f"schema {UUID(bytes=marks[1][1:])}: " in str(error)  # noqa: PT017
+                    return True
+                return False
+
+            await eventually(stops, 20.0)
+            assert [record.key for record in found] == ["Zürich"] * 3
+            assert [record.value and record.value["number"] for record in found] == [7, 7, None]
+            assert found[1].headers == tuple(headers)
+            await consumer.seek(bench.partition(0), 0)
+            found = await table(consumer, 3, schema=OLD)
+            assert [row["note"] for row in found] == ["x", "x", None]
+
+    run(scenario)
+
+
+DESERIALIZERS = ("key_deserializer", "value_deserializer")
+
+
+class Counted:
+    """A registry, and how often it was asked."""
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self.registry = registry
+        self.asked: list[object] = []
+
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
+        self.asked.append(id)
+        return self.registry.resolved(id, subject=subject)
+
+
+@pytest.mark.parametrize("columns", [True, False], ids=["columns", "records"])
+def test_a_batch_costs_one_look_up_for_each_schema_and_none_if_it_is_known(
+    bench: Bench, registry: SchemaRegistry, columns: bool
+) -> None:
+    schemas = Counted(registry)
+    serializer = AvroSerializer[Any](registry, OLD)
+    values = [
+        serializer.serialize(bench.topic, {"number": number, "note": ""}) for number in range(300)
+    ]
+    values[100:200] = [b"\0\0\0\xff\xff" + value[5:] for value in values[100:200]]
+    for _ in range(2):
+        bench.producer.send_batch(bench.topic, values, partition=0).result(20.0)
+    options: dict[str, Any] = {"on_decode_error": "skip"}
+    reader: Any = bench.reader(value_deserializer=AvroDeserializer(schemas), **options)
+    with reader as consumer:
+        found: list[int] = []
+        known, unknown = registry.version(f"{bench.topic}-value", 1).id, 0xFFFF
+        for batches in (1, 2):
+            while len(found) < 200 * batches:
+                if columns:
+                    some = consumer.poll_arrow(5.0, 300, schema=OLD)
+                    found += some.column("number").to_pylist()
+                else:
+                    found += [record.value["number"] for record in consumer.poll(5.0)]
+            assert schemas.asked[:2] == [known, unknown]
+            assert schemas.asked[2:] in ([], [unknown])  # it might be known by the second batch
+        assert found == [*range(100), *range(200, 300)] * 2
+
+
 def bad_in_the_middle(bench: Bench, registry: SchemaRegistry) -> None:
     """Offsets 0 to 5: two and four are no values."""
     values = ColumnSerializer(registry, OLD, subject="orders").serialize(bench.topic, rows(0, 6))
@@ -164,7 +300,7 @@ def test_a_table_with_a_schema_has_no_place_for_bytes_or_for_two_columns_of_a_na
     schema = ColumnDeserializer(registry, OLD)
     words = pytest.raises(ConfigError, match="give ColumnDeserializer")
     with bench.reader() as consumer, words:
-        consumer.poll_arrow(0.0, schema=cast("ColumnDeserializer", OLD))
+        consumer.poll_arrow(0.0, schema=OLD)
     raw = pytest.raises(ConfigError, match="has no place for raw bytes")
     with bench.reader(on_decode_error="raw") as consumer, raw:
         consumer.poll_arrow(0.0, schema=schema)

@@ -9,7 +9,7 @@ from folkmoot.coordination import brokers, paths
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Multi, MultiFailed
-from folkmoot.protocol.errors import BrokerIdTaken
+from folkmoot.protocol.errors import BrokerIdTaken, ConfigError
 from tests.coordination.losses import every_loss, write
 from tests.coordination.steps import ENOUGH, Steps
 from tests.memory_zookeeper import MemoryZooKeeper
@@ -28,6 +28,16 @@ def test_a_registration_lasts_as_long_as_its_session() -> None:
     ensemble.expire(session)
     assert execute(observer, brokers.live()) == {}
     assert execute(observer, brokers.read(1)) is None
+
+
+def test_a_listener_that_no_broker_has_is_told_of() -> None:
+    session = MemoryZooKeeper().connect()
+    assert execute(session, brokers.addresses("inside")) == []  # nobody is there yet
+    execute(session, brokers.register(1, MINE))
+    execute(session, brokers.register(2, replace(OTHERS, listeners={"spark": "10.0.0.2:1"})))
+    assert execute(session, brokers.addresses("spark")) == ["10.0.0.2:1"]
+    with pytest.raises(ConfigError, match="no broker has a listener 'inside': they have client, s"):
+        execute(session, brokers.addresses("inside"))
 
 
 def test_registering_twice_is_registering_once() -> None:

@@ -14,11 +14,11 @@ from folkmoot.coordination.producer_takeovers import (
 )
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Get, Set
-from folkmoot.coordination.zookeeper.recipes import Malformed
+from folkmoot.coordination.zookeeper.recipes import Malformed, children
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH
 from folkmoot.protocol.errors import ProducerFenced
 from tests.coordination.sessions import Opener
-from tests.coordination.steps import Steps
+from tests.coordination.steps import Steps, going_on, step
 from tests.memory_zookeeper import MemoryZooKeeper
 
 MOST_STEPS = 20
@@ -117,10 +117,10 @@ def test_a_lost_reply_at_any_step_takes_over_once(
 
 
 def test_one_who_dies_at_any_step_leaves_a_name_that_the_next_one_takes_over() -> None:
-    for step in range(MOST_STEPS):
+    for lived in range(MOST_STEPS):
         ensemble = MemoryZooKeeper()
         dying = ensemble.connect()
-        ended = not Steps(dying).run_until(take_over("q", 5, "a"), step)
+        ended = not Steps(dying).run_until(take_over("q", 5, "a"), lived)
         ensemble.expire(dying)
         taken = execute(ensemble.connect(), take_over("q", 5, "b"))
         assert (taken.round, taken.attempt, taken.epoch) == (5, "b", taken.epoch)
@@ -141,3 +141,39 @@ def test_a_node_that_holds_something_else_is_named(open_session: Opener) -> None
     execute(session, Set(path, b"{}"))
     with pytest.raises(Malformed, match="/producers/names/a%2Fb%2Ec"):
         execute(session, take_over("a/b.c", 0, "b"))
+
+
+def test_names_that_nobody_has_written_for_a_week_are_removed_by_whoever_brings_a_new_one() -> None:
+    day = 24 * 3600.0
+    now = [0.0]
+    session = MemoryZooKeeper(clock=lambda: now[0]).connect()
+    first = execute(session, take_over("q/0", 0, "a"))
+    for name in ("q/1", "q/2"):
+        execute(session, take_over(name, 0, "a"))
+    now[0] = 5 * day
+    execute(session, take_over("q/1", 1, "b"))
+    execute(session, take_over("q/2", 0, "b"))
+    now[0] = 8 * day
+    zombie = take_over("q/0", 0, "c")
+    its_write = step(session, zombie, next(zombie))
+    assert isinstance(its_write, Set)
+    new = execute(session, take_over("q/3", 0, "a"))
+    assert sorted(execute(session, children(paths.PRODUCER_NAMES))) == [
+        path.rpartition("/")[2] for path in map(paths.producer_name, ("q/1", "q/2", "q/3"))
+    ]
+    anew = execute(session, going_on(zombie, its_write))
+    assert (anew.epoch, anew.attempt) == (0, "c")
+    assert anew.producer_id not in (first.producer_id, new.producer_id)
+
+
+def test_of_many_names_some_are_looked_at_each_time() -> None:
+    now = [0.0]
+    session = MemoryZooKeeper(clock=lambda: now[0]).connect()
+    for number in range(40):
+        execute(session, take_over(f"q{number}", 0, "a"))
+    now[0] = 8 * 24 * 3600.0
+    left = []
+    for number in range(4):
+        execute(session, take_over(f"new{number}", 0, "a"))
+        left.append(len(execute(session, children(paths.PRODUCER_NAMES))))
+    assert left == [25, 10, 3, 4]

@@ -18,7 +18,7 @@ from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.metrics import broker as module
 from folkmoot.metrics import names
 from folkmoot.metrics.broker import BrokerMetrics, ControllerMetrics
-from folkmoot.metrics.pages import serve
+from folkmoot.metrics.pages import serve_metrics
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import AddressTaken
 from folkmoot.protocol.records import TopicPartition
@@ -56,7 +56,7 @@ class Scene:
             self.brokers[number] = Broker(config, partial(self._connect, number))
             stack.enter_context(self.brokers[number])
             metrics = BrokerMetrics(self.brokers[number], timeout=20.0)
-            self.pages[number] = stack.enter_context(serve(LOCAL, 0, metrics))
+            self.pages[number] = stack.enter_context(serve_metrics(LOCAL, 0, metrics))
 
     def _connect(self, number: int, session_timeout: float) -> MemorySession:
         self.sessions[number].append(self.ensemble.connect(session_timeout))
@@ -183,7 +183,7 @@ def test_an_event_loop_that_stands_still_is_told_of(scene: Scene) -> None:
     scene.brokers[1].event_loop.post(stand_still)
     assert entered.wait(10)
     try:
-        with serve(LOCAL, 0, BrokerMetrics(scene.brokers[1], timeout=0.2)) as impatient:
+        with serve_metrics(LOCAL, 0, BrokerMetrics(scene.brokers[1], timeout=0.2)) as impatient:
             status, said = health(impatient, "healthz")
             assert (status, said["event_loop"]) == (503, False)
             status, text = page(impatient, "metrics")
@@ -198,7 +198,9 @@ def test_an_event_loop_that_stands_still_is_told_of(scene: Scene) -> None:
 
 def test_before_its_start_a_broker_lives_and_is_not_ready(tmp_path: Path) -> None:
     config = BrokerConfig(broker_id=1, data=tmp_path / "b", zookeeper="in.memory:1")
-    with serve(LOCAL, 0, BrokerMetrics(Broker(config, MemoryZooKeeper().connect))) as address:
+    with serve_metrics(
+        LOCAL, 0, BrokerMetrics(Broker(config, MemoryZooKeeper().connect))
+    ) as address:
         assert health(address, "healthz")[0] == 200
         status, said = health(address, "readyz")
         assert (status, said["started"], said["registered"]) == (503, False, False)
@@ -207,7 +209,7 @@ def test_before_its_start_a_broker_lives_and_is_not_ready(tmp_path: Path) -> Non
 
 def test_a_controller_alone_tells_whether_it_is_elected() -> None:
     controller = ControllerThread(MemoryZooKeeper().connect, ALONE, 5.0)
-    with serve(LOCAL, 0, ControllerMetrics(controller)) as address:
+    with serve_metrics(LOCAL, 0, ControllerMetrics(controller)) as address:
         assert health(address, "readyz") == (
             503,
             {"ok": False, "zookeeper": False, "elected": False},
@@ -223,12 +225,12 @@ def test_a_controller_alone_tells_whether_it_is_elected() -> None:
 
 def test_a_page_that_does_not_exist_names_those_that_do(tmp_path: Path) -> None:
     controller = ControllerThread(MemoryZooKeeper().connect, ALONE, 5.0)
-    with serve(LOCAL, 0, ControllerMetrics(controller)) as address:
+    with serve_metrics(LOCAL, 0, ControllerMetrics(controller)) as address:
         assert health(address, "nothing") == (
             404,
             {"ok": False, "pages": ["/metrics", "/healthz", "/readyz"]},
         )
         host, _, port = address.rpartition(":")
         with pytest.raises(AddressTaken, match=f"{host}:{port}.*choose another"):
-            serve(host, int(port), ControllerMetrics(controller)).__enter__()
+            serve_metrics(host, int(port), ControllerMetrics(controller)).__enter__()
     controller.close()

@@ -13,7 +13,7 @@ from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.coordination import topics
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.metrics import names
-from folkmoot.metrics.pages import serve
+from folkmoot.metrics.pages import serve_metrics
 from folkmoot.protocol.errors import ConfigError
 from tests.memory_zookeeper import MemoryZooKeeper
 from tests.metrics.scrape import Scraped, health
@@ -42,7 +42,7 @@ def test_a_producer_and_a_member_tell_all_that_is_declared(ensemble: MemoryZooKe
         Consumer(
             zookeeper=ensemble.connect, group="kitchen", topics=["t"], client_id="cook"
         ) as consumer,
-        serve("127.0.0.1", 0, metrics := ClientMetrics(producer, consumer)) as address,
+        serve_metrics("127.0.0.1", 0, metrics := ClientMetrics(producer, consumer)) as address,
     ):
         for number in range(6):
             producer.send("t", b"order", partition=number % 2)
@@ -81,7 +81,7 @@ def test_clients_on_an_event_loop_are_told_of_too(ensemble: MemoryZooKeeper) -> 
             await producer.send_and_wait("t", b"value", partition=0)
             while not await consumer.poll(0.1):
                 pass
-            with serve("127.0.0.1", 0, ClientMetrics(producer, consumer)) as address:
+            with serve_metrics("127.0.0.1", 0, ClientMetrics(producer, consumer)) as address:
                 return await asyncio.to_thread(Scraped, address)
 
     shown = asyncio.run(asyncio.wait_for(work(), 60))

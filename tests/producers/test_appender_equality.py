@@ -1,7 +1,5 @@
 """The compiled appender does what the plain one does, byte for byte, whatever it is given."""
 
-import os
-import time
 from random import Random
 from typing import Any
 
@@ -11,8 +9,8 @@ import pytest
 
 from folkmoot.producers.columns import RecordColumns
 from tests.producers.appenders import COMPILED, PLAIN, Owner, needs_compiled
+from tests.seeds import new_seed
 
-SEED = int(os.environ.get("FOLKMOOT_SEED", time.time_ns() % 1_000_000))
 APPENDS = 2_000  # in a round
 T = 1_700_000_000_000
 
@@ -189,9 +187,8 @@ def carry_out(owner: Owner, seed: int, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("rounds", [25, pytest.param(500, marks=pytest.mark.slow)])
 def test_random_appends_give_the_same_batches_handles_and_errors(rounds: int) -> None:
-    print(f"FOLKMOOT_SEED={SEED}")
-    for number in range(rounds):
-        seed = SEED + number
+    first = new_seed()
+    for seed in range(first, first + rounds):
         random = Random(seed)
         options = {
             "partitions": random.randint(1, 6),

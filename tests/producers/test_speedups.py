@@ -4,9 +4,7 @@ import gc
 import importlib
 import itertools
 import multiprocessing
-import os
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
@@ -20,8 +18,8 @@ from folkmoot.producers.columns import RecordColumns
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.protocol.errors import FolkmootError
 from tests.producers.appenders import COMPILED, Owner, needs_compiled
+from tests.seeds import new_seed
 
-SEED = int(os.environ.get("FOLKMOOT_SEED", time.time_ns() % 1_000_000))
 CALLS = 30_000
 
 pytestmark = needs_compiled
@@ -96,8 +94,7 @@ def awaiting(owner: Owner, random: Random) -> Callable[..., Any]:
 
 
 def test_hostile_arguments_raise_and_change_nothing_that_was_taken() -> None:
-    print(f"FOLKMOOT_SEED={SEED}")
-    random = Random(SEED)
+    random = Random(new_seed())
     owner = Owner(COMPILED, 3, batch_bytes=500, max_record_bytes=1000)
     taken: list[Any] = []
 

@@ -74,10 +74,10 @@ REQUESTS: dict[Api, list[Any]] = {
     Api.LOG_SIZES: [LogSizesRequest(None), LogSizesRequest(["a", "b"])],
     Api.REPLICA_FETCH: [
         ReplicaFetchRequest(
-            2, "nonce", True, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, 2, 7)]
+            2, "nonce", True, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, 2, 7, 0)]
         ),
         ReplicaFetchRequest(
-            2, "nonce", False, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, -1, 0)]
+            2, "nonce", False, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, -1, 0, 0)]
         ),
     ],
     Api.REPAIR_FETCH: [RepairFetchRequest(2, "nonce", "a", "x", 0, 2**40)],

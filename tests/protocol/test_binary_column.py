@@ -6,8 +6,6 @@ import pytest
 
 from folkmoot.protocol.columns import (
     BinaryColumn,
-    BinaryRuns,
-    array_header,
     bin_header,
     bytes_of,
     encoded,
@@ -19,7 +17,7 @@ CELLS = [b"a", None, b"", b"bcd", None, b"ef"]
 
 
 def written(column: BinaryColumn) -> bytes:
-    return b"".join(encoded([column]))
+    return b"".join(encoded(column))
 
 
 def test_a_packed_column_is_a_sequence_of_its_cells() -> None:
@@ -42,31 +40,6 @@ def test_a_slice_is_a_packed_column_and_can_be_written(start: int, end: int) -> 
         assert again == CELLS[start:end]
     with pytest.raises(ValueError, match="step"):
         BinaryColumn.of(CELLS)[::2]
-
-
-def test_parts_are_written_as_one_column_with_their_nils() -> None:
-    parts = [
-        BinaryColumn.of(CELLS)[2:5],
-        BinaryColumn.of([b"x", b"y"])[1:],
-        BinaryColumn.of([None]),
-    ]
-    runs = BinaryRuns(parts)
-    cells = [b"", b"bcd", None, b"y", None]
-    assert (len(runs), list(runs), runs[3], runs[-1], runs[1:3]) == (
-        5,
-        cells,
-        b"y",
-        None,
-        cells[1:3],
-    )
-    assert BinaryColumn.decode(memoryview(b"".join(encoded(parts))), 5) == cells
-    assert b"".join(encoded(parts[1:2])) == written(BinaryColumn.of([b"y"]))
-    assert not runs.is_constant()
-    assert BinaryRuns([BinaryColumn.of([b"y", b"y"])]).is_constant()
-    assert BinaryRuns([BinaryColumn.of([b"y"]), BinaryColumn.of([b"y", b"y"])]).is_constant()
-    assert not BinaryRuns(
-        [BinaryColumn.of([b"y", b"x"]), BinaryColumn.of([b"y", b"y"])]
-    ).is_constant()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +124,6 @@ def test_columns_of_one_length_do_not_disturb_each_other_whatever_their_rows() -
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 2**16 - 1, 2**16])
 def test_headers_are_what_messagepack_writes(count: int) -> None:
-    assert array_header(count) == msgpack.Packer().pack_array_header(count)
     for size in (count, 255, 256):
         packed: bytes = msgpack.packb(bytes(size))
         assert bin_header(size) + bytes(size) == packed

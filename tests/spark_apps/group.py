@@ -1,7 +1,7 @@
 """A group and brokers played by the test, around a share."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
@@ -155,6 +155,9 @@ class FakeLogs:
 
     def topic_id(self, topic: str) -> str:
         return ID
+
+    def why_silent(self, partitions: Collection[TopicPartition]) -> str:
+        return f"nobody told of {', '.join(map(str, partitions))}"
 
     def brokers(self) -> frozenset[str]:
         return frozenset({"broker:1"})

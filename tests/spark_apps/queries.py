@@ -22,6 +22,11 @@ from folkmoot.spark_apps.session import local_session
 LONG = 60
 PARTITIONS = 6
 Option = str | int | float | bool | None
+WRONG_COLUMNS = (
+    ("nope int", "there is no column 'nope': choose from key, value"),
+    ("offset int", "column 'offset' is bigint, not int: cast it"),
+    ("value binary, headers array<binary>", "'headers' is there with option includeHeaders=true"),
+)
 
 
 @pytest.fixture(scope="session")

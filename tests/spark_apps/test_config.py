@@ -7,10 +7,11 @@ import pytest
 from folkmoot.protocol.errors import ConfigError, InvalidName
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.spark_apps.config import BatchConfig, Bound, StreamConfig
+from folkmoot.spark_apps.config import BatchConfig, Bound, SinkConfig, StreamConfig
 from tests.tree import ROOT
 
 LEAST = {"zookeeper": "localhost:2181", "group": "delays", "subscribe": "flights"}
+DEAD = {"valueformat": "avro", "ondecodeerror": "deadLetter"}
 BATCH = {"zookeeper": "localhost:2181", "subscribe": "flights"}
 FLIGHTS_0, FLIGHTS_1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 
@@ -104,16 +105,65 @@ def test_assigned_partitions_need_no_group_and_are_all_that_is_read() -> None:
         ({"kafka.security.protocol": "SSL"}, "known are zookeeper"),
         ({"valueformat": "json"}, "'valueFormat' is 'json': use binary or avro"),
         ({"subject": "s"}, "'subject' means nothing without valueFormat=avro"),
-        ({"valueformat": "avro", "ondecodeerror": "deadLetter"}, "use fail or null"),
+        ({"valueformat": "avro", "ondecodeerror": "skip"}, "use fail, null or deadLetter"),
+        ({"valueformat": "avro", "ondecodeerror": "deadLetter"}, "give both"),
+        ({"valueformat": "avro", "deadlettertopic": "bad"}, "give both"),
+        ({"deadlettertopic": "bad"}, "'deadLetterTopic' means nothing without valueFormat=avro"),
+        (DEAD | {"deadlettertopic": "flights"}, "is 'flights', which is read itself"),
+        (DEAD | {"deadlettertopic": "a/b"}, "topic name 'a/b'"),
+        (
+            DEAD
+            | {"subscribe": "", "subscribepattern": "fl.*", "deadlettertopic": "flop"}
+            | {"subject": "s"},
+            "is 'flop', which is read itself",
+        ),
+        (
+            DEAD
+            | {"subscribe": "", "subscribepattern": "(a*)*b", "deadlettertopic": "aaaaaaaaaaaa"}
+            | {"subject": "s"},
+            "may take for ever",
+        ),
         ({"valueformat": "avro", "readerschema": "newest"}, "use latest, an id, subject:version"),
         ({"valueformat": "avro", "subscribe": "a,b"}, "several topics need option 'subject'"),
     ],
 )
 def test_a_wrong_option_is_named_with_the_way_out(options: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
+    with pytest.raises((ConfigError, InvalidName)) as refusal:
         StreamConfig.of(LEAST | options)
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"valueFormat": "json"}, "'valueFormat' is 'json': use binary or avro"),
+        ({"subject": "s"}, "'subject' means nothing without valueFormat=avro"),
+        ({"writerSchema": "7"}, "'writerSchema' means nothing without valueFormat=avro"),
+        (
+            {"valueFormat": "avro", "topic": ""},
+            "need option 'subject', or 'writerSchema' with an id",
+        ),
+        ({"valueFormat": "avro", "topic": "", "writerSchema": "latest"}, "need option 'subject'"),
+        ({"valueFormat": "avro", "topic": "", "writerSchema": '"int"'}, "need option 'subject'"),
+        (
+            {"valueFormat": "avro", "writerSchema": "newest"},
+            "use columns, latest, an id, subject:ver",
+        ),
+    ],
+)
+def test_a_wrong_option_of_a_write_is_named_with_the_way_out(
+    options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        SinkConfig.of({"zookeeper": "z", "topic": "flights"} | options)
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_rows_that_say_their_topics_may_be_written_by_an_id_or_a_version() -> None:
+    for said in ("7", "flights-value:3"):
+        SinkConfig.of({"zookeeper": "z", "valueFormat": "avro", "writerSchema": said})
 
 
 @pytest.mark.parametrize(
@@ -163,6 +213,8 @@ def test_names_follow_the_rules_of_topics_and_groups() -> None:
 def test_the_page_about_spark_names_every_option() -> None:
     page = (ROOT / "docs" / "spark.md").read_text()
     options = {
-        each.name for kind in (StreamConfig, BatchConfig) for each in dataclasses.fields(kind)
+        each.name
+        for kind in (StreamConfig, BatchConfig, SinkConfig)
+        for each in dataclasses.fields(kind)
     }
     assert not [name for name in sorted(options) if f"`{name}`" not in page]

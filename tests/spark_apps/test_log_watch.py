@@ -148,8 +148,31 @@ def test_a_doubt_stays_as_long_as_there_is_nothing_to_compare(
     leader.ends[0] = 13
     # The fetch that waits is answered only by a broker that is no stub: it is asked anew here.
     logs._waiting.clear()
+    logs._looked_after = None
     look(logs, {P0: Place("id", 10, 2)})
     assert logs.truncated == {P0: 6}
+
+
+def test_while_nothing_is_new_leaders_are_not_looked_for(
+    logs: LogWatch, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader.ends = [40, 50]
+    look(logs, {P0: Place("id", 7, -1), P1: Place("id", 50, -1)})
+    places = {P0: Place("id", 40, 3), P1: Place("id", 50, 3)}
+    look(logs, places, 0.005)
+    asked: list[TopicPartition] = []
+    find = logs._cluster.leader_address
+
+    def counted(partition: TopicPartition) -> str | None:
+        asked.append(partition)
+        return find(partition)
+
+    monkeypatch.setattr(logs._cluster, "leader_address", counted)
+    for _ in range(20):
+        look(logs, dict(places), 0.005)
+    assert asked == []
+    look(logs, {**places, P0: Place("another id", 40, 3)}, 0.005)
+    assert set(asked) == {P0, P1}
 
 
 def test_a_broker_that_refuses_is_not_asked_without_a_pause(logs: LogWatch, leader: Leader) -> None:

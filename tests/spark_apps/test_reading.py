@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StructType
 
 from folkmoot.consumers.records.arrow import SCHEMA, SCHEMA_WITH_HEADERS
-from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol import batch_header, record_batch, wire
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
@@ -196,12 +196,12 @@ def test_the_slices_of_a_task_make_one_batch_of_rows() -> None:
 def test_only_the_batches_of_the_slice_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
 
-    def of(cls: Any, partition: Any, header: Any, data: Any) -> RecordBatchView:
+    def spied(partition: Any, header: Any, data: Any) -> RecordBatchView:
         opened.append(header.base_offset)
         return whole(partition, header, data)
 
-    whole = RecordBatchView.of
-    monkeypatch.setattr(RecordBatchView, "of", classmethod(of))
+    whole = view_of_batch
+    monkeypatch.setattr("folkmoot.spark_apps.arrow.view_of_batch", spied)
     log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
     with serve(log) as broker:
         assert offsets(read(a_task(broker, log, 15, 25))) == list(range(15, 25))

@@ -279,7 +279,7 @@ def test_without_a_limit_of_records_a_batch_begins_small_and_grows(scene: Scene)
     first = scene.latest(EMPTY)
     assert first["p"] == {"flights/0": [0, FIRST, 3]}
     (second,) = scene.latest(first)["p"].values()
-    assert second[1] - second[0] == GROWTH * FIRST
+    assert second[1] - second[0] > GROWTH * FIRST
 
 
 def test_a_batch_keeps_to_its_bytes(scene: Scene) -> None:

@@ -88,7 +88,8 @@ def test_the_engines_calls_reach_the_share_with_the_limit_in_rows(
     assert reader.latestOffset(start, ReadAllAvailable()) is LOGGED
     (partition,) = reader.partitions({"whatever": 1}, LOGGED)
     assert isinstance(partition, InputPartition)
-    assert partition.value[0].first == 3
+    number, task = partition.value
+    assert (number, task[0].first) == (0, 3)
     reader.commit(LOGGED)
     reader.stop()
     reader.stop()
@@ -106,7 +107,7 @@ def test_a_reader_travels_to_executors_without_what_it_has_open() -> None:
     reader = FolkmootStreamReader(config, ("value",))
     reader._share = FakeShare()  # type: ignore[assignment]
     travelled = pickle.loads(pickle.dumps(reader))
-    kept = {"_config": config, "_names": ("value",), "_reader_schema": "", "_share": None}
+    kept = {"_config": config, "_names": ("value",), "_reader_schema": None, "_share": None}
     assert travelled.__dict__ == kept
 
 

@@ -1,6 +1,7 @@
 """The source in a real query: real ZooKeeper, real brokers, a real Spark session."""
 
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.producers.producer import Producer
 from folkmoot.spark_apps.session import stop_gracefully
 from tests.spark_apps.queries import LONG, PARTITIONS, Scene
 from tests.waiting import eventually
@@ -78,6 +80,34 @@ def test_a_query_shares_a_group_with_a_plain_member(queries: Scene) -> None:
     progress = query.lastProgress
     assert progress is not None
     assert '"generation"' in progress.sources[0].latestOffset
+
+
+def test_a_query_stops_gracefully_under_constant_input_also_from_another_machine(
+    queries: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        socket, "gethostname", lambda: "elsewhere"
+    )  # of this process, not of Spark's
+    over = threading.Event()
+
+    def keep_sending() -> None:
+        with Producer(zookeeper=queries.zookeeper) as producer:
+            while not over.wait(0.005):
+                producer.send(queries.topic, b"1")
+
+    sending = threading.Thread(target=keep_sending)
+    sending.start()
+    try:
+        query = queries.query().trigger(processingTime="100 milliseconds").start()
+        eventually(lambda: query.lastProgress is not None, LONG)
+        assert stop_gracefully(query, LONG)
+    finally:
+        over.set()
+        sending.join()
+    assert queries.committed() == {
+        number: 1 + max((o for p, o, _ in queries.seen.records if p == number), default=-1)
+        for number in range(PARTITIONS)
+    }
 
 
 def test_available_now_reads_all_there_was_within_the_limit_and_commits_it(queries: Scene) -> None:

@@ -1,15 +1,23 @@
 """Batch reads, and the filters that Spark hands down: real reads of real brokers."""
 
 import json
+from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, lit
 
+from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.coordination import brokers
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
-from tests.spark_apps.queries import Option, Scene
+from tests.spark_apps.queries import LONG, WRONG_COLUMNS, Option, Scene
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -123,6 +131,7 @@ def test_what_cannot_be_read_is_told_in_one_line(queries: Scene) -> None:
         ),
         ({"startingTimestamp": BASE * 2}, "has no record of"),
         ({"zookeeper": "127.0.0.1:1"}, "127.0.0.1:1"),
+        ({"listener": "inside"}, "no broker has a listener 'inside': they have client"),
     ):
         with pytest.raises(PySparkException, match=said):
             queries.batch(**options).count()
@@ -133,6 +142,35 @@ def test_what_cannot_be_read_is_told_in_one_line(queries: Scene) -> None:
     ):
         with pytest.raises(AnalysisException, match=said):
             queries.batch(**options)
+
+
+def test_columns_that_there_are_not_are_told_of(queries: Scene) -> None:
+    for schema, said in WRONG_COLUMNS:
+        with pytest.raises(PySparkException, match=said):
+            queries.batch(schema).count()
+
+
+def test_a_partition_without_leader_is_told_of_by_reads_and_writes(
+    start_cluster: Callable[..., EmbeddedCluster], spark: SparkSession, tmp_path: Path
+) -> None:
+    cluster = start_cluster(brokers=2, session_timeout=2.0)
+    with closing(Scene(cluster, spark, tmp_path)) as queries:
+        queries.send(20)
+        cluster.brokers[1].kill()
+        eventually(lambda: 2 not in execute(queries.session, brokers.live()), LONG)
+        with pytest.raises(PySparkException, match=f"{queries.topic}-.* no leader: .* broker 2"):
+            queries.batch().count()
+        query = queries.query().trigger(availableNow=True).start()
+        with pytest.raises(PySparkException, match=f"{queries.topic}-.* no leader: .* broker 2"):
+            query.awaitTermination(LONG)
+        rows = spark.range(40).selectExpr(
+            "cast(id as string) as value", "cast(id as string) as key"
+        )
+        options = {"zookeeper": queries.zookeeper, "topic": queries.topic, "deliveryTimeout": "3"}
+        with pytest.raises(
+            PySparkException, match=f"{queries.topic}-. has no leader: it waits for broker 2"
+        ):
+            rows.write.format("folkmoot").mode("append").options(**options).save()
 
 
 def test_records_that_retention_has_removed_are_told_of_or_passed_over(queries: Scene) -> None:

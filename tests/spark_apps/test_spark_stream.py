@@ -12,7 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
-from tests.spark_apps.queries import LONG, PARTITIONS, Option, Scene
+from folkmoot.spark_apps.offsets import VERSION
+from tests.spark_apps.queries import LONG, PARTITIONS, WRONG_COLUMNS, Option, Scene
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -260,6 +261,7 @@ def test_what_makes_a_start_impossible_is_told_in_one_line(queries: Scene) -> No
         ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
         ({"subscribe": None, "subscribePattern": "no-such.*"}, "no topic matches 'no-such"),
         ({"zookeeper": "127.0.0.1:1"}, "127.0.0.1:1"),
+        ({"listener": "inside"}, "no broker has a listener 'inside': they have client"),
     ):
         named = {"group": f"{queries.group}-{len(said)}"} | options
         checkpoint = f"{queries.checkpoint}-{len(said)}"
@@ -267,11 +269,31 @@ def test_what_makes_a_start_impossible_is_told_in_one_line(queries: Scene) -> No
         assert said in failure(query)
 
 
-def test_a_checkpoint_of_another_group_is_refused(queries: Scene) -> None:
+def test_a_checkpoint_of_another_group_or_version_is_refused(queries: Scene) -> None:
     queries.send(5)
     queries.query().trigger(availableNow=True).start().awaitTermination(LONG)
     query = queries.query(group="another").trigger(availableNow=True).start()
     assert "each group needs a checkpoint of its own" in failure(query)
+    offsets = Path(queries.checkpoint, "offsets", "0")
+    offsets.write_text(offsets.read_text().replace(f'"v": {VERSION}', '"v": 99'))
+    offsets.with_name(".0.crc").unlink()
+    query = queries.query().trigger(availableNow=True).start()
+    assert "the checkpoint holds offsets of version 99" in failure(query)
+
+
+def test_a_topic_that_was_created_anew_is_read_from_its_beginning(queries: Scene) -> None:
+    for _ in range(2):
+        queries.send(5, 0)
+        queries.query().trigger(availableNow=True).start().awaitTermination(LONG)
+        queries.admin.delete_topic(queries.topic)
+        queries.admin.create_topic(queries.topic, PARTITIONS)
+    assert queries.seen.values == set(range(10))
+
+
+def test_columns_that_there_are_not_are_told_of(queries: Scene) -> None:
+    for schema, said in WRONG_COLUMNS:
+        query = queries.into(queries.stream(schema)).trigger(availableNow=True).start()
+        assert said in failure(query)
 
 
 def test_a_query_goes_on_under_another_leader_that_has_what_was_read(

@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -28,7 +29,7 @@ NAMES = ["tail", "at", "stops", "_offset", "_error", "_raw"]
 
 
 class Schemas:
-    def resolved(self, id: int, *, subject: str | None = None) -> str:
+    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
         if id != 7:
             raise SchemaNotFound(f"no schema has the id {id}")
         return FLIGHT
@@ -133,3 +134,18 @@ def test_a_subject_and_a_version_are_named_with_a_colon() -> None:
         (":.cargo:orders:3", (":.cargo:orders", "3")),
     ):
         assert BatchConfig.of(OPTIONS | {"readerSchema": text}).schema_version() == found
+
+
+def test_fields_that_nobody_asks_for_are_not_decoded() -> None:
+    node = {
+        "type": "record",
+        "name": "Node",
+        "fields": [{"name": "next", "type": ["null", "Node"]}],
+    }
+    fields = [*FIELDS, {"name": "chain", "type": node}, {"name": "same", "type": "Tail"}]
+    schema = json.dumps({"type": "record", "name": "Flight", "fields": fields})
+    reader = ColumnDeserializer(Schemas(), schema, fields=("same", "tail"))
+    assert reader.arrow_schema.names == ["tail", "same"]
+    reader = ColumnDeserializer(Schemas(), FLIGHT, fields=("stops",))
+    found = typed(records(*values(2**62), b"x"), reader, ["stops", "_offset"], fails=False)
+    assert found.to_pylist() == [{"stops": [1, 2], "_offset": 10}, {"stops": None, "_offset": 11}]

@@ -30,6 +30,8 @@ from folkmoot.network.client import Reply
 from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError, RequestTimeout
 from folkmoot.protocol.messages import (
     Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
     DescribeProducersEntry,
     DescribeProducersRequest,
     ReplicaFetchRequest,
@@ -151,6 +153,11 @@ class Node:
         asked = DescribeProducersEntry("t", TOPIC_ID, 0, -1, producer_id)
         return self._results(DescribeProducersRequest(30.0, [asked]))
 
+    def delete_records(self, offset: int) -> list[Any]:
+        """Give up what lies before an offset → where the result will be, or is."""
+        asked = DeleteRecordsEntry("t", TOPIC_ID, 0, -1, offset)
+        return self._results(DeleteRecordsRequest([asked]))
+
     def _results(self, request: Any, *payloads: bytes) -> list[Any]:
         results: list[Any] = []
         outcome = carried_out(request, payloads, self.now, self.handlers)
@@ -233,20 +240,24 @@ class Cluster:
         designated = self.state.state.designate(leader, isr, 1)
         self.state = VersionedState(designated, self.state.partition_epoch + 1)
 
-    def show(self, *numbers: int) -> None:
+    def show(self, *numbers: int, registered: bool = True) -> None:
         """These brokers, or all, read everything, and what they write by that, too."""
         shown = self.state
-        self._show(numbers or tuple(self.nodes))
+        self._show(numbers or tuple(self.nodes), registered=registered)
         if self.state != shown and not self.lose_answers:
-            self._show(numbers or tuple(self.nodes))
+            self._show(numbers or tuple(self.nodes), registered=registered)
 
-    def _show(self, numbers: Sequence[int]) -> None:
+    def _show(self, numbers: Sequence[int], *, registered: bool) -> None:
         live = {number: self.registrations[number] for number in self.nodes}
         states = {TOPIC_ID: {0: self.state}}
         for number in numbers:
             node = self.nodes[number]
             settled, node.is_settled = not node.is_settled, True
-            view = ClusterView(live, {"t": self.topic}, None, (), states, is_settled=settled)
+            view = ClusterView(
+                *(live, {"t": self.topic}, None, (), states),
+                is_settled=settled,
+                is_registered=registered,
+            )
             node.handlers.show(view, ["t"], frozenset(), lambda work: work())
 
     # -- the network --------------------------------------------------------------------------------

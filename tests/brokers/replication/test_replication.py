@@ -1,5 +1,6 @@
 """Brokers with a replica each: what is committed, who may lead, and what clients and impostors are told."""
 
+import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.replication.leader_state import Position
+from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
@@ -42,6 +44,7 @@ from folkmoot.protocol.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     RequestTimeout,
+    StorageError,
     UnknownFetch,
     UnknownLeaderEpoch,
     UnknownReplica,
@@ -432,7 +435,8 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_one_flush(
     posted: deque[Callable[[], None]] = deque()
     topic = TopicInfo(TOPIC_ID, [[1, 2]] * 20)
     state = VersionedState(PartitionState(2, 1, (1, 2), 1, active=True), 2)
-    view = ClusterView({}, {"t": topic}, None, (), {TOPIC_ID: dict.fromkeys(range(20), state)})
+    states = {TOPIC_ID: dict.fromkeys(range(20), state)}
+    view = ClusterView({}, {"t": topic}, None, (), states, is_registered=True)
     with make_logs(tmp_path) as logs:
         handlers = make_handlers(logs, submit=hands.submit)
         for number in range(20):
@@ -715,6 +719,81 @@ def test_a_follower_takes_the_log_start_of_its_leader(cluster: Cluster) -> None:
     assert two.log.log_start == 4
 
 
+def test_records_are_deleted_when_whoever_may_lead_next_has_deleted_them(cluster: Cluster) -> None:
+    for value in (b"a", b"b", b"c"):
+        cluster.nodes[1].produce(value)
+        cluster.run()
+    cluster.nodes[3].by_hand = True
+    answer = cluster.nodes[1].delete_records(2)
+    cluster.now += TELL_WITHIN
+    cluster.run()
+    assert cluster.nodes[2].log.log_start == 2
+    assert not answer, "broker 3 has not deleted them"
+    cluster.nodes[3].by_hand = False
+    cluster.nodes[3].hands.work_all()
+    cluster.run()
+    assert answer[0].error == 0
+    cluster.kill(1)
+    cluster.designate(3, 2, 3)
+    cluster.show()
+    assert leads(cluster.nodes[3])
+    assert cluster.nodes[3].log.log_start == 2
+
+
+def test_who_deletes_records_does_not_wait_for_ever_for_a_replica(cluster: Cluster) -> None:
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    cluster.nodes[3].by_hand = True
+    answer = cluster.nodes[1].delete_records(1)
+    for _ in range(3):
+        cluster.later(1.0)
+    assert not answer
+    cluster.later(DELETED_WITHIN)
+    assert answer[0].error == RequestTimeout.code
+    again = cluster.nodes[1].delete_records(1)
+    cluster.nodes[3].hands.work_all()
+    cluster.later(1.0)
+    assert again[0].error == 0
+
+
+def test_who_deletes_records_is_sent_to_the_next_leader(cluster: Cluster) -> None:
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    cluster.cut |= {(1, 2), (1, 3)}
+    answer = cluster.nodes[1].delete_records(1)
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    assert answer[0].error == NotLeader.code
+
+
+def test_who_has_records_that_were_deleted_is_not_in_sync(cluster: Cluster) -> None:
+    for value in (b"a", b"b"):
+        cluster.nodes[1].produce(value)
+        cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    cluster.later(1.0)
+    assert isr(cluster) == (1, 2)
+    answer = cluster.nodes[1].delete_records(1)
+    cluster.later(1.0)
+    assert answer[0].error == 0
+    cluster.start(3)
+    node = cluster.nodes[3]
+    node.by_hand = True
+    for _ in range(10):
+        cluster.show()
+        while node.hands.keys()[:1] not in ([], ["log starts"]):
+            node.hands.work()
+        cluster.later(0.5)
+    assert node.log.log_end == 2
+    assert isr(cluster) == (1, 2)
+    node.by_hand = False
+    node.hands.work_all()
+    cluster.later(1.0)
+    assert set(isr(cluster)) == {1, 2, 3}
+    assert node.log.log_start == 1
+
+
 @pytest.mark.parametrize("batches", [6, 2, 1])
 def test_a_follower_goes_on_where_its_leaders_log_begins_be_it_within_a_batch(
     cluster: Cluster, batches: int
@@ -961,6 +1040,27 @@ def test_who_has_lost_its_page_cache_does_not_lead_before_it_has_all_again(
     cluster.stop()
 
 
+def test_who_has_lost_its_page_cache_takes_no_isr_from_before_its_registration_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its last incarnation had brings it into the ISR between that read and the registration."""
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    in_sync = cluster.state
+    cluster.state = replace(in_sync, state=in_sync.state.with_isr((1, 2)))
+    lose_power(cluster, 3, monkeypatch)
+    cluster.start(3)
+    cluster.show(3, registered=False)
+    cluster.state = replace(in_sync, partition_epoch=in_sync.partition_epoch + 1)
+    cluster.designate(3, 1, 2, 3)
+    cluster.show()
+    assert not leads(cluster.nodes[3])
+    assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (1, 2))
+    cluster.stop()
+
+
 def test_who_was_alone_in_sync_leads_without_its_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -972,6 +1072,40 @@ def test_who_was_alone_in_sync_leads_without_its_page_cache(
     cluster.show()
     assert cluster.nodes[1].replica.leader is not None
     cluster.stop()
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped", "failed to stop"])
+def test_who_ended_since_a_flush_failed_has_lost_its_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The kernel gives up what it could not write, and the boot is the same."""
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    logs, log = cluster.nodes[1].logs, cluster.nodes[1].log
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fails)
+        patch.setattr(os, "fsync", fails)
+        if end == "failed to stop":
+            with pytest.raises(StorageError):
+                logs.close()
+        else:
+            cluster.nodes[1].handlers.flusher.flush(log)
+            assert log.failed is not None
+    if end == "stopped":
+        logs.close()
+    cluster.kill(1)
+    for path in log.directory.glob("*.log"):
+        path.write_bytes(b"")
+    cluster.start(1)
+    cluster.show()
+    assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (2, 3))
+    cluster.stop()
+
+
+def fails(fd: int) -> None:
+    raise OSError(EIO, "Input/output error")
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
@@ -1010,7 +1144,7 @@ def ask(node: Node, entry: ReplicaFetchEntry, **changed: Any) -> object:
 
 def test_who_is_not_a_registered_replica_is_refused(cluster: Cluster) -> None:
     one = cluster.nodes[1]
-    entry = ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 0)
+    entry = ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 0, 0)
     assert ask(one, entry, nonce="of a former life") is UnknownReplica
     assert ask(one, entry, replica=7) is UnknownReplica
     assert ask(one, entry, replica=1) is UnknownReplica, "it is this broker itself"
@@ -1044,19 +1178,19 @@ def test_a_fetch_of_another_leader_epoch_is_refused(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     one.produce(b"a")
     for epoch, error in ((0, FencedLeaderEpoch), (2, UnknownLeaderEpoch)):
-        entry = ReplicaFetchEntry("t", TOPIC_ID, 0, epoch, -1, 0)
+        entry = ReplicaFetchEntry("t", TOPIC_ID, 0, epoch, -1, 0, 0)
         assert ask(one, entry) == error.code
-    entry = ReplicaFetchEntry("t", "another id", 0, 1, -1, 0)
+    entry = ReplicaFetchEntry("t", "another id", 0, 1, -1, 0, 0)
     assert ask(one, entry) == NotLeader.code
-    assert ask(cluster.nodes[3], ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 0)) == NotLeader.code
+    assert ask(cluster.nodes[3], ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 0, 0)) == NotLeader.code
 
 
 def test_nobody_acknowledges_more_than_the_log_has(cluster: Cluster) -> None:
     """A position behind the end is not on the log: it is told where that ends, and does not count."""
     one = cluster.nodes[1]
     answer = one.produce(b"a")
-    assert ask(one, ReplicaFetchEntry("t", TOPIC_ID, 0, 1, 1, 99)) == 0
-    assert ask(one, ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 99)) == 0
+    assert ask(one, ReplicaFetchEntry("t", TOPIC_ID, 0, 1, 1, 99, 0)) == 0
+    assert ask(one, ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 99, 0)) == 0
     assert answer == []
 
 

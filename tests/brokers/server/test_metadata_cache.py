@@ -125,10 +125,11 @@ def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_si
         handlers = make_handlers(logs)
         monkeypatch.setattr(handlers.replicas, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
-        first = ClusterView(BROKERS, topics)
+        first = ClusterView(BROKERS, topics, is_registered=True)
         handlers.show(first, ["gone", "wide"], frozenset(), posted.append)
         handlers.show(
-            ClusterView(BROKERS, {"wide": wide}, first), [], frozenset({"id-gone"}), posted.append
+            ClusterView(BROKERS, {"wide": wide}, first, is_registered=True),
+            *([], frozenset({"id-gone"}), posted.append),
         )
         while posted:
             before = sum(map(len, taken.values()))
@@ -156,7 +157,7 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
         handlers = make_handlers(logs)
         monkeypatch.setattr(handlers.replicas, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
-        first = ClusterView(BROKERS, topics, None, (), states, is_settled=True)
+        first = ClusterView(BROKERS, topics, None, (), states, is_settled=True, is_registered=True)
         handlers.show(first, sorted(topics), frozenset(), posted.append)
         handlers.show(ClusterView(BROKERS, topics, first), [], frozenset(), posted.append)
         while posted:

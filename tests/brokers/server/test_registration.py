@@ -434,6 +434,7 @@ def test_what_is_under_way_when_the_session_ends_is_told_by_the_next_settled_vie
     known = replicated.has(1, active=False)
     watched.watcher.start()
     assert [view.is_settled for view in watched.views] == [True, False]
+    assert [view.is_registered for view in watched.views] == [False, True]
     ensemble.is_armed = True
     activation = StateWrite(known.state.activate(), known.partition_epoch)
     answered_after: list[tuple[object, int]] = []
@@ -444,6 +445,7 @@ def test_what_is_under_way_when_the_session_ends_is_told_by_the_next_settled_vie
     eventually(lambda: len(watched.views) == 4)
     assert answered_after == [(None, 2)], "the answer comes before the view that says what it was"
     assert [view.is_settled for view in watched.views[2:4]] == [True, False]
+    assert [view.is_registered for view in watched.views[2:4]] == [False, True]
     expected = VersionedState(activation.state, 1) if executed else known
     assert watched.views[2].states_of(replicated.topic) == {0: expected}
     watched.watcher.close()

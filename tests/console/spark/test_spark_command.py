@@ -49,7 +49,13 @@ def test_the_examples_are_listed_with_what_they_do_and_where_they_are(
     assert main(["spark", "list", "-o", "json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in listed] == list(apps())
-    assert {"topic_to_parquet", "windowed_counts", "enrichment", "replay"} <= apps().keys()
+    assert {
+        "topic_to_parquet",
+        "windowed_counts",
+        "enrichment",
+        "replay",
+        "put_back",
+    } <= apps().keys()
     for row in listed:
         assert Path(row["file"]).read_text().startswith(f'"""{row["what_it_does"]}\n')
 

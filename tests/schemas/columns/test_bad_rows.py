@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -111,7 +112,11 @@ def sample(kind: Any) -> bytes:
     [
         (b"", None, "0 bytes are too few"),
         (b"\x00\x00\x00\x00", None, "4 bytes are too few"),
-        (b"\x01\x00\x00\x00\x01\x02", None, "begins with byte 0, not 1"),
+        (b"\x01\x00\x00\x00\x01\x02", None, "6 bytes are too few"),
+        (b"\x02\x00\x00\x00\x01\x02", None, "begins with byte 0 or 1, not 2"),
+        (b"\x01" + bytes(15), None, "16 bytes are too few"),
+        (b"\x01" + UUID(int=9).bytes + b"\x02", None, f"there is no schema {UUID(int=9)}"),
+        (b"\x01" + UUID(int=1).bytes, None, f"schema {UUID(int=1)}: f0: the bytes end within it"),
         (framed(9, b"\x02"), 9, "there is no schema 9"),
         (framed(2**32 - 1, b"\x02"), 2**32 - 1, "there is no schema 4294967295"),
     ],
@@ -122,6 +127,15 @@ def test_a_wrong_frame_or_id_is_a_bad_row(value: bytes, number: int | None, said
     assert (row, found) == (1, number)
     assert said in error
     assert batch.to_pylist() == [{"f0": 1}, {"f0": None}, {"f0": None}, {"f0": 1}]
+
+
+def test_rows_may_say_their_schemas_guid() -> None:
+    texts = [record("int"), record("long")]
+    reading = columns(*texts, reader=texts[1])
+    guids = [b"\x01" + UUID(int=number).bytes for number in (1, 2)]
+    values = [framed(1, b"\x02"), guids[0] + b"\x04", guids[0] + b"\x06", guids[1] + b"\x08"]
+    values += [framed(2, b"\x0a"), guids[1] + b"\x0c"]
+    assert [row["f0"] for row in reading(values).to_pylist()] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_unknown_schema_is_asked_for_once_a_column_and_again_with_the_next() -> None:
@@ -136,7 +150,7 @@ def test_an_unknown_schema_is_asked_for_once_a_column_and_again_with_the_next() 
 
 def test_a_registry_that_cannot_be_reached_is_no_fault_of_a_row() -> None:
     class Away:
-        def resolved(self, id: int, *, subject: str | None = None) -> str:
+        def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
             raise ZooKeeperUnreachable("nobody is there")
 
     with pytest.raises(ZooKeeperUnreachable):

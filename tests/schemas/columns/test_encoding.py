@@ -11,9 +11,11 @@ import pytest
 from folkmoot.protocol.errors import InvalidSchema, SerializationError
 from folkmoot.schemas.columns import interpreter, serializer
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
-from folkmoot.schemas.columns.serializer import ColumnEncoder
+from folkmoot.schemas.columns.serializer import ColumnEncoder, ColumnSerializer
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.schemas.columns.lookup import Known
 from tests.schemas.columns.test_bad_rows import record
+from tests.schemas.sessions import memory_session
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 UUID = {"type": "string", "logicalType": "uuid"}
@@ -34,6 +36,20 @@ def back(kind: Any, array: pa.Array) -> list[Any]:
     text = record(kind)
     written = ColumnEncoder(text, 1)(pa.table({"f0": array}))
     return [row["f0"] for row in ColumnDeserializer(Known([text]), text)(written).to_pylist()]
+
+
+def test_a_column_is_written_by_the_schema_of_its_context() -> None:
+    registry = SchemaRegistry(memory_session())
+    registry.register("other", '"string"')  # has the same id in the default context
+    serializer = ColumnSerializer(registry, record("int"), subject=":.staging:")
+    rows = pa.table({"f0": [1, 2]})
+    values = serializer.serialize("t", rows)
+    assert registry.subjects(":.staging:") == [":.staging:t-value"]
+    text = record("int")
+    reading = ColumnDeserializer(registry, text, subject=":.staging:")
+    assert reading(values).to_pylist() == rows.to_pylist()
+    by_id = ColumnDeserializer(registry, 1, subject=":.staging:")
+    assert by_id(values).to_pylist() == rows.to_pylist()
 
 
 MOMENT = datetime(2020, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -138,3 +154,11 @@ def test_rows_are_counted_over_the_chunks_of_a_table() -> None:
 def test_a_schema_that_contains_itself_is_refused() -> None:
     with pytest.raises(InvalidSchema, match="record R contains itself"):
         ColumnEncoder('{"type":"record","name":"R","fields":[{"name":"r","type":["null","R"]}]}', 1)
+
+
+def test_a_table_without_rows_is_compared_with_the_schema_and_makes_no_values() -> None:
+    encode = ColumnEncoder(record("int"), 1)
+    empty = pa.RecordBatch.from_pylist([], pa.schema([("f0", pa.int32())]))
+    assert encode(empty) == pa.array([], pa.binary())
+    with pytest.raises(SerializationError, match="f0: int32 is wanted, not string"):
+        encode(pa.RecordBatch.from_pylist([], pa.schema([("f0", pa.string())])))

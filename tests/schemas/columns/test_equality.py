@@ -1,6 +1,7 @@
 """Columns have what readers of single values see, whatever the schemas, and whoever runs the program."""
 
 import random
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.layout import Parsed
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.values.decoding import BROKEN, decoder
+from folkmoot.schemas.values.encoding import encoder
 from tests.schemas.columns import generated
 from tests.schemas.columns.generated import Schemas, framed
 from tests.schemas.columns.lookup import Known
@@ -75,6 +77,85 @@ def test_random_tables_become_the_bytes_that_fastavro_writes() -> None:
         again = ColumnEncoder(text, 1)
         assert again(batch).to_pylist() == values, text
         assert again(batch.slice(3, 4)).to_pylist() == values[3:7], text
+
+
+def named(kind: str, name: str, *aliases: str, **more: Any) -> Any:
+    return {"type": kind, "name": name, "aliases": aliases} | more
+
+
+def of(kind: Any, name: str = "f", *aliases: str, **more: Any) -> Any:
+    return named("record", "R", fields=[{"name": name, "type": kind, "aliases": aliases} | more])
+
+
+def time_in(unit: str) -> Any:
+    return {"type": "long", "logicalType": f"timestamp-{unit}"}
+
+
+def digits(precision: int, scale: int) -> Any:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+UUIDS = {"type": "string", "logicalType": "uuid"}
+TWO = named("record", "R", fields=[{"name": "a", "type": "int"}, {"name": "b", "type": "int"}])
+MAP = {"type": "map", "values": "int"}
+ENUM = named("enum", "y.C", symbols=["A"])
+
+
+@pytest.mark.usefixtures("interpreters")
+@pytest.mark.parametrize(
+    ("writer", "reader", "body", "found"),
+    [
+        (TWO, of("int", "x", "b", "a"), "02 04", 2),  # the first of its aliases
+        (of(named("fixed", "x.F", size=1)), of([named("fixed", "x.F", size=2),
+         named("fixed", "y.F", size=1)]), "61", b"a"),
+        (of(ENUM), of([named("enum", "C", symbols=["X"]),
+         named("enum", "z.C", "y.C", symbols=["A"])]), "00", "A"),
+        (of("long"), of("float"), encoder('"long"')(2**60 + 2**36 + 1).hex(), float(2**60 + 2**37)),
+        (of(UUIDS), of(UUIDS), "40" + b"0123456789abcdef".hex() * 2, None),
+        (of(digits(3, 0)), of(digits(3, 0)), "0a 0000000001", Decimal(1)),
+        (of(digits(3, 0)), of(digits(3, 0)), "0a ffffffff80", Decimal(-128)),
+        (of(["null", "int"]), of(["null", "int"]), "8200 06", 3),  # more bytes than it takes
+        (of(["null", "int"]), of(["null", "int"]), "8000", ...),
+        (of(MAP), of("int", "z", default=7), "02 02ff 02 00", 7),  # nobody looks at the key
+        (of(time_in("micros")), of(time_in("nanos")), "06", 3000),
+        (of(time_in("nanos")), of(time_in("micros")), "d00f", None),
+        (of(time_in("millis")), of(time_in("nanos")), "feffffffffffffffff01", None),
+    ],
+)  # fmt: skip
+def test_what_readers_may_differ_in_is_the_same_in_columns_and_one_by_one(
+    writer: Any, reader: Any, body: str, found: Any
+) -> None:
+    """`found` None: it is no value; ...: it is null."""
+    texts = canonical(writer), canonical(reader)
+    data = bytes.fromhex(body)
+    batch, bad = ColumnDeserializer(Known(texts[:1]), texts[1]).decode([framed(1, data)])
+    assert len(bad) == (found is None), bad
+    if found is None:
+        with pytest.raises(BROKEN):
+            decoder(*texts)(data, 0)
+        return
+    (one,) = decoder(*texts)(data, 0)[0].values()
+    ((column,),) = (each.values() for each in batch.to_pylist())
+    if isinstance(column, dict):
+        (column,) = (each for each in column.values() if each is not None)
+    assert one == (None if found is ... else found)
+    assert getattr(column, "value", column) == one  # of nanoseconds: theirs
+
+
+@pytest.mark.usefixtures("interpreters")
+def test_a_decimal_that_columns_have_no_room_for_is_not_read_in_another_scale() -> None:
+    texts = canonical(of(digits(50, 5))), canonical(of(digits(9, 2)))
+    ((_, _, error),) = ColumnDeserializer(Known(texts[:1]), texts[1]).decode(
+        [framed(1, b"\x04\x01\x00")]
+    )[1]
+    assert "a decimal of scale 5 cannot be read as one of 2" in error
+    assert decoder(*texts)(b"\x04\x01\x00", 0)[0] == {"f": Decimal("0.00256")}
+
+
+def test_a_precision_that_nobody_could_compute_with_leaves_bytes() -> None:
+    text = canonical(of(digits(2**31 - 1, 0)))
+    assert decoder(text)(b"\x02\x01", 0)[0] == {"f": b"\x01"}
+    assert encoder(text)({"f": b"\x01"}) == b"\x02\x01"
 
 
 def test_flights_are_what_fastavro_reads_and_writes(flights: tuple[str, list[bytes]]) -> None:

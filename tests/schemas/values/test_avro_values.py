@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pytest
 
-from folkmoot.protocol.errors import SchemaNotFound, SerializationError
+from folkmoot.consumers.broker_schemas import BrokerSchemas
+from folkmoot.protocol.errors import InvalidSubject, SchemaNotFound, SerializationError
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.values import deserializer
 from folkmoot.schemas.values.deserializer import AvroDeserializer
 from folkmoot.schemas.values.serializer import AvroSerializer
 from folkmoot.schemas.values.wire import schema_id
@@ -128,9 +131,62 @@ def test_values_of_one_schema_cost_one_look_up(
     assert session.asked == asked > 0
 
 
+def test_what_nobody_knows_is_asked_for_once_a_second(
+    registry: SchemaRegistry, session: CountingSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(deserializer, "monotonic", lambda: now[0])
+    read, stranger = AvroDeserializer(registry), bytes.fromhex("00 00000001 06 416461 00")
+    for _ in range(500):
+        with pytest.raises(SchemaNotFound, match="id 1 ") as raised:
+            read(stranger)
+        assert raised.value.schema_id == 1
+    asked, session.asked = session.asked, 0
+    assert 0 < asked < 10
+    person(registry)(ADA)
+    now[0] += deserializer.PATIENCE
+    assert read(stranger) == {"name": "Ada", "age": None}
+
+
+def test_a_value_may_say_its_schemas_guid(
+    registry: SchemaRegistry, session: CountingSession
+) -> None:
+    value = person(registry)(ADA)
+    guid = UUID(registry.version("people-value", 1).guid)
+    read = AvroDeserializer(SchemaRegistry(session))
+    assert read(b"\1" + guid.bytes + value[5:]) == ADA
+    session.asked = 0
+    assert read(b"\1" + guid.bytes + value[5:]) == ADA
+    assert session.asked == 0
+    for wrong in (b"\1", b"\1" + guid.bytes[:-1], b"\1" + guid.bytes + value[5:] + b"\0"):
+        with pytest.raises(SerializationError, match=r"too few|left over"):
+            read(wrong)
+    other = UUID(int=guid.int ^ 1)  # it begins alike
+    with pytest.raises(SchemaNotFound, match=str(other)) as raised:
+        read(b"\1" + other.bytes + value[5:])
+    assert raised.value.schema_id is None
+    with pytest.raises(SchemaNotFound, match="not by the guid"):
+        AvroDeserializer(BrokerSchemas("localhost:1"))(b"\1" + guid.bytes)
+
+
+def test_ids_are_those_of_a_context(registry: SchemaRegistry) -> None:
+    registry.register("other", '"long"')
+    staging: AvroSerializer[Any] = AvroSerializer(registry, PERSON, subject=":.staging:")
+    value = staging.serialize("people", ADA)
+    assert registry.subjects(":.staging:") == [":.staging:people-value"]
+    assert value[:5] == bytes.fromhex("00 00000001")  # as the other context's
+    assert AvroDeserializer(registry, subject=":.staging:")(value) == ADA
+    with pytest.raises(SerializationError, match="schema 1: "):
+        AvroDeserializer(registry)(value)
+    by_id: AvroSerializer[Any] = AvroSerializer(registry, id=1, subject=":.staging:")
+    assert by_id.serialize("t", ADA) == value
+    with pytest.raises(InvalidSubject):
+        AvroDeserializer(registry, subject=":.staging")
+
+
 def test_a_text_that_is_no_schema_is_a_serialization_error() -> None:
     class Lookup:
-        def resolved(self, id: int, *, subject: str | None = None) -> str:
+        def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
             return '{"type":"array"}'
 
     with pytest.raises(SerializationError, match="schema 7: its schema cannot"):

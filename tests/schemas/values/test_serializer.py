@@ -245,7 +245,7 @@ def test_latest_a_version_or_an_id_say_what_is_written(registry: SchemaRegistry)
     first, second = (registry.register("t-value", each).id for each in (NAMED, evolved()))
     read = AvroDeserializer(registry)
 
-    def written(**how: Any) -> tuple[int, Any]:
+    def written(**how: Any) -> tuple[int | UUID, Any]:
         data = AvroSerializer(registry, **how).serialize("t", {"x": 1})
         return schema_id(data), read(data)
 

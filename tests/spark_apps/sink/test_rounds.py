@@ -25,7 +25,7 @@ from folkmoot.protocol.messages import Api, MetadataRequest
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.config import SinkConfig
 from folkmoot.spark_apps.reading import CACHED
-from folkmoot.spark_apps.sink import rounds
+from folkmoot.spark_apps.sink import kept, rounds
 from folkmoot.spark_apps.sink import writer as writer_module
 from folkmoot.spark_apps.sink.rounds import RoundWriter, Rows
 from tests.spark_apps.sink.topics import contents
@@ -269,13 +269,13 @@ def test_a_process_that_writes_with_ever_other_options_keeps_few_writers(
         writers.append(Mock())
         return writers[-1]
 
-    monkeypatch.setattr(writer_module, "RoundWriter", made)
-    monkeypatch.setattr(writer_module, "_idle", {})
+    monkeypatch.setattr(kept, "RoundWriter", made)
+    monkeypatch.setattr(kept, "_idle", {})
     row = pa.RecordBatch.from_pydict({"value": [b"x"]})
     for _ in range(2):
         for number in range(3 * CACHED):
-            config = SinkConfig.of({"zookeeper": "nowhere:1", "topic": f"t{number}"})
-            writer_module._write(config, iter([row]), None)
+            config = SinkConfig.of({"zookeeper": f"nowhere:{number}", "topic": "t"})
+            writer_module._write(config, None, iter([row]), None)
     open_ = [each for each in writers if not each.close.called]
     assert len(open_) == CACHED
 

@@ -12,7 +12,7 @@ from pyspark.sql.functions import col, concat, expr, lit, lpad, udf
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol.records import TopicPartition
 from tests.spark_apps.queries import LONG, Scene
-from tests.spark_apps.sink.topics import contents
+from tests.spark_apps.sink.topics import contents, forget_last_commit
 from tests.waiting import eventually
 
 DIGITS = 2000
@@ -48,8 +48,7 @@ def test_a_stream_writes_every_row_once_also_when_its_batches_run_again(
     frame = queries.stream(maxOffsetsPerTrigger=300).select("key", "value")
     sink(queries, frame, target).awaitTermination(int(LONG))
     assert written(queries, target) == list(range(1000))
-    # The engine forgets that the last batch was committed, as if it had died just before it said so.
-    forget_last_commit(queries)
+    forget_last_commit(queries.checkpoint)
     queries.send(10)
     sink(queries, frame, target).awaitTermination(int(LONG))
     assert written(queries, target) == list(range(1010))
@@ -114,8 +113,10 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["value"], {"topic": ""}, "give option 'topic', or a column 'topic'"),
     (["value"], {"compresion": "zstd"}, "did you mean 'compression'"),
     (["value"], {"kafka.acks": "all"}, "is one of Kafka's"),
+    (["value"], {"zookeeper": "127.0.0.1:1"}, "127.0.0.1:1"),
     (["value"], {"zookeeper": ""}, "needs option 'zookeeper'"),
     (["value", "cast(null as string) as topic"], {"topic": ""}, "has no topic"),
+    (["value"], {"listener": "inside"}, "no broker has a listener 'inside'"),
     (["value"], {"topic": "no-such-topic"}, "topic no-such-topic does not exist"),
     (["repeat(value, 200000) as value"], {}, "is larger than max_record_bytes"),
 ]
@@ -138,12 +139,3 @@ def test_overwrite_is_refused(queries: Scene, target: str) -> None:
     writer = frame.write.format("folkmoot").mode("overwrite")
     with pytest.raises(PySparkException, match="only appends"):
         writer.options(zookeeper=queries.zookeeper, topic=target).save()
-
-
-def forget_last_commit(scene: Scene) -> None:
-    commits = sorted(
-        (each for each in (Path(scene.checkpoint) / "commits").iterdir() if each.name.isdigit()),
-        key=lambda each: int(each.name),
-    )
-    commits[-1].unlink()
-    commits[-1].with_name(f".{commits[-1].name}.crc").unlink(missing_ok=True)

@@ -1,0 +1,6 @@
+from pathlib import Path
+
+from pyarrow import Table
+
+def write_table(table: Table, where: str | Path) -> None: ...
+def read_table(source: str | Path) -> Table: ...

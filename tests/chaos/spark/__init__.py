@@ -1,0 +1,1 @@
+"""Spark applications beside plain members under faults: `make chaos-spark`."""
