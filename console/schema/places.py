@@ -159,7 +159,7 @@ class Remote:
         found = []
         for number in self._numbers(f"{path}?deleted=true"):
             is_deleted = number not in live
-            missing = {} if is_deleted else None
+            missing: object = {} if is_deleted else None
             told = self._ask("GET", f"{path}/{number}?deleted=true", missing=missing)
             if told:
                 found.append(version_of({**made(told, dict[str, Any]), "deleted": is_deleted}))
