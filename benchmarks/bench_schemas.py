@@ -7,7 +7,8 @@ is that of one core. fastavro is called as its users do, without any check of ou
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from typing import Any, Final
@@ -21,6 +22,7 @@ from benchmarks.harness import Context, Estimate, Sample
 from benchmarks.registry_load import Load
 from benchmarks.results import Cell, Results, Target, compared
 from folkmoot.console.demo import flights
+from folkmoot.coordination.connector import connect
 from folkmoot.schemas.avro.identity import canonical, parse
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder
@@ -30,7 +32,7 @@ from folkmoot.schemas.values.wire import FRAME, MAGIC
 
 NAME: Final = "schemas"
 TITLE: Final = "Schemas: values in columns and one by one, and the registry"
-ESTIMATE: Final = Estimate(seconds=60, per_round=50, quick_seconds=60, disk=5e8)
+ESTIMATE: Final = Estimate(seconds=80, per_round=60, quick_seconds=80, disk=5e8)
 
 COLUMNS: Final = "Folkmoot, columns"
 SINGLE: Final = "Folkmoot, value by value"
@@ -41,6 +43,9 @@ READ: Final = "flights, Avro to dicts"
 WRITE: Final = "flights, dicts to Avro"
 LOOK_UPS: Final = "schemas by id over HTTP, one server"
 REGISTER: Final = "new schemas over HTTP, 20 registrars, three servers"
+SUBJECTS: Final = 50_000
+LIST: Final = f"a page of {SUBJECTS:,} subjects by prefix"
+HERE: Final = "SchemaRegistry"
 SERVER: Final = "folkmoot registry"
 P99: Final = "p99 ms"
 
@@ -100,6 +105,7 @@ def run(context: Context) -> Results:
         results.cells += context.alternate(case, "values/s", contenders)
     _judge(results)
     _registry(context, results)
+    _listed(context, results)
     results.notes.append(
         f"{len(some.rows):,} flights in columns of {ROWS:,}, {len(few.rows):,} one by one and by "
         "fastavro; values a second of CPU time."
@@ -206,6 +212,22 @@ def _registry(context: Context, results: Results) -> None:
         results.targets += _bounds(looked_up)
     if registered is not None:
         results.targets.append(compared(REGISTER, registered, wanted=200))
+
+
+def _listed(context: Context, results: Results) -> None:
+    zookeeper = context.server("folkmoot").address
+    with closing(connect(zookeeper, 10.0)) as session:
+        registry_load.stock(session, SUBJECTS)
+    over_http = partial(registry_load.listed_over_http, zookeeper, context.work)
+    contenders: dict[str, Callable[[], Sample]] = {
+        HERE: lambda: Sample(value=registry_load.listed(zookeeper), facts={}),
+        SERVER: lambda: Sample(value=over_http(), facts={}),
+    }
+    for cell in context.alternate(LIST, "s", contenders):
+        cell = replace(cell, better="lower")
+        results.cells.append(cell)
+        text = f"{LIST}, {cell.contender}"
+        results.targets.append(compared(text, cell, wanted=1.0, better="lower"))
 
 
 def _loaded(load: Callable[[], Load]) -> Sample:

@@ -12,12 +12,23 @@ from typing import Any, NamedTuple
 
 from benchmarks.measuring import memory
 from folkmoot.console.processes import RegistryProcess
+from folkmoot.coordination import paths
+from folkmoot.coordination.schemas.names import parse
+from folkmoot.coordination.schemas.nodes import Subject, Version, encode
+from folkmoot.coordination.zookeeper.execute import execute_all
+from folkmoot.coordination.zookeeper.operations import Create, Multi, Recipe
+from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 
 SCHEMAS = 100
 """Different schemas that are looked up."""
 CONNECTIONS = 8
 REGISTRARS = 20
 SERVERS = 3
+STOCK = ":.stock:"
+PREFIX = "topic-4"
+PAGE = slice(5_000, 5_100)
+"""Of the subjects that begin so."""
 
 
 class Load(NamedTuple):
@@ -51,6 +62,58 @@ def registrations(zookeeper: str, work: Path, count: int) -> Load:
     finally:
         for server in servers:
             server.stop()
+
+
+def stock(session: Session, count: int) -> None:
+    """`count` subjects in a context of their own, `topic-0-value` on, that share one schema.
+
+    Written in bulk, as registering each would have left them; those that are there stay.
+    """
+    with SchemaRegistry(session) as registry:
+        number = registry.register(f"{STOCK}topic-0-value", '"long"').id
+        begun = len(registry.subjects(STOCK))
+    context = parse(STOCK).context
+
+    def written(names: Sequence[str]) -> Recipe[None]:
+        subject = encode(Subject(versions=(Version(1, number),)))
+        writes: list[Create] = []
+        for name in names:
+            writes.append(Create(paths.subject(context, name), subject))
+            writes.append(Create(paths.live_subject(context, name)))
+            writes.append(Create(paths.schema_use(context, number, name)))
+        yield Multi(tuple(writes))
+
+    names = [f"topic-{n}-value" for n in range(begun, count)]
+    execute_all(session, (written(names[at : at + 200]) for at in range(0, len(names), 200)))
+
+
+def listed(zookeeper: str) -> float:
+    """Seconds until a page of the subjects of one prefix is there, in Python."""
+    with SchemaRegistry(zookeeper) as registry:
+        registry.contexts()  # connected by now
+        begun = time.perf_counter()
+        found = registry.subjects(f"{STOCK}{PREFIX}")[PAGE]
+        took = time.perf_counter() - begun
+    _check_page(found)
+    return took
+
+
+def listed_over_http(zookeeper: str, work: Path) -> float:
+    """The same over HTTP, of one server process."""
+    page = f"offset={PAGE.start}&limit={PAGE.stop - PAGE.start}"
+    path = f"/subjects?subjectPrefix={STOCK}{PREFIX}&{page}"
+    with RegistryProcess(work / "registry.log", zookeeper) as server:
+        asyncio.run(_once(server.address, _get("/contexts")))
+        begun = time.perf_counter()
+        found = asyncio.run(_once(server.address, _get(path)))
+        took = time.perf_counter() - begun
+    _check_page(found)
+    return took
+
+
+def _check_page(found: Sequence[str]) -> None:
+    if len(found) != PAGE.stop - PAGE.start or not found[0].startswith(f"{STOCK}{PREFIX}"):
+        raise RefusedError(f"{len(found)} subjects are not the page that was asked for")
 
 
 async def _lookups(server: RegistryProcess, seconds: float) -> Load:

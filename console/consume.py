@@ -15,6 +15,7 @@ from folkmoot.console.monitoring.options import add_metrics, served
 from folkmoot.console.options import (
     NotReadToTheEnd,
     add_cluster,
+    add_schema_context,
     add_set,
     at_least_one,
     cluster_of,
@@ -84,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.avsc",
         help="keys have schemas, too: the same for them",
     )
+    add_schema_context(parser)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument(
         *("-o", "--output"),
@@ -116,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
-    decoder = Decoder(args.zookeeper, args.bootstrap, args.timeout, _readers(args))
+    decoder = Decoder.of(args, _readers(args))
     write = writer(args.output if args.format is None else "", decoder, args.format or "")
     with (
         decoder,

@@ -222,6 +222,23 @@ def whole_number(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
+def add_schema_context(parser: argparse.ArgumentParser) -> None:
+    """`--schema-context`: what subjects are to begin with, nothing for the default one."""
+
+    def beginning(text: str) -> str:
+        if text and (text[0] != "." or ":" in text):
+            raise argparse.ArgumentTypeError(f"{text} is no context: write .NAME")
+        return text and f":{text}:"
+
+    parser.add_argument(
+        "--schema-context",
+        type=beginning,
+        metavar=".NAME",
+        default="",
+        help="where schemas are and have their ids, if not in the default context",
+    )
+
+
 def schema_text(path: Path) -> str:
     """The text of a file with a schema. Raises ConfigError."""
     try:

@@ -13,6 +13,7 @@ from folkmoot.console.formats.record_json import Draft, draft_of
 from folkmoot.console.formats.values import Decoder, json_of
 from folkmoot.console.options import (
     add_cluster,
+    add_schema_context,
     add_set,
     cluster_of,
     schema_text,
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{field}s are JSON, sent as Avro by this schema, which is registered under "
             f"TOPIC-{field}; or by the latest one there, or by that of an id",
         )
+    add_schema_context(parser)
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all", help="default: all")
     parser.add_argument(
         "--compression", default="zstd", help="zstd (default), none, lz4, gzip or snappy"
@@ -187,7 +189,7 @@ def _reader(
     """From a line to what is to be sent."""
     encode, encode_key = encoders.get("value"), encoders.get("key")
     if args.input == "json":
-        decode = stack.enter_context(Decoder(args.zookeeper, args.bootstrap, args.timeout))
+        decode = stack.enter_context(Decoder.of(args))
         return lambda line: draft_of(line, decode, encode, encode_key)
     separator = b"" if args.key_separator is None else os.fsencode(args.key_separator)
 
@@ -226,7 +228,9 @@ def _encoders(
     registry = stack.enter_context(SchemaRegistry(args.zookeeper))
     found: dict[str, _Encode] = {}
     for field, arguments in schemas.items():
-        serializer = AvroSerializer(registry, subject=f"{args.topic}-{field}", **arguments)
+        serializer = AvroSerializer(
+            registry, subject=f"{args.schema_context}{args.topic}-{field}", **arguments
+        )
         serializer.prepare(args.topic)  # registers it, or says what is wrong with it
         found[field] = partial(serializer.serialize, args.topic)
     return found

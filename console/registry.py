@@ -2,6 +2,7 @@
 
 import argparse
 import getpass
+import os
 import socket
 import ssl
 import sys
@@ -174,7 +175,9 @@ def _listening(host: str, number: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
+        # socket.create_server says the address in the error's own words, too.
+        code = getattr(error, "errno", None) or 0
+        why = os.strerror(code) if code > 0 else getattr(error, "strerror", None) or error
         raise AddressTaken(
             f"the registry cannot listen at {host}:{number}: {why}: choose another --port or --host"
         ) from None

@@ -1,5 +1,6 @@
 """Values decoded by their schemas, as text for people and as JSON."""
 
+import argparse
 import json
 import math
 import sys
@@ -31,15 +32,24 @@ class Decoder:
         bootstrap: str | None = None,
         timeout: float = 15.0,
         readers: Mapping[str, str] | None = None,
+        subject: str | None = None,
     ) -> None:
+        """`subject` says which context ids are of."""
         self._zookeeper = zookeeper
         self._bootstrap = bootstrap
         self._timeout = timeout
         self._readers = readers or {}
+        self._subject = subject
         self._opened = False
         self._registry: Any = None
         self._deserialize: dict[str, Any] = {}
         self._unknown: set[int] = set()
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, readers: Mapping[str, str] | None = None) -> Self:
+        """As the options of a command say."""
+        subject = args.schema_context or None
+        return cls(args.zookeeper, args.bootstrap, args.timeout, readers, subject)
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +103,7 @@ class Decoder:
             schemas = BrokerSchemas(self._bootstrap or "", timeout=self._timeout)
         for field in ("key", "value"):
             reader = self._readers.get(field)
-            self._deserialize[field] = AvroDeserializer(schemas, reader)
+            self._deserialize[field] = AvroDeserializer(schemas, reader, subject=self._subject)
         return True
 
 

@@ -11,7 +11,7 @@ from folkmoot.console.schema.places import Here, is_url, remote
 from folkmoot.console.schema.transfer import gather, load, save, spread
 from folkmoot.console.tables import counted, show
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion
-from folkmoot.protocol.errors import ConfigError, VersionNotFound
+from folkmoot.protocol.errors import ConfigError, InvalidSchema, VersionNotFound
 from folkmoot.schemas.avro.compatibility import Finding
 from folkmoot.schemas.avro.differences import differences
 from folkmoot.schemas.avro.references import resolve
@@ -29,12 +29,12 @@ def _register(args: argparse.Namespace, registry: SchemaRegistry) -> int:
 
 
 def _get(args: argparse.Namespace, registry: SchemaRegistry) -> int:
-    if (args.id is None) == (args.subject is None):
-        raise ConfigError("give either a SUBJECT or --id ID")
+    if args.id is None and args.subject is None:
+        raise ConfigError("give a SUBJECT or --id ID")
     if args.id is not None and args.version is not None:
         raise ConfigError("an id names one schema: leave out --version")
     found = (
-        registry.get(args.id)
+        registry.get(args.id, subject=args.subject)
         if args.id is not None
         else registry.version(args.subject, args.version or "latest", deleted=args.deleted)
     )
@@ -230,4 +230,8 @@ ACTIONS: Final[dict[str, _Act]] = {
 def run(args: argparse.Namespace) -> int:
     """Whichever of them it is, on the registry at `--zookeeper`."""
     with SchemaRegistry(connecting(args)) as registry:
-        return ACTIONS[args.action](args, registry)
+        try:
+            return ACTIONS[args.action](args, registry)
+        except InvalidSchema as error:
+            file = getattr(args, "file", None)
+            raise InvalidSchema(f"{file}: {error}" if file else str(error)) from None

@@ -51,9 +51,14 @@ def _add_changes(actions: "_Actions[_Parser]") -> None:
 
 def _add_looks(actions: "_Actions[_Parser]") -> None:
     get = actions.add_parser("get", help="show a schema")
-    get.add_argument("subject", metavar="SUBJECT", nargs="?", help="or give --id")
+    get.add_argument("subject", metavar="SUBJECT", nargs="?", help="not needed with --id")
     _add_version(get, "latest")
-    get.add_argument("--id", type=at_least_one, metavar="ID", help="the schema of this id")
+    get.add_argument(
+        "--id",
+        type=at_least_one,
+        metavar="ID",
+        help="the schema of this id, in the context of SUBJECT: :.name:",
+    )
     get.add_argument(
         "--resolved", action="store_true", help="with all that it refers to written out"
     )

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 from msgspec import ValidationError, convert, to_builtins
 
 from folkmoot.console.options import RegistryUnreachable
+from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.versions import SchemaVersion
 from folkmoot.protocol.errors import (
     ConfigError,
@@ -20,7 +22,7 @@ from folkmoot.protocol.errors import (
     SchemaNotFound,
     SubjectNotFound,
 )
-from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.registry.schema_registry import ALL_CONTEXTS, SchemaRegistry
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _NOT_FOUND: Final = 404
@@ -149,15 +151,24 @@ class Remote:
 
     def subjects(self, prefix: str) -> list[str]:
         found = self._ask("GET", f"/subjects?deleted=true&subjectPrefix={quote(prefix, '')}")
-        return [each for each in made(found, list[str]) if each.startswith(prefix)]
+        return [each for each in made(found, list[str]) if begins(each, prefix)]
 
     def versions(self, subject: str) -> list[SchemaVersion]:
         path = f"{_subject(subject)}/versions"
         live = set(self._numbers(path))
         found = []
         for number in self._numbers(f"{path}?deleted=true"):
-            told = made(self._ask("GET", f"{path}/{number}?deleted=true"), dict[str, Any])
-            found.append(version_of({**told, "deleted": number not in live}))
+            is_deleted = number not in live
+            missing: object = {} if is_deleted else None
+            told = self._ask("GET", f"{path}/{number}?deleted=true", missing=missing)
+            if told:
+                found.append(version_of({**made(told, dict[str, Any]), "deleted": is_deleted}))
+            else:
+                print(
+                    f"folkmoot: left out {subject} version {number}, which was deleted: the registry at "
+                    f"{self._name} lists it and does not show it",
+                    file=sys.stderr,
+                )
         return found
 
     def _numbers(self, path: str) -> list[int]:
@@ -170,7 +181,12 @@ class Remote:
     def put(self, each: SchemaVersion) -> None:
         told = json_of(each)
         del told["subject"], told["deleted"]
-        self._ask("POST", f"{_subject(each.subject)}/versions", told)
+        answer = self._ask("POST", f"{_subject(each.subject)}/versions", told)
+        if (number := made(answer, dict[str, Any]).get("id")) != each.id:
+            raise RegistryError(
+                f"the registry at {self._name} has given {each.subject} version {each.version} the id "
+                f"{number} and not {each.id}: it takes no ids, so delete it there"
+            )
 
     def delete(self, each: SchemaVersion) -> None:
         self._ask("DELETE", f"{_subject(each.subject)}/versions/{each.version}")
@@ -191,7 +207,13 @@ class Remote:
         if mode is None:
             self._ask("DELETE", path)
         else:
-            self._ask("PUT", f"{path}?force={str(force).lower()}", {"mode": mode})
+            answer = self._ask(
+                "PUT", f"{path}?force={str(force).lower()}", {"mode": mode}, missing={}
+            )
+            if not answer:
+                raise RegistryError(
+                    f"the registry at {self._name} has no modes: schemas cannot keep their ids there"
+                )
 
     def _ask(self, method: str, path: str, body: object = None, *, missing: object = None) -> Any:
         """What it answers; `missing`, if that is not None, where it says that there is none."""
@@ -218,6 +240,13 @@ class Remote:
             f"the registry at {self._name} answers {method} {path} with {response.status}: "
             f"{reason or response.reason}"
         )
+
+
+def begins(subject: str, prefix: str) -> bool:
+    """Whether a subject is one that `prefix` chooses; `:*:` in front of that chooses all contexts."""
+    if prefix.startswith(ALL_CONTEXTS):
+        return parse(subject).name.startswith(prefix.removeprefix(ALL_CONTEXTS))
+    return subject.startswith(prefix)
 
 
 def is_url(text: str) -> bool:

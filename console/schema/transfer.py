@@ -8,7 +8,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from folkmoot.console.schema.places import Place, Source, json_of, made, version_of
+from folkmoot.console.schema.places import Place, Source, begins, json_of, made, version_of
+from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.versions import SchemaVersion
 from folkmoot.protocol.errors import ConfigError, RegistryError
 
@@ -32,7 +33,7 @@ def gather(source: Source, prefix: str) -> Schemas:
     while wanted:
         subject = wanted.pop()
         versions[subject] = source.versions(subject)
-        named = {other.subject for each in versions[subject] for other in each.references}
+        named = {name for each in versions[subject] for name, _ in _referred(each)}
         wanted += sorted(named - versions.keys() - set(wanted))
     levels = {subject: source.level(subject) for subject in sorted(versions)}
     own = {subject: level for subject, level in levels.items() if level is not None}
@@ -91,7 +92,7 @@ def ordered(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
     earlier: dict[str, list[_Key]] = {}
     for key in sorted(named):
         subject, _ = key
-        graph[key] = [(each.subject, each.version) for each in named[key].references]
+        graph[key] = _referred(named[key])
         for other in graph[key]:
             if other not in named:
                 raise RegistryError(f"{_said(key)} refers to {_said(other)}, which is missing")
@@ -101,6 +102,12 @@ def ordered(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
         return [named[key] for key in TopologicalSorter(graph).static_order()]
     except CycleError as error:
         raise RegistryError(f"{_said(error.args[1][0])} refers to itself through others") from None
+
+
+def _referred(each: SchemaVersion) -> list[_Key]:
+    """What it refers to lies in its own context, unless that says another one."""
+    context = parse(each.subject).context
+    return [(str(parse(other.subject, context)), other.version) for other in each.references]
 
 
 def _said(key: _Key) -> str:
@@ -150,7 +157,7 @@ class Lines(NamedTuple):
     levels: dict[str, str]
 
     def subjects(self, prefix: str) -> list[str]:
-        return [each for each in self.by_subject if each.startswith(prefix)]
+        return [each for each in self.by_subject if begins(each, prefix)]
 
     def versions(self, subject: str) -> list[SchemaVersion]:
         return self.by_subject.get(subject, [])

@@ -71,7 +71,8 @@ def execute_all(
         try:
             number, recipe, outcome = answers.get(timeout=_left(deadline))
         except Empty:
-            raise ZooKeeperUnreachable(f"ZooKeeper did not answer within {timeout:g} s") from None
+            given = round(timeout or 0, 2)  # of whatever was left of another one
+            raise ZooKeeperUnreachable(f"ZooKeeper did not answer within {given:g} s") from None
         if timeout is not None and isinstance(outcome.error, SessionLost):
             raise ZooKeeperUnreachable("the ZooKeeper session was lost")
         proceed(number, recipe, outcome)

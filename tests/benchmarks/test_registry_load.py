@@ -4,11 +4,31 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import registry_load
 from benchmarks.registry_load import RefusedError, lookups, registrations
 from folkmoot.console.processes import RegistryProcess
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from tests.memory_zookeeper import MemoryZooKeeper
+
+
+def test_subjects_in_bulk_are_what_registering_leaves() -> None:
+    ensemble = MemoryZooKeeper()
+    for count in (3, 5, 5):
+        registry_load.stock(ensemble.connect(), count)
+    registry = SchemaRegistry(ensemble.connect())
+    subjects = [f":.stock:topic-{n}-value" for n in range(5)]
+    assert registry.subjects(":.stock:topic") == subjects
+    registered = registry.register(":.stock:registered", '"long"')
+    assert registry.versions_of(1, subject=":.stock:") == [
+        (subject, 1) for subject in (":.stock:registered", *subjects)
+    ]
+    assert registry.version(subjects[4], 1) == replace(registered, subject=subjects[4])
+    for subject in (":.stock:registered", subjects[4]):
+        registry.delete_subject(subject)
+        registry.delete_subject(subject, permanent=True)
+    assert registry.subjects(":*:", deleted=True) == subjects[:4]
 
 
 @pytest.mark.slow

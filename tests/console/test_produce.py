@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.console.main import main
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import pip_command
@@ -144,6 +145,22 @@ def test_keys_and_values_are_sent_by_a_registered_schema(shell: Shell, schema: s
     assert both == [line, line]
     said = shell.refused(1, "produce", shell.topic, "-i", "json", stdin=json.dumps(found))
     assert "or give --key-schema" in said
+
+
+def test_schemas_of_another_context_are_written_and_read_by_its_ids(
+    shell: Shell, schema: str
+) -> None:
+    context = ("--schema-context", ".other")
+    line = '{"carrier": "UA", "delay": 1}'
+    shell.done("produce", shell.topic, "--value-schema", schema, *context, stdin=f"{line}\n")
+    assert f":.other:{shell.topic}-value" in shell.done("schema", "list", ":.other:")
+    assert shell.lines("--format", "%s\n", *context) == [line]
+    (found,) = map(json.loads, shell.lines("-o", "json", *context))
+    again = ("-i", "json", "--value-schema", "latest", *context)
+    shell.done("produce", shell.topic, *again, stdin=json.dumps(found))
+    assert shell.lines("--format", "%s\n", *context) == [line, line]
+    with pytest.raises(SystemExit):
+        main(["produce", shell.topic, "--schema-context", "other"])
 
 
 def test_a_key_schema_wants_keys(shell: Shell, schema: str) -> None:

@@ -150,6 +150,18 @@ def test_users_and_tls(tmp_path: Path, chroot: str) -> None:
         assert ask(r, "/subjects", tls=tls, authorization=alice) == (200, [])
 
 
+def test_an_address_in_use_is_said_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLKMOOT_ZOOKEEPER", "127.0.0.1:1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["registry", "--port", str(port)]) == 1
+    assert capsys.readouterr().err.endswith(
+        f"cannot listen at 127.0.0.1:{port}: Address already in use: choose another --port or --host\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

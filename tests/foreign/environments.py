@@ -26,7 +26,9 @@ PATIENCE: Final = 400.0
 Command = Sequence[str]
 
 # Named in full: newer ones of Maven's plugins would be looked for.
-_COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+_COPY: Final = f"{_PLUGIN}:copy-dependencies"
+_UNPACK: Final = f"{_PLUGIN}:unpack-dependencies"
 
 
 class Environment(NamedTuple):
@@ -82,6 +84,12 @@ ENVIRONMENTS: Final[dict[str, Environment]] = {
     # No program of its own: a Spark session of this environment takes the jars.
     "spark": Environment(
         ("java", "mvn"), (("mvn", "--quiet", "--batch-mode", _COPY, "-DoutputDirectory=jars"),), {}
+    ),
+    # A server.
+    "apicurio": Environment(
+        ("java", "mvn"),
+        (("mvn", "--quiet", "--batch-mode", _UNPACK, "-DoutputDirectory=server"),),
+        {},
     ),
     "go": Environment(
         ("go",),

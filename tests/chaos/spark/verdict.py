@@ -74,7 +74,8 @@ def _explained(one: Output, other: Output, first: int, life: Life, faults: Seque
     it when the other one was begun."""
     if any(reset.offset <= first and one.since <= reset.at <= other.at for reset in life.resets):
         return True
-    if other.is_spark and _hit(other.who, other.since, other.at, faults):
+    # A member that stood still between its poll and its output was in a batch, too.
+    if _hit(other.who, other.since if other.is_spark else one.at, other.at, faults):
         return True
     is_open = _committed(life, other.since) <= first
     return is_open and _hit(one.who, one.since if one.is_spark else one.at, other.at, faults)

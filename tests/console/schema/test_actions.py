@@ -37,6 +37,8 @@ def test_schemas_are_registered_listed_and_shown(terminal: Terminal) -> None:
     assert terminal.done("get", "flights-value") == f"{SECOND}\n"
     assert terminal.done("get", "flights-value", "--version", "1") == f"{FIRST}\n"
     assert terminal.done("get", "--id", "2") == f"{SECOND}\n"
+    terminal.registry().register(":.c:s", '"int"')
+    assert terminal.done("get", ":.c:", "--id", "1") == '"int"\n'
     assert terminal.told("get", "flights-value") == {
         "subject": "flights-value",
         "version": 2,
@@ -130,8 +132,8 @@ def test_what_is_deleted_can_be_looked_at_until_it_is_gone_for_good(
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["get"], 2, "either a SUBJECT or --id"),
-        (["get", "s", "--id", "1"], 2, "either a SUBJECT or --id"),
+        (["get"], 2, "give a SUBJECT or --id"),
+        (["get", ":.c:", "--id", "1"], 1, "id 1 in context .c"),
         (["get", "--id", "1", "--version", "1"], 2, "leave out --version"),
         (["get", "missing"], 1, "missing"),
         (["get", "--id", "7"], 1, "7"),
@@ -170,4 +172,6 @@ def test_help_names_what_can_be_set(
 def test_what_is_no_schema_is_refused_with_the_place_in_it(terminal: Terminal) -> None:
     wrong = record(NUMBER, NUMBER)
     assert "/fields/1" in terminal.refused(1, "register", "s", terminal.file(wrong))
-    assert "not JSON" in terminal.refused(1, "register", "s", terminal.file("{"))
+    file = terminal.file("{")
+    for action in ("register", "check"):
+        assert f"{file}: the schema is not JSON" in terminal.refused(1, action, "s", file)

@@ -3,26 +3,33 @@
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.responses import JSONResponse
 from uvicorn import Config, Server
 
 from folkmoot.console.schema.places import Here
 from folkmoot.console.schema.transfer import gather
+from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.rest.app import create_app
 from folkmoot.schemas.rest.users import Users, line_for
 from tests.console.schema.conftest import GATE, NOTE, Terminal, record
-from tests.console.schema.test_transfer import fill
+from tests.console.schema.test_transfer import KIND, fill
 from tests.memory_zookeeper import MemoryZooKeeper
 
 
+def served(registry: SchemaRegistry, users: Users | None = None) -> AbstractContextManager[str]:
+    return serving(create_app(registry, users=users))
+
+
 @contextmanager
-def served(registry: SchemaRegistry, users: Users | None = None) -> Iterator[str]:
+def serving(app: Any) -> Iterator[str]:
     """A server in this process; what stands between http:// and the end of its address."""
-    config = Config(create_app(registry, users=users), log_config=None, lifespan="off", ws="none")
+    config = Config(app, log_config=None, lifespan="off", ws="none")
     server = Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -47,6 +54,58 @@ def test_schemas_go_to_another_registry_and_come_from_it(terminal: Terminal) -> 
         words = ("import", f"http://{address}/")
         assert terminal.done(*words) == "copied 5 versions; 0 were there\n"
         assert gather(Here(terminal.registry()), "") == gather(Here(other), "")
+
+
+def test_schemas_of_a_context_keep_its_ids_and_what_they_refer_to(terminal: Terminal) -> None:
+    registry = terminal.registry()
+    registry.register("kinds", record(GATE))
+    registry.register(":.c:kinds", KIND)
+    items = '{"type": "array", "items": "Kind"}'
+    registry.register(":.c:lists", items, references=[Reference("Kind", "kinds", 1)])
+    before = gather(Here(registry), ":*:")
+    assert [(each.subject, each.id) for each in before.versions] == [
+        (":.c:kinds", 1), (":.c:lists", 2), ("kinds", 1)
+    ]  # fmt: skip
+    other = SchemaRegistry(MemoryZooKeeper().connect())
+    with served(other) as address:
+        words = ("export", f"http://{address}", "--prefix")
+        assert terminal.done(*words, ":.c:li") == "copied 2 versions; 0 were there\n"
+        assert terminal.done(*words, ":*:") == "copied 1 version; 2 were there\n"
+        assert gather(Here(other), ":*:") == before
+        file = str(terminal.path("schemas.jsonl"))
+        terminal.done("export", file, "--prefix", ":*:")
+        terminal.ensemble = MemoryZooKeeper()
+        terminal.done("import", f"http://{address}", "--prefix", ":*:")
+        assert gather(Here(terminal.registry()), ":*:") == before
+        terminal.ensemble = MemoryZooKeeper()
+        terminal.done("import", file, "--prefix", ":*:k")
+        assert gather(Here(terminal.registry()), ":*:").versions == [
+            each for each in before.versions if each.subject.endswith("kinds")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("put", "said"),
+    [
+        ((404, {"error_code": 404}), "has no modes"),
+        ((200, {"mode": "IMPORT"}), "the id 8 and not 1"),
+    ],
+)
+def test_a_registry_that_takes_no_ids_is_told_of(
+    put: tuple[int, Any], said: str, terminal: Terminal
+) -> None:
+    terminal.registry().register("s", record(GATE))
+    posted: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        answers = {"PUT": put, "POST": (200, {"id": 8}), "DELETE": (200, {"mode": "IMPORT"})}
+        status, answer = answers.get(scope["method"], (404, {}))
+        posted.extend([scope["path"]] if scope["method"] == "POST" else [])
+        await JSONResponse(answer, status)(scope, receive, send)
+
+    with serving(app) as address:
+        assert said in terminal.refused(1, "export", f"http://{address}")
+    assert len(posted) == (put[0] == 200)
 
 
 def test_a_subject_that_is_in_use_there_needs_force(terminal: Terminal) -> None:
