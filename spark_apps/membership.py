@@ -23,7 +23,7 @@ from folkmoot.spark_apps.share import BROKER_WAIT, GroupPlan, Share
 SESSION_TIMEOUT = 6.0
 
 
-def prepared(config: StreamConfig) -> Share:
+def prepared(config: StreamConfig, reader_schema: int = 0) -> Share:
     """A share that has yet to `start`. Order: the wakeup; who wakes; who waits."""
     wakeup = Wakeup()
     if config.assign:
@@ -31,7 +31,7 @@ def prepared(config: StreamConfig) -> Share:
         finder = ZooKeeperDiscovery(connect, SESSION_TIMEOUT, config.listener)
         logs = LogWatch(config, finder)
         alone = Alone(config, logs, finder)
-        return Share(config, alone, logs, alone.planned, wakeup)
+        return Share(config, alone, logs, alone.planned, wakeup, reader_schema)
     told = ConsumerConfig[bytes, bytes](
         zookeeper=config.zookeeper,
         group=config.group,
@@ -47,7 +47,7 @@ def prepared(config: StreamConfig) -> Share:
     member = Member(settings_of(told), connector(config.zookeeper, guarded=True), wakeup.wake)
     session = _Session(member, config)
     logs = LogWatch(config, session)
-    return Share(config, member, logs, session.planned, wakeup)
+    return Share(config, member, logs, session.planned, wakeup, reader_schema)
 
 
 class _Session(ZooKeeperDiscovery):

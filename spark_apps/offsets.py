@@ -18,7 +18,8 @@ the leader that told where the partition ended, by which a later one that has lo
 
 `s` has the topics as they were when the query began for the first time: partitions of these begin
 where the options say, what was added later begins at the beginning. The group stands inside because a
-checkpoint is of no use to another one ("": none). Pure.
+checkpoint is of no use to another one ("": none). Of typed columns there is the id of the schema that the
+query reads with (`r`), which it may be given again to stay with it. Pure.
 """
 
 from collections.abc import Mapping
@@ -59,7 +60,8 @@ class AtStart(NamedTuple):
 class Ends(msgspec.Struct, frozen=True):
     """The end offset of a micro-batch: its ranges, and the ids of the topics that they are of.
 
-    `task_records` is how many records one task reads, about.
+    `task_records` is how many records one task reads, about; `reader_schema` the id of the schema that
+    values are read with, 0 where there is none.
     """
 
     group: str
@@ -67,6 +69,7 @@ class Ends(msgspec.Struct, frozen=True):
     topic_ids: Mapping[str, str] = {}
     at_start: Mapping[str, AtStart] = {}
     task_records: int = 0
+    reader_schema: int = 0
 
     def processed(self, partition: TopicPartition, topic_id: str, reset: str = "") -> Range | None:
         """Everything below its end went through the sink, if these are the ends of a finished batch."""
@@ -85,6 +88,7 @@ class _Json(msgspec.Struct, frozen=True):
     t: dict[str, str] = {}
     s: dict[str, AtStart] = {}
     n: int = 0
+    r: int = 0
 
 
 def to_json(ends: Ends) -> dict[str, Any]:
@@ -97,6 +101,7 @@ def to_json(ends: Ends) -> dict[str, Any]:
         "g": ends.group,
         "n": ends.task_records,
         "p": ranges,
+        **({"r": ends.reader_schema} if ends.reader_schema else {}),
         "s": {topic: [*each] for topic, each in sorted(ends.at_start.items())},
         "t": dict(sorted(ends.topic_ids.items())),
         "v": VERSION,
@@ -126,7 +131,7 @@ def from_json(found: Mapping[str, Any], group: str) -> Ends:
             f"the checkpoint belongs to {_group(read.g)}, the options say {_group(group)}: "
             "each group needs a checkpoint of its own"
         )
-    return Ends(read.g, ranges, read.t, read.s, read.n)
+    return Ends(read.g, ranges, read.t, read.s, read.n, read.r)
 
 
 def _group(name: str) -> str:

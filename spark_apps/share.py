@@ -154,7 +154,9 @@ class Share:
         logs: Logs,
         planned: Planned,
         wakeup: Wakeup,
+        reader_schema: int = 0,
     ) -> None:
+        """`reader_schema`: the id of the schema that values are read with, 0 where there is none."""
         self.draining = False
         """Start no new batch, so that the query comes to rest with everything committed."""
         self.dropped_commits: dict[TopicPartition, int] = {}
@@ -164,6 +166,7 @@ class Share:
         self._logs = logs
         self._planned = planned
         self._wakeup = wakeup
+        self._reader_schema = reader_schema
         self._held: dict[TopicPartition, _Held] = {}
         self._ends: dict[TopicPartition, End] = {}
         self._at_start: Mapping[str, AtStart] | None = None
@@ -342,6 +345,11 @@ class Share:
         """What the last batch processed need not be read again, even if it was not committed."""
         if before.ranges:
             self._at_start = before.at_start
+            if before.reader_schema not in (0, self._reader_schema):
+                self._say(
+                    "values are read with another schema than they were before the query was started anew: "
+                    f"readerSchema={before.reader_schema} would stay with that"
+                )
         for partition, held in self._held.items():
             done = before.processed(partition, held.topic_id, held.reset)
             if done is None or done == held.heeded:
@@ -482,7 +490,9 @@ class Share:
                 epoch = self._ends[partition].epoch if size else held.epoch
                 ranges[partition] = Range(held.resume, held.resume + size, epoch, held.reset)
         records = planning.task_records(shares, self._config, self._logs)
-        return Ends(self._config.group, ranges, topic_ids, self._at_start or {}, records)
+        at_start = self._at_start or {}
+        group, schema = self._config.group, self._reader_schema
+        return Ends(group, ranges, topic_ids, at_start, records, schema)
 
     def _look(
         self, places: Mapping[TopicPartition, Place], limit: int | None

@@ -233,7 +233,8 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._share is None:
             from folkmoot.spark_apps.membership import prepared
 
-            self._share = share = prepared(self._config)
+            schema = self._reader_schema
+            self._share = share = prepared(self._config, schema.id if schema else 0)
             _obey_signals(share)
             share.start()
         return self._share

@@ -36,6 +36,7 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     RequestTimeout,
     RowsChanged,
+    StaleTopicId,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
@@ -162,19 +163,24 @@ class RoundWriter:
         self._cluster = Cluster(Connections(client_id), self._discovery, listener=listener)
         self._sequences = TakenOver() if named else None
         self._places: Any = None  # of the rows that are sent at the moment
-        self._producer = _Taking(
-            self._sequences,
-            zookeeper=zookeeper,
-            client_id=client_id,
-            listener=listener,
-            partitioner=lambda *_: self._places,
-            **options,
-        )
-        self._producer.start()
+        self._options = options | {
+            "zookeeper": zookeeper,
+            "client_id": client_id,
+            "listener": listener,
+            "partitioner": lambda *_: self._places,
+        }
+        self._producer = self._opened()
+        self._shapes: dict[str, tuple[str | None, int]] = {}
+        """Id and number of partitions of each topic that the producer knows."""
         self._name = ""
         self._attempt = ""
         self._taken: Takeover | None = None
         self._topics: dict[str, _Topic] = {}
+
+    def _opened(self) -> _Taking:
+        producer = _Taking(self._sequences, **self._options)
+        producer.start()
+        return producer
 
     def close(self) -> None:
         """Let go of everything; what was not acknowledged fails."""
@@ -186,6 +192,8 @@ class RoundWriter:
     def begin(self, name: str = "", round_: int = 0) -> None:
         """Raises ProducerFenced if a later round has begun, ZooKeeperUnreachable."""
         self._name, self._attempt = name, uuid4().hex
+        for topic in self._topics:
+            self._cluster.forget(topic)  # it may have changed since the round before
         self._topics = {}
         if self._sequences is not None:
             self._taken = self._ask(partial(take_over, name, round_, self._attempt))
@@ -194,7 +202,7 @@ class RoundWriter:
         """Send what is not written yet. Raises what `Producer.send_batch` does, RowsChanged."""
         known = self._topics.get(topic)
         if known is None:
-            known = self._topics[topic] = self._prepared(topic)
+            known = self._topics[topic] = self._known(topic)
         places = self._placed(topic, known, rows)
         if known.written:
             left = self._not_written(topic, known, rows, places)
@@ -276,6 +284,25 @@ class RoundWriter:
             "attempt writes all of them, so that those come twice (rows must come in the same order "
             "when a batch runs again)"
         )
+
+    def _known(self, topic: str) -> _Topic:
+        """As `_prepared`; a broker may have told of a topic that was created anew since. Raises StaleTopicId
+        where that goes on."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                known = self._prepared(topic)
+            except StaleTopicId:
+                if time.monotonic() > deadline:
+                    raise
+                self._cluster.forget(topic)
+                continue
+            shape = self._cluster.topic_id(topic), known.partitions
+            if self._shapes.setdefault(topic, shape) != shape:
+                # The producer would look for partitions that there are not any more, or not know others.
+                self._producer.close()
+                self._producer, self._shapes = self._opened(), {topic: shape}
+            return known
 
     def _prepared(self, topic: str) -> _Topic:
         """Find out how far an earlier attempt got, and tell the producer. Raises RowsChanged,

@@ -169,13 +169,14 @@ class FakeLogs:
 class Scene:
     """A share between an engine and a group, both played by the test."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, reader_schema: int = 0, **options: Any) -> None:
         self.wakeup = Wakeup()
         self.member = FakeMember(self.wakeup)
         self.offsets = FakeLogs()
         settings = {"zookeeper": "z", "group": "g", "subscribe": "flights"} | options
         config = StreamConfig(**settings)
-        self.share = Share(config, self.member, self.offsets, self.member.planned, self.wakeup)
+        planned = self.member.planned
+        self.share = Share(config, self.member, self.offsets, planned, self.wakeup, reader_schema)
         self.share.start()
         self.member.take_calls()
 

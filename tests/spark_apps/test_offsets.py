@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from folkmoot.protocol.errors import ConfigError
@@ -16,6 +17,12 @@ ENDS = Ends("g", RANGES, {"flights": "id-1"}, {"flights": AtStart("id-1", 11)}, 
 
 def test_an_end_survives_the_checkpoint() -> None:
     assert from_json(json.loads(json.dumps(to_json(ENDS))), "g") == ENDS
+
+
+def test_the_schema_that_values_are_read_with_survives_it_too() -> None:
+    typed = to_json(msgspec.structs.replace(ENDS, reader_schema=7))
+    assert typed == {**to_json(ENDS), "r": 7}
+    assert from_json(json.loads(json.dumps(typed)), "g").reader_schema == 7
 
 
 def test_the_same_end_is_the_same_text_in_whatever_order_it_was_made() -> None:

@@ -315,3 +315,26 @@ def test_a_trigger_that_wants_everything_gets_it_without_any_limit(scene: Scene)
     scene.member.gain(0, 0)
     scene.logs(p0=10**6)
     assert scene.share.latest(EMPTY, None)["p"] == {"flights/0": [0, 10**6, -1]}
+
+
+def test_a_query_that_reads_with_another_schema_than_before_goes_on_and_says_so(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Scene(reader_schema=7)
+    before.member.gain(0, 0)
+    before.logs(p0=5)
+    first = before.latest(EMPTY)
+    assert first["r"] == 7
+    assert before.latest(first) is first
+    assert not caplog.records
+    after = Scene(reader_schema=9)
+    after.member.gain(0, 5)
+    after.logs(p0=5)
+    assert after.latest(first) is first
+    after.logs(p0=6)
+    second = after.latest(first)
+    assert (second["p"], second["r"]) == (end(p0=(5, 6))["p"], 9)
+    assert [each.message for each in caplog.records] == [
+        "values are read with another schema than they were before the query was started anew: "
+        "readerSchema=7 would stay with that"
+    ]

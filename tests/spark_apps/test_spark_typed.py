@@ -1,6 +1,7 @@
 """Typed columns in real queries."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,11 @@ def test_fields_are_columns_of_batches_and_streams(queries: Scene) -> None:
         ("b", queries.topic),
     ]
     assert "delay" not in rows[0]
+    # The checkpoint says which schema that was, for who would stay with it.
+    offsets = Path(f"{queries.checkpoint}-rows_0", "offsets", "0").read_text()
+    first = json.loads(offsets.splitlines()[-1])
+    with SchemaRegistry(queries.zookeeper) as registry:
+        assert first["r"] == registry.version(f"{queries.topic}-value", 1).id
     with Producer(zookeeper=queries.zookeeper) as producer:
         producer.send(queries.topic, b"no Avro", partition=2)
     with pytest.raises(PySparkException, match=f"topic {queries.topic}, partition 2, offset 2"):

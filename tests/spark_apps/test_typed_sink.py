@@ -29,12 +29,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from folkmoot.protocol.errors import ConfigError, RegistryError, SerializationError
+from folkmoot.protocol.errors import (
+    ConfigError,
+    RegistryError,
+    SerializationError,
+)
 from folkmoot.schemas.avro.identity import canonical
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.spark_apps.config import SinkConfig
+from folkmoot.spark_apps.sink import writer
 from folkmoot.spark_apps.sink.writer import FolkmootWriter
 from folkmoot.spark_apps.typed.decoding import KnownSchema, arrow_fields
 from folkmoot.spark_apps.typed.encoding import encoded
@@ -207,3 +212,12 @@ def test_a_schema_that_rows_cannot_be_written_by_is_told_in_one_line(
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert registry.versions("flights-value") == [1]
+
+
+def test_a_typed_row_without_a_topic_is_named() -> None:
+    schema = KnownSchema(canonical(of_columns(fields(a=INT))), 7)
+    config = SinkConfig.of(OPTIONS | {"topic": "", "subject": "s"})
+    kinds = pa.schema([("a", pa.int32()), ("_topic", pa.string())])
+    rows = pa.RecordBatch.from_pylist([{"a": 1, "_topic": "t"}, {"a": 2}], kinds)
+    with pytest.raises(SerializationError, match="row 1 of a RecordBatch has no topic: give one"):
+        list(writer._rows(config, schema, rows))

@@ -19,6 +19,7 @@ from folkmoot.protocol.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     RowsChanged,
+    StaleTopicId,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.messages import Api, MetadataRequest
@@ -206,6 +207,72 @@ def test_a_topic_that_is_created_anew_between_attempts_gets_all_rows_once(
         whole_round(again, scene.topic, rows(0, 100))
         assert sorted(scene.read(1)) == list(range(100))
         scene.close(again)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_writer_that_is_kept_goes_on_in_a_topic_that_was_created_anew(
+    scene: Scene, named: bool, count: int
+) -> None:
+    writer, name = scene.writer(named=named), scene.name if named else ""
+    writer.begin(name, 0)
+    whole_round(writer, scene.topic, rows(0, 100))
+    with Admin(zookeeper=scene.zookeeper) as admin:
+        admin.delete_topic(scene.topic)
+        admin.create_topic(scene.topic, count)
+    scene.await_partitions(count)
+    for number in (1, 2):
+        writer.begin(name, number)
+        whole_round(writer, scene.topic, rows(100 * number, 100 * number + 100))
+    assert sorted(scene.read(count)) == list(range(100, 300))
+
+
+def test_rows_of_another_topic_follow_those_before_when_a_topic_was_created_anew(
+    scene: Scene,
+) -> None:
+    other = Scene(scene.zookeeper)
+    writer = scene.writer(0)
+    for topic in (scene.topic, other.topic):
+        whole_round(writer, topic, rows(0, 100))
+    with Admin(zookeeper=scene.zookeeper) as admin:
+        admin.delete_topic(other.topic)
+        admin.create_topic(other.topic, 1)
+    other.await_partitions(1)
+    writer.begin(scene.name, 1)
+    writer.write(scene.topic, rows(100, 200))
+    writer.write(other.topic, rows(100, 200))
+    whole_round(writer, scene.topic, rows(200, 300))
+    assert sorted(scene.read()) == list(range(300))
+    assert sorted(other.read(1)) == list(range(100, 200))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_writer_that_is_kept_finds_partitions_that_were_added(scene: Scene, named: bool) -> None:
+    writer, name = scene.writer(named=named), scene.name if named else ""
+    writer.begin(name, 0)
+    whole_round(writer, scene.topic, rows(0, 100))
+    with Admin(zookeeper=scene.zookeeper) as admin:
+        admin.add_partitions(scene.topic, 5)
+    scene.await_partitions(5)
+    writer.begin(name, 1)
+    row = Rows(values=pa.array([b"100"]), partitions=pa.array([4], pa.int32()))
+    whole_round(writer, scene.topic, row)
+    assert sorted(scene.read(5)) == list(range(101))
+
+
+def test_a_broker_that_tells_of_the_topic_before_costs_no_task(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe, late = RoundWriter._described, [StaleTopicId("created anew")]
+
+    def described(*asked: Any) -> list[Any]:
+        if late:
+            raise late.pop()
+        return describe(*asked)
+
+    monkeypatch.setattr(RoundWriter, "_described", described)
+    whole_round(scene.writer(0), scene.topic, rows(0, 100))
+    assert sorted(scene.read()) == list(range(100))
 
 
 def test_a_log_that_ends_before_the_round_began_is_written_anew_without_waiting(
