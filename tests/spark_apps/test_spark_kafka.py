@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from tests.tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-BASE = 1_700_000_000_000
+BASE = time.time_ns() // 1_000_000 - 3_600_000
+"""Of late: Kafka deletes what is older than a week, and takes 0 for now."""
 RECORDS: list[tuple[bytes | None, bytes | None, int, int, list[tuple[str, bytes | None]]]] = [
     (b"key", b"value", 0, BASE, []),
     (None, b"no key", 0, BASE + 1, []),
     (b"tombstone", None, 0, BASE + 999, [("origin", b"JFK")]),
-    (b"", b"", 1, 0, [("empty", b""), ("nothing", None)]),
+    (b"", b"", 1, BASE - 60_000, [("empty", b""), ("nothing", None)]),
     (b"\xff\x00", b"\x00" * 3000, 1, BASE - 5000, [("again", b"1"), ("again", b"2")]),
     ("schlüssel".encode(), "größe".encode(), 1, BASE + 2, [("zoë", b"\xfe")]),
 ]
