@@ -30,7 +30,6 @@ COLUMN: Final = "Folkmoot, one column by .schema"
 KAFKA: Final = "Spark's source and sink for Kafka"
 NOTHING: Final = "a source in Python that does nothing"
 RECORDS: Final = {"full": 3_000_000, "quick": 1_000_000, "smoke": 20_000}
-FLIGHTS: Final = {"full": 1_000_000, "quick": flights.FLIGHTS, "smoke": 5_000}
 WARM_UP: Final = {"full": 3, "quick": 2, "smoke": 1}
 """Reads of all kinds before any is measured: the JVM compiles what it does often."""
 STREAM: Final = "stream, Trigger.AvailableNow, defaults"
@@ -114,7 +113,7 @@ def run(context: Context) -> Results:
         for side in sides.values():
             side.fill("small", context.new_topic(side.peer, PARTITIONS), small, records)
         sides[OURS].fill("few", context.new_topic("folkmoot", PARTITIONS), small, FEW)
-        known = flights_on(context, sides, FLIGHTS[context.scale.name])
+        known = flights_on(context, sides, records)
         reads = Reads({"small": records, "few": FEW, "flights": known})
         results.cells += _read(context, sides, reads)
         results.cells += _written(context, sides, small, records)
