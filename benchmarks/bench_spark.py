@@ -23,7 +23,7 @@ from folkmoot.console.demo import flights
 
 NAME: Final = "spark"
 TITLE: Final = "Spark: streams, batch reads and the sink"
-ESTIMATE: Final = Estimate(seconds=180, per_round=110, quick_seconds=240, disk=4e9)
+ESTIMATE: Final = Estimate(seconds=270, per_round=150, quick_seconds=240, disk=4e9)
 
 OURS: Final = "Folkmoot"
 COLUMN: Final = "Folkmoot, one column by .schema"
@@ -31,7 +31,7 @@ KAFKA: Final = "Spark's source and sink for Kafka"
 NOTHING: Final = "a source in Python that does nothing"
 ONE: Final = "value binary"
 RECORDS: Final = {"full": 3_000_000, "quick": 1_000_000, "smoke": 20_000}
-WARM_UP: Final = {"full": 3, "quick": 2, "smoke": 1}
+WARM_UP: Final = {"full": 2, "quick": 2, "smoke": 1}
 """Reads of all kinds before any is measured: the JVM compiles what it does often."""
 STREAM: Final = "stream, Trigger.AvailableNow, defaults"
 SMALL: Final = "stream in batches of 100,000 records"
@@ -221,7 +221,7 @@ def _live(
     context: Context, name: str, contenders: Mapping[str, Side], reads: Reads
 ) -> dict[tuple[str, str], Sample]:
     side = contenders[name]
-    seconds = {"full": 15.0, "quick": 6.0, "smoke": 1.0}[context.scale.name]
+    seconds = {"full": 10.0, "quick": 6.0, "smoke": 1.0}[context.scale.name]
     many = 0 if name == NOTHING else round(RATE * seconds)
     warm = int(many * WARM_SHARE)
     topic = context.new_topic(side.peer, PARTITIONS)
