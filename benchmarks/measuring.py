@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,20 +38,28 @@ def memory(pid: int) -> Memory:
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and of its children that have ended; 0 if it is gone."""
     try:
-        fields = _fields(pid)
-        # Its own clock (clock_getcpuclockid(3)) has no ticks.
-        own = time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+        children = _fields(pid)[13:15]
     except OSError:
         return 0.0
-    return own + sum(map(int, fields[13:15])) / _TICKS
+    return own_cpu(pid) + sum(map(int, children)) / _TICKS
 
 
-def cpu_below(kinds: Mapping[str, str]) -> dict[str, float]:
+def own_cpu(pid: int) -> float:
+    """As `cpu_seconds` without children, by the process's clock, which has no ticks."""
+    try:
+        return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)  # clock_getcpuclockid(3)
+    except OSError:
+        return 0.0
+
+
+def cpu_below(
+    kinds: Mapping[str, str], cpu: Callable[[int], float] = cpu_seconds
+) -> dict[str, float]:
     """CPU seconds of this process and all below it by kind: that whose text their command line has, or
     "application"."""
     used = dict.fromkeys([*kinds, "application"], 0.0)
     for pid, kind in _below(kinds):
-        used[kind] += cpu_seconds(pid)
+        used[kind] += cpu(pid)
     return used
 
 

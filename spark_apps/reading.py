@@ -12,6 +12,7 @@ a read borrows them and puts them back.
 import gc
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -73,7 +74,7 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
     Raises OffsetOutOfRange, UnknownTopicOrPartition or StaleTopicId when some are gone,
     CorruptBatch, and what kept a broker from answering for longer than the patience.
     """
-    _spare_collector()
+    spare_collector()
     brokers = task[0].brokers
     key = (os.getpid(), brokers, options)
     cluster = _idle.pop(key, None)
@@ -96,14 +97,16 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
 
 # -- the collector ------------------------------------------------------------------------------------
 
-_spared: set[int] = set()
+_spared: dict[int, int] = {}
 
 
-def _spare_collector() -> None:
+def spare_collector() -> None:
     """PySpark collects garbage after each task, which looks at all that was imported, for longer than a
-    small task takes: once in each worker, what there is by now is taken out of its sight."""
-    if os.getpid() not in _spared:
-        _spared.add(os.getpid())
+    small task takes: what there is by now is taken out of its sight, in each worker once for all that has
+    been imported since."""
+    imported = len(sys.modules)
+    if _spared.get(os.getpid()) != imported:
+        _spared[os.getpid()] = imported
         gc.freeze()
 
 

@@ -11,12 +11,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from benchmarks.clients.pacing import DUE, Arrivals
 from benchmarks.clients.program import Parameters, main, tell
-from benchmarks.measuring import cpu_below, peak_resident
+from benchmarks.measuring import cpu_below, cpu_seconds, own_cpu, peak_resident
 
 TRIGGER: Final = "200 milliseconds"
 WAIT: Final = 60.0
@@ -62,14 +62,17 @@ def _started(parameters: Parameters) -> Any:
 class _Clock:
     """What happens in it, in seconds and in CPU seconds of all processes and of the workers alone."""
 
+    def __init__(self, cpu: Callable[[int], float] = cpu_seconds) -> None:
+        self._of = cpu
+
     def __enter__(self) -> "_Clock":
-        self._cpu = cpu_below(KINDS)
+        self._cpu = cpu_below(KINDS, self._of)
         self._begun = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds = time.perf_counter() - self._begun
-        now = cpu_below(KINDS)
+        now = cpu_below(KINDS, self._of)
         self.cpu = {kind: now[kind] - self._cpu[kind] for kind in now}
 
     def told(self) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def _read(spark: Any, case: Case, directory: str) -> dict[str, Any]:
             frame = _frame(spark.read, case)
             frame.write.format("noop").mode("overwrite").save()
             records = int(case["records"])
-    return {"records": records, **clock.told()}
+    return {"records": records, "resident": peak_resident(KINDS), **clock.told()}
 
 
 def _frame(reader: Any, case: Case) -> Any:
@@ -121,7 +124,8 @@ def _write(spark: Any, case: Case, directory: str) -> dict[str, Any]:
     reader = spark.read.format(case["format"])
     for name, value in case["check"].items():
         reader = reader.option(name, value)
-    return {"records": reader.load().count(), **clock.told()}
+    resident = peak_resident(KINDS)
+    return {"records": reader.load().count(), "resident": resident, **clock.told()}
 
 
 def _through(writer: Any, directory: str) -> int:
@@ -159,28 +163,30 @@ def _live(spark: Any, case: Case, directory: str) -> dict[str, Any]:
     _wait(first.is_set, query)
     told: dict[str, Any] = {"first_row": time.perf_counter() - begun}
     time.sleep(1.0)  # what the first batch leaves behind is not idleness
-    with _Clock() as clock:
+    with _Clock(own_cpu) as clock:
         time.sleep(case["seconds"])
     tell("idle", cpu_of=clock.cpu, seconds=clock.seconds)
     _wait(lambda: arrivals.complete, query)
     told |= {"lags": arrivals.percentiles(case["warm"]), "resident": peak_resident(KINDS)}
-    begun = time.perf_counter()
-    query.stop()
-    told["stopped"] = time.perf_counter() - begun
     if "group" in case["options"]:
-        told["left"] = _left(case["options"]["zookeeper"], case["options"]["group"], begun)
+        told["left"] = _left(query, case["options"]["zookeeper"], case["options"]["group"])
+    else:
+        query.stop()
     return told
 
 
-def _left(zookeeper: str, group: str, begun: float) -> float:
-    """Seconds since `begun` until the group has no member any more."""
+def _left(query: Any, zookeeper: str, group: str) -> float:
+    """Ends the query; → the seconds until its group has no member any more."""
     from folkmoot import Admin
 
     with Admin(zookeeper=zookeeper) as admin:
+        admin.groups([group])
+        begun = time.perf_counter()
+        query.stop()
         while any(each.members for each in admin.groups([group])):
             if time.perf_counter() - begun > LEAVE_WAIT:
                 raise TimeoutError(f"a member of {group} stays")
-    return time.perf_counter() - begun
+        return time.perf_counter() - begun
 
 
 def _wait(condition: Any, query: Any) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from folkmoot.spark_apps.reading import put_back
+from folkmoot.spark_apps.reading import put_back, spare_collector
 from folkmoot.spark_apps.sink.rounds import RoundWriter
 
 _Key = tuple[int, str, bool, tuple[tuple[str, Any], ...]]
@@ -18,6 +18,7 @@ def kept_writer(
     zookeeper: str, options: Mapping[str, Any], *, named: bool
 ) -> Iterator[RoundWriter]:
     """A writer of this task alone, kept for the next one if this one does not fail."""
+    spare_collector()
     key = (os.getpid(), zookeeper, named, tuple(sorted(options.items())))
     writer = _idle.pop(key, None)
     if writer is None:

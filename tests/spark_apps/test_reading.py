@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -219,15 +220,21 @@ def test_a_fetch_asks_for_no_more_than_the_slice() -> None:
         assert second == reading.LEAST_FETCH
 
 
-def test_the_collector_is_spared_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collector_is_spared_once_for_what_a_process_has_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     froze = []
-    monkeypatch.setattr(reading, "_spared", set())
+    monkeypatch.setattr(reading, "_spared", {})
     monkeypatch.setattr(gc, "freeze", lambda: froze.append(1))
     log = Log(made(0, 5))
     with serve(log) as broker:
         for _ in range(3):
             rows(read(a_task(broker, log, 0, 5)))
-    assert len(froze) == 1
+        assert len(froze) == 1
+        monkeypatch.setitem(sys.modules, "what_a_sink_needs", ModuleType("what_a_sink_needs"))
+        for _ in range(3):
+            rows(read(a_task(broker, log, 0, 5)))
+    assert len(froze) == 2
 
 
 def test_rows_have_the_columns_that_are_asked_for_and_no_others() -> None:
