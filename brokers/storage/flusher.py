@@ -206,11 +206,6 @@ class Flusher:
             self._answer(log, failure)
         self._begin_wanted()
 
-    def disk_failed(self, failure: DiskFailed) -> None:
-        """A flush has failed, of a log or of what stands beside it: nobody knows what the disk has."""
-        self._logs.distrust()
-        self.failed(failure)
-
     def _answer(self, log: Log, error: FolkmootError | None) -> None:
         """Tell those that waited for as much as is on disk now, or all of them what went wrong."""
         waiting = self._wanted.pop(log, [])
@@ -226,6 +221,11 @@ class Flusher:
         for _, done in waiting:
             if done is not None:
                 done(error)
+
+    def disk_failed(self, error: FolkmootError) -> None:
+        """The broker is to end: the kernel may have given up what it could not write, of any log."""
+        self._logs.distrust()
+        self.failed(error)
 
     # -- recovery points ----------------------------------------------------------------------------
 
