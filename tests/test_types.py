@@ -15,6 +15,7 @@ import pytest
 
 import folkmoot
 from folkmoot.protocol import errors
+from folkmoot.schemas.avro.identity import Schema
 from tests.tree import ROOT
 
 RIGHT = """
@@ -216,7 +217,11 @@ def test_every_error_is_a_public_name() -> None:
 
 def test_public_names_speak_of_public_names_alone() -> None:
     """In the fields, parameters and results of what is public, so that nobody has to import anything else."""
-    later = {"pa": pyarrow, **{name: getattr(folkmoot, name) for name in folkmoot.__all__}}
+    later = {
+        "pa": pyarrow,
+        "Schema": Schema,
+        **{name: getattr(folkmoot, name) for name in folkmoot.__all__},
+    }
 
     def private(hint: Any) -> Iterator[str]:
         if isinstance(hint, type) and hint.__module__.startswith("folkmoot"):
