@@ -30,7 +30,7 @@ ENV PATH=/opt/folkmoot/bin:$PATH PYTHONUNBUFFERED=1
 USER folkmoot
 WORKDIR /var/lib/folkmoot
 VOLUME /data
-EXPOSE 8081 9190 9191
+EXPOSE 8081 9190 9191 9290
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["folkmoot"]
 CMD ["broker", "--help"]

@@ -288,7 +288,7 @@ class _Reading:
         self, consumer: "Consumer", unread: dict["TopicPartition", int | None] | None
     ) -> None:
         """Raises NotReadToTheEnd when nothing has gone on for too long."""
-        from folkmoot.network.leaderless import said_of
+        from folkmoot.network.leaderless import said_of, unreadable_said
 
         now, health = time.monotonic(), consumer.health()
         if unread != self._seen or not self._seen_at:
@@ -302,8 +302,10 @@ class _Reading:
         if unread is None:
             group = f"group {self._args.group} gave this member nothing to read"
             raise NotReadToTheEnd(f"{group} within {timeout:g} s: it is {health.state.value}")
-        silent = ", ".join(str(each) for each in sorted(unread) if each not in dead)
-        reasons = [said_of(dead)] if dead else []
+        unreadable = {each: why for each, why in health.unreadable.items() if each in unread}
+        known = dead.keys() | unreadable.keys()
+        silent = ", ".join(str(each) for each in sorted(unread) if each not in known)
+        reasons = [*([said_of(dead)] if dead else []), *unreadable_said(unreadable)]
         reasons += [f"nothing came of {silent} for {timeout:g} s"] if silent else []
         raise NotReadToTheEnd(f"not everything was read: {'; '.join(reasons)}")
 

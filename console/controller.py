@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Every broker stands for election as the controller; this stands, too, and does nothing else. "
         "It goes on until SIGTERM or Ctrl-C."
     )
-    add_zookeeper(parser, timeout=None)
+    add_zookeeper(parser)
     add_declared(parser, BrokerConfig, "session_timeout")
     parser.add_argument(
         "--no-guardian",
@@ -32,14 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.controller.thread import ControllerThread
-    from folkmoot.coordination.connector import connector
+    from folkmoot.coordination.connector import connect, connector
     from folkmoot.coordination.controllers import ALONE
     from folkmoot.coordination.zookeeper import connect_string
 
     connect_string.parse(args.zookeeper)
     log_to_stderr(args.log_format)
-    connect = connector(args.zookeeper, guarded=not args.no_guardian, create=True)
-    controller = ControllerThread(connect, ALONE, args.session_timeout)
+    # Who gave a wrong address is told so; a ZooKeeper that goes later is waited for.
+    connect(args.zookeeper, args.session_timeout, connect_timeout=args.timeout, create=True).close()
+    connects = connector(args.zookeeper, guarded=not args.no_guardian, create=True)
+    controller = ControllerThread(connects, ALONE, args.session_timeout)
     with sigterm_like_ctrl_c(), _pages(args, controller):
         try:
             controller.start()

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
@@ -20,7 +21,9 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
-PORTS = [f"{kind}_PORT_{number}" for kind in ("ZOOKEEPER", "BROKER") for number in (1, 2, 3)]
+PORTS = [
+    f"{kind}_PORT_{number}" for kind in ("ZOOKEEPER", "BROKER", "METRICS") for number in (1, 2, 3)
+]
 PORTS.append("REGISTRY_PORT")
 UP = 120.0
 RECORDS = 1000
@@ -99,6 +102,9 @@ def test_the_compose_file_brings_up_a_cluster_that_survives_a_broker(project: Pr
     project.compose("up", "--detach", "--no-build")
     eventually(lambda: list(project.health().values()) == ["healthy"] * 7, UP)
     assert project.status() == 0
+    for port in (project.environment[name] for name in PORTS if name.startswith("METRICS")):
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10.0) as answer:
+            assert b"folkmoot_broker_unclean_leader_elections_total 0.0" in answer.read()
     with Admin(zookeeper=project.zookeeper) as admin:
         admin.create_topic("orders", 3)
     eventually(lambda: project.status("--broker", "3") == 0, UP)

@@ -73,6 +73,11 @@ BROKER: Final = (
     _counter(
         "elected", "broker_leader_elections", "How often this broker began to lead a partition."
     ),
+    _counter(
+        "elected_unclean",
+        "broker_unclean_leader_elections",
+        "How often of these by an unclean election, which loses records.",
+    ),
     _counter("records_in", "broker_records_in", "Records appended for producers."),
     _counter("bytes_in", "broker_bytes_in", "Bytes appended for producers, compressed."),
     _gauge("log_bytes", "broker_log_size_bytes", "Bytes of all logs, without indexes."),

@@ -1,7 +1,7 @@
 """Partitions that nobody leads: which, whom they wait for, and one log line when that begins and ends."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Final
 
@@ -56,6 +56,13 @@ def said_of(waiting: Waiting) -> str:
         whom = " or ".join(map(str, awaited)) or "of its replicas"
         parts.append(f"{_names(partitions)} {has} no leader: {waits} for broker {whom}")
     return "; ".join(parts)
+
+
+def unreadable_said(troubles: Mapping[TopicPartition, str]) -> Iterator[str]:
+    """One sentence for each reason: "nothing comes of orders-1: broker 10.0.0.2:9191 is not reachable"."""
+    for why in sorted({*troubles.values()}):
+        alike = sorted(each for each, its in troubles.items() if its == why)
+        yield f"nothing comes of {_names(alike)}: {why}"
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:

@@ -51,7 +51,7 @@ SECTIONS: Final[tuple[tuple[str, Any, str], ...]] = (
     (
         "Spark streams",
         StreamConfig,
-        'Options of `spark.readStream.format("folkmoot")`: `.option("group", "delays")` (`spark.md`). '
+        'Options of `spark.readStream.format("folkmoot")`: `.option("group", "delays")` ([Spark](spark.md)). '
         "Lengths of time are seconds, or `15m`; sizes bytes, or `64MiB`. `none` is written for None.",
     ),
     (

@@ -112,6 +112,12 @@ def test_every_public_error_says_what_to_do_and_whether_it_may_go_away() -> None
     assert sorted(rows) == sorted(errors.items())
 
 
+def test_a_page_that_is_named_is_linked() -> None:
+    """That links lead somewhere is looked after by the site's build."""
+    for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
+        assert not re.findall(r"(?<!\[)`(?:docs/)?[a-z/-]+\.md`", page.read_text()), page
+
+
 def test_every_page_is_in_the_sites_navigation() -> None:
     shown = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}

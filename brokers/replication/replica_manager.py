@@ -196,8 +196,9 @@ class ReplicaManager:
         """There is more for followers, or another leader."""
         self.refused: Callable[[Log, FolkmootError], None] = lambda log, error: None
         self.role_changed: Callable[[Log], None] = _ignore
-        self.isr_shrinks = self.isr_expands = self.elected = 0
-        """In-sync replicas that left, and that came, where this broker led; how often it began to lead."""
+        self.isr_shrinks = self.isr_expands = self.elected = self.elected_unclean = 0
+        """In-sync replicas that left, and that came, where this broker led; how often it began to lead, and
+        how often of these by an unclean election."""
         self._logs = logs
         self._creation = creation
         self._flusher = flusher
@@ -488,6 +489,7 @@ class ReplicaManager:
                 replica.state.may_lead = True
             logger.info("%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
             self.elected += 1
+            self.elected_unclean += replica.leader.state.unclean_epoch == replica.leader.epoch
         self._take(replica, step)
         self._commit(replica)
         self._look_after_isr(replica)

@@ -106,6 +106,7 @@ class Snapshots:
             "isr_shrinks": manager.isr_shrinks,
             "isr_expands": manager.isr_expands,
             "elected": manager.elected,
+            "elected_unclean": manager.elected_unclean,
             "slow_steps": loop.slow_steps,
             "longest_step": loop.longest_step,
             "busy": loop.busy,

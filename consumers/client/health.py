@@ -9,7 +9,7 @@ from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.liveness import PollState
 from folkmoot.consumers.group.member_state import Phase
 from folkmoot.coordination.zookeeper.session import SessionState
-from folkmoot.network.leaderless import said_of
+from folkmoot.network.leaderless import said_of, unreadable_said
 from folkmoot.protocol.errors import NotAssigned
 from folkmoot.protocol.records import TopicPartition
 
@@ -45,9 +45,12 @@ class Health:
     assignment: frozenset[TopicPartition]
     lag: dict[TopicPartition, int | None]
     """Records between the next to be handed out and the end, as the last fetches saw it; None where it is
-    not known: nothing was fetched yet, or nobody leads the partition."""
+    not known: nothing was fetched yet, nobody leads the partition, or nothing comes of it."""
     leaderless: dict[TopicPartition, tuple[int, ...]]
     """Partitions of the assignment that nobody leads, and the brokers of which one has to come back."""
+    unreadable: dict[TopicPartition, str]
+    """Partitions that have a leader, of which nothing comes all the same, and why: it is not reachable, and
+    nobody has said yet that it leads no more, as without ZooKeeper nobody can."""
     missing: tuple[str, ...]
     """Of what it wants, topics that do not exist; a pattern that matches none stands between slashes."""
     last_poll_age: float | None
@@ -71,15 +74,19 @@ def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool
     assignment = fetcher.partitions()
     waiting = fetcher.leaderless
     leaderless = {each: waiting[each] for each in assignment if each in waiting}
+    troubles = fetcher.troubles().items()
+    unreadable = {each: str(why) for each, why in troubles if each not in leaderless}
     lag: dict[TopicPartition, int | None] = {}
     for partition in assignment:
         try:
             position, end = fetcher.position(partition), fetcher.end(partition)
         except NotAssigned:
             continue  # just given up
-        is_known = position is not None and end >= 0 and partition not in leaderless
+        is_known = position is not None and end >= 0 and partition not in leaderless | unreadable
         lag[partition] = max(0, end - (position or 0)) if is_known else None
-    alarms = () if member is None else member.alarms
+    alarms = () if member is None else tuple(member.alarms)
+    alarms += (said_of(leaderless),) if leaderless else ()
+    alarms += tuple(unreadable_said(unreadable))
     polled_at = None if member is None else member.polled_at
     return Health(
         state=_state(listener, closed),
@@ -89,11 +96,12 @@ def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool
         assignment=frozenset(assignment),
         lag=lag,
         leaderless=leaderless,
+        unreadable=unreadable,
         missing=() if member is None else member.state.missing,
         last_poll_age=None if polled_at is None else max(0.0, time.monotonic() - polled_at),
         fenced_commits=0 if member is None else member.state.owned.fenced_commits,
         lost_partitions=0 if member is None else member.state.owned.lost,
-        alarms=(*alarms, said_of(leaderless)) if leaderless else alarms,
+        alarms=alarms,
     )
 
 

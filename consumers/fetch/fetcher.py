@@ -43,7 +43,7 @@ from folkmoot.consumers.fetch.partition_state import (
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leaderless import Waiting
+from folkmoot.network.leaderless import TOLD_AFTER, Waiting
 from folkmoot.protocol.errors import (
     CorruptBatch,
     FolkmootError,
@@ -201,6 +201,15 @@ class Fetcher:
     def leaderless(self) -> Waiting:
         """What nobody leads of the topics that are read, and whom it waits for. From any thread."""
         return self._cluster.leaderless
+
+    def troubles(self) -> dict[TopicPartition, FolkmootError]:
+        """Why nothing has come for some time of partitions that have a leader. From any thread."""
+        since = self._clock() - TOLD_AFTER
+        return {
+            partition: state.trouble
+            for partition, state in self._states.copy().items()
+            if state.failures and state.trouble is not None and state.failing_since <= since
+        }
 
     def metrics(self) -> dict[str, int]:
         """Counters since the start; what is buffered now, and the lag as the last fetches saw it."""
@@ -467,7 +476,9 @@ class Fetcher:
             state.from_leader_until = now + FROM_LEADER_FOR
             if was_nearest:
                 return
-        state.failures += 1
+        if not state.failures:
+            state.failing_since = now
+        state.failures, state.trouble = state.failures + 1, error
         state.retry_at = now + RETRY_PAUSE
         match error:
             case LogTruncated():

@@ -68,6 +68,10 @@ class PartitionFetchState:
     from_leader_until: float = 0.0
     """A follower could not serve it: until then no other is asked."""
     failures: int = 0
+    """Since the last answer that brought something, or said that there is nothing."""
+    failing_since: float = 0.0
+    trouble: FolkmootError | None = None
+    """The last failure."""
     retry_at: float = 0.0
     gone_since: float | None = None
     """Since when the topic is missing or another one."""

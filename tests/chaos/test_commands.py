@@ -1,8 +1,8 @@
 """Every command with brokers dead or stopped, and with ZooKeeper dead, stopped or unreachable.
 
 Held of each: what it says, its exit code, that it ends in time, and that it does not burn a processor while
-it waits. Commands that run until they are told to stop (broker, controller, dev, demo) are not among them,
-nor are those that look at files alone.
+it waits. Commands that go on until they are told to stop are held to where they begin; `demo` and `spark`
+make clusters of their own, and are not among them, nor are those that look at files alone.
 """
 
 import os
@@ -14,12 +14,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, NamedTuple
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
 from folkmoot.console.children import free_port
 from folkmoot.console.embedded import ZooKeeperConfig
-from folkmoot.console.main import INCOMPLETE, OK, UNREACHABLE
+from folkmoot.console.main import FAILED, INCOMPLETE, OK, UNREACHABLE
 from folkmoot.console.options import DEGRADED, ENVIRONMENT
 from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
@@ -105,6 +107,20 @@ COMMANDS: Final[dict[str, tuple[int, str]]] = {
     "log orphans {directory}/broker-1": (OK, "topic id"),
     "cluster status": (DEGRADED, "leaderless"),
     "broker list": (OK, "out of sync"),
+    "broker stop 3": (UNREACHABLE, "no broker 3 is registered"),
+    "broker drain 3": (FAILED, "broker 3 is the last in-sync replica of"),
+    "top --once": (OK, "leaderless, "),
+    "schema list": (OK, "BACKWARD"),
+    "schema versions s": (OK, "references"),
+    "schema get s": (OK, "double"),
+    "schema register new-{n} {directory}/s.avsc": (OK, "new-{n} version 1"),
+    "schema check s {directory}/s.avsc": (OK, "s takes it"),
+    "schema diff s {directory}/s.avsc": (OK, "for readers"),
+    "schema compat s": (OK, "BACKWARD"),
+    "schema mode s": (OK, "READWRITE"),
+    "schema export {directory}/exported-{n}": (OK, "copied"),
+    "schema import {directory}/exported.json": (OK, "copied 0 versions"),
+    "schema delete old-{n} --yes": (OK, "deleted old-{n}"),
     "produce t1 --partition {number}": (UNREACHABLE, NO_LEADER),
     "produce t3": (OK, "produced 1 record"),
     "consume t1": (INCOMPLETE, NO_LEADER),
@@ -114,6 +130,11 @@ COMMANDS: Final[dict[str, tuple[int, str]]] = {
 """What each says, and its exit code, when one broker is dead, which alone has {dead} of topic t1; t3 has
 three replicas, of which two have to be in sync."""
 WITH_TWO_GONE: Final = {"produce t3": (UNREACHABLE, "not acknowledged within 4 s")}
+ENDLESS: Final = (
+    "controller",
+    "exporter --metrics-port 0",
+)
+"""Without ZooKeeper they do not begin."""
 TWO_WAYS: Final = ("produce t1", "consume t1")
 """These can do without ZooKeeper: `--bootstrap`."""
 
@@ -150,6 +171,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         do(f"group export g --file {directory}/offsets.csv")
         for name in ("gone-0", "gone-1"):
             do(f"group import {name} {directory}/offsets.csv --execute")
+        (directory / "s.avsc").write_text('"double"')
+        for name in ("s", "old-0", "old-1"):
+            do(f"schema register {name} {directory}/s.avsc")
+        do(f"schema export {directory}/exported.json --prefix s")
         rows = [line.split() for line in do("topic describe t1").splitlines()]
         (number,) = (row[0] for row in rows if row[1] == "3")
         yield Scene(
@@ -197,7 +222,7 @@ def without(scene: Scene, address: str, *, bootstrap: bool) -> dict[str, tuple[i
     said = f"no ZooKeeper server answers at {address} within {TIMEOUT:g} s"
     cases = {
         f"{words.format_map(names)} --zookeeper {address}": (UNREACHABLE, said)
-        for words in COMMANDS
+        for words in (*COMMANDS, *ENDLESS)
     }
     for words in TWO_WAYS if bootstrap else ():
         said = f"no broker of bootstrap={address} answers"
@@ -236,3 +261,27 @@ def test_every_command_with_brokers_dead_and_stopped_and_then_zookeeper(scene: S
     finally:
         cluster.server.resume()
         cluster.brokers[1].resume()
+    cluster.server.kill()
+    # Its port refuses now, as one does at which nothing ever was, where all of them are run.
+    some = list(without(scene, cluster.zookeeper, bootstrap=False).items())[::5]
+    hold(dict(some), {})
+
+
+def test_a_registry_without_zookeeper_says_so_and_ends_when_it_is_told_to() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=1000) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        words = ["registry", "--port", "0", "--timeout", "2", "--zookeeper", address]
+        with subprocess.Popen([*FOLKMOOT, *words], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            url = child.stdout.readline().removeprefix("registry at ").strip()
+            try:
+                for page in ("readyz", "subjects"):
+                    began = time.monotonic()
+                    with pytest.raises(HTTPError, match=r"50[03]") as told:
+                        urlopen(f"{url}/{page}", timeout=PATIENCE)
+                    assert time.monotonic() - began < 2 + GRACE
+                    assert "within 2 s" in told.value.read().decode()
+                child.terminate()
+                assert child.wait(GRACE) == OK
+            finally:
+                child.kill()

@@ -4,6 +4,7 @@ import pytest
 
 from folkmoot.consumers.fetch import fetcher as module
 from folkmoot.consumers.fetch.fetcher import BAD_BATCHES, REPORT_EVERY, RETRY_PAUSE
+from folkmoot.network.leaderless import TOLD_AFTER
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     CorruptBatch,
@@ -103,6 +104,25 @@ def test_columns_begin_at_the_time_that_was_sought(bench: Bench) -> None:
     assert list(view.offsets) == [2]
     assert bench.fetcher.position(ZERO) == 3
     assert [record.offset for record in bench.everything()] == [3, 4]
+
+
+# -- a leader that is gone ------------------------------------------------------------------------
+
+
+def test_why_nothing_comes_of_a_partition_is_told_until_something_comes(bench: Bench) -> None:
+    bench.reading(offset=0)
+    gone = BrokerUnreachable("broker b:1 is not reachable: nobody listens there")
+    began = bench.now
+    while bench.now - began <= 2 * TOLD_AFTER:
+        assert not bench.fetcher.troubles() or bench.now - began >= TOLD_AFTER
+        bench.cluster.fail(bench.cluster.next(), gone)
+        bench.poll()
+        bench.now += RETRY_PAUSE
+        bench.poll()
+    assert bench.fetcher.troubles() == {ZERO: gone}
+    bench.cluster.answer(bench.cluster.next(), a_batch(0, b"a"))
+    bench.poll()
+    assert bench.fetcher.troubles() == {}
 
 
 # -- pausing --------------------------------------------------------------------------------------
