@@ -36,6 +36,9 @@ class ClientHistory:
     """
 
     def __init__(self) -> None:
+        self.forgotten = 0
+        """Records before it may be deleted: a replica that was copied since knows no producer that has no
+        others, and takes what such a one sends again for new."""
         self.acknowledged: dict[tuple[int, int], Value] = {}
         self._twice: list[str] = []
         self._sent: defaultdict[tuple[str, int], list[_Sent]] = defaultdict(list)
@@ -121,8 +124,9 @@ class ClientHistory:
             if values.setdefault(at, value) != value:
                 said = f"{values[at]!r} and {value!r} at {partition}/{offset}"
                 found["inconsistent-offsets"].append(said)
-            if places.setdefault(value, at) != at:
-                found["duplicate"].append(f"{value!r} at {places[value]} and {at}")
+            first = places.setdefault(value, at)
+            if first != at and min(first[1], offset) >= self.forgotten:
+                found["duplicate"].append(f"{value!r} at {first} and {at}")
         self._offsets: dict[int, list[int]] = defaultdict(list)
         for partition, offset in sorted(values):
             self._offsets[partition].append(offset)

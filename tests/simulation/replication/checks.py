@@ -99,6 +99,7 @@ class ReplicationChecks:
         [records] = contents
         records = (*enumerate(self.committed[:start]), *records)  # as if none were deleted
         self.clients.finally_read(Seen(0, offset, record.value) for offset, record in records)
+        self.clients.forgotten = self.to_be_deleted
         faults = self.clients.faults()
         if faults:
             kind, said = next(iter(faults.items()))
