@@ -63,8 +63,6 @@ class Broker:
         self.committed = 0
         self.log_end = 0
         self.led: int | None = None
-        self.may_lead = True
-        """Whether it was known to have all that it had acked, when it was looked at last."""
         self._disks = disks
         self._looks = looks
         self._died = died
@@ -215,15 +213,14 @@ class Broker:
         topic: TopicInfo,
         found: VersionedState | None,
         fresh: bool,
-        registered: bool,
     ) -> None:
-        shown = (live, topic, found, registered)
+        shown = (live, topic, found)
         if shown == self._shows and not fresh:
             return
         self._shows = shown
         states = {PARTITION.topic_id: {} if found is None else {PARTITION.partition: found}}
         view = ClusterView(
-            live, {TOPIC: topic}, None, (), states, is_settled=fresh, is_registered=registered
+            live, {TOPIC: topic}, None, (), states, is_settled=fresh, is_registered=True
         )
         self.loop.show(view, [TOPIC], frozenset())
         self.wake()

@@ -156,9 +156,7 @@ class Watcher(Coordination):
         self,
         world: World,
         broker_id: int,
-        shown: Callable[
-            [dict[int, Registration], TopicInfo, VersionedState | None, bool, bool], None
-        ],
+        shown: Callable[[dict[int, Registration], TopicInfo, VersionedState | None, bool], None],
         listeners: dict[str, str],
     ) -> None:
         self.broker_id = broker_id
@@ -185,13 +183,11 @@ class Watcher(Coordination):
             self.ask(self._read, self._have_read)
 
     def _read(self) -> Recipe[Any]:
-        """As the real one: a first view, and then it registers."""
         self._asked = False
         registered: Registration | None = None
         if self._fresh:
             yield from retry_on_connection_loss(Sync())
-        else:
-            registered = yield from brokers.register(self.broker_id, self._mine, self.look)
+        registered = yield from brokers.register(self.broker_id, self._mine, self.look)
         live = yield from brokers.live(self.look)
         topic = yield from topics.read(TOPIC, self.look)
         found = yield from partition_states.read(PARTITION, self.look)
@@ -201,11 +197,9 @@ class Watcher(Coordination):
         if isinstance(result, ZooKeeperError):
             self.world.after(REOPEN_AFTER, self.look)
             return
-        registered, live, topic, found = result
+        _, live, topic, found = result
         fresh, self._fresh = self._fresh, False
-        self._shown(live, topic, found, fresh, registered is not None)
-        if fresh:
-            self.look()
+        self._shown(live, topic, found, fresh)
 
 
 class Controller(Coordination):
