@@ -112,6 +112,7 @@ def _app(args: argparse.Namespace, registry: "SchemaRegistry") -> "ASGIApp":
     from starlette.responses import Response
     from starlette.routing import Route
 
+    from folkmoot.coordination.zookeeper import connect_string
     from folkmoot.metrics.registry import RegistryMetrics
     from folkmoot.schemas.rest.app import create_app
     from folkmoot.schemas.rest.observed import Observed
@@ -126,7 +127,14 @@ def _app(args: argparse.Namespace, registry: "SchemaRegistry") -> "ASGIApp":
         return Response(body, headers={"Content-Type": kind})
 
     pages = [Route("/metrics", page)]
-    return create_app(registry, users=users, observed=observed, pages=pages, timeout=args.timeout)
+    return create_app(
+        registry,
+        zookeeper=connect_string.parse(args.zookeeper).servers,
+        users=users,
+        observed=observed,
+        pages=pages,
+        timeout=args.timeout,
+    )
 
 
 def _serve(args: argparse.Namespace, app: "ASGIApp") -> None:

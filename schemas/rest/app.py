@@ -61,6 +61,7 @@ class Answer(Response):
 def create_app(
     registry: SchemaRegistry,
     *,
+    zookeeper: str = "",
     users: Users | None = None,
     observed: Observed | None = None,
     pages: Iterable[BaseRoute] = (),
@@ -69,9 +70,10 @@ def create_app(
     """The registry's calls, `/healthz` and `/readyz`, and further `pages`.
 
     With `users` only they are let in, but for `/healthz`. A call that ZooKeeper does not answer
-    within `timeout` seconds is answered with status 503. `observed` counts the requests.
+    within `timeout` seconds is answered with status 503, which names its address, `zookeeper`. `observed`
+    counts the requests.
     """
-    calls = _Calls(registry, timeout)
+    calls = _Calls(registry, timeout, zookeeper)
     by_id = _ById(calls).answer
     routes: list[BaseRoute] = []
     for path, methods in CALLS.items():
@@ -97,8 +99,9 @@ def create_app(
 class _Calls:
     """Has calls carried out on threads."""
 
-    def __init__(self, registry: SchemaRegistry, timeout: float) -> None:
+    def __init__(self, registry: SchemaRegistry, timeout: float, zookeeper: str = "") -> None:
         self._registry = registry
+        self._zookeeper = zookeeper
         self._workers = Workers(THREADS, timeout)
         self._registrars = Workers(REGISTRARS, timeout)
 
@@ -107,7 +110,13 @@ class _Calls:
         body = await _body(request) if request.method in ("POST", "PUT") else b""
         call = self.call(request, body)
         workers = self._registrars if function is register else self._workers
-        return Answer(await workers.run(lambda: msgspec.json.encode(function(call))))
+        try:
+            return Answer(await workers.run(lambda: msgspec.json.encode(function(call))))
+        except (RequestTimeout, ZooKeeperUnreachable) as error:
+            said = str(error)
+            if self._zookeeper in said:
+                raise
+            raise type(error)(f"{said} (ZooKeeper: {self._zookeeper})") from None
 
     def call(self, request: Request, body: bytes = b"") -> Call:
         return Call(self._registry, request.path_params, request.query_params, body)

@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class BadRequest(RegistryError):
-    """The body is not JSON."""
+    """The body is not a JSON object."""
 
     error_code = 400
 
@@ -164,6 +164,8 @@ class Call:
 
     def read(self, shape: type[_T], refused: type[RegistryError] = Unprocessable) -> _T:
         """The body, whatever Content-Type it has. Raises BadRequest, and `refused` for another shape."""
+        if not self.body.lstrip().startswith(b"{"):
+            raise BadRequest("the body is not a JSON object")
         try:
             return msgspec.json.decode(self.body, type=shape)
         except msgspec.ValidationError as error:

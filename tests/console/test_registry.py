@@ -109,6 +109,7 @@ def test_a_server_says_that_zookeeper_is_away_and_goes_on_when_it_is_back(
         private_zookeeper.stop()
         status, said = ask(server, "/subjects")
         assert (status, said["error_code"] // 10) == (503, 5000)
+        assert said["message"].count(private_zookeeper.address) == 1
         assert ask(server, "/readyz")[0] == 503
         assert ask(server, "/healthz") == (200, {"ok": True})
         assert ask(server, "/schemas/ids/1") == (200, {"schema": '"long"'})

@@ -33,14 +33,18 @@ class Api:
         *,
         users: Users | None = None,
         timeout: float = 10.0,
+        zookeeper: str = "",
     ) -> None:
         self._users = users
+        self._zookeeper = zookeeper
         self._timeout = timeout
         self.serve(SchemaRegistry(session or MemoryZooKeeper().connect()))
 
     def serve(self, registry: SchemaRegistry) -> None:
         self.registry = registry
-        app = create_app(registry, users=self._users, timeout=self._timeout)
+        app = create_app(
+            registry, zookeeper=self._zookeeper, users=self._users, timeout=self._timeout
+        )
         self.client = TestClient(app, raise_server_exceptions=False)
 
     def __call__(self, line: str, body: Any = None, **headers: str) -> tuple[int, Any]:
