@@ -16,7 +16,6 @@ from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
     RetriableError,
-    SchemaNotFound,
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import Api, GetSchemaRequest, GetSchemaResponse
@@ -29,7 +28,7 @@ PAUSE: Final = 0.1
 
 
 class BrokerSchemas:
-    """Schemas by id, for whatever reads values with schemas, where only brokers can be reached.
+    """Schemas by id or GUID, for whatever reads values with schemas, where only brokers can be reached.
 
     ```
     AvroDeserializer(BrokerSchemas("localhost:9092"))
@@ -51,7 +50,7 @@ class BrokerSchemas:
         self._addresses = bootstrap_addresses(bootstrap)
         self._client_id = client_id
         self._timeout = timeout
-        self._resolved: dict[tuple[str, int], str] = {}
+        self._resolved: dict[tuple[str, int | UUID], str] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -61,13 +60,10 @@ class BrokerSchemas:
     def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
         """One canonical text of what an id names in the context of `subject`, with all it refers to.
 
-        Brokers know no GUIDs. Raises SchemaNotFound, InvalidSubject, and within `timeout` seconds
-        ZooKeeperUnreachable, where a broker has not heard of it and cannot ask, or BrokerUnreachable.
+        A GUID in place of the id names the same in all contexts. Raises SchemaNotFound, InvalidSubject, and
+        within `timeout` seconds ZooKeeperUnreachable, where a broker has not heard of it and cannot ask, or
+        BrokerUnreachable.
         """
-        if isinstance(id, UUID):
-            raise SchemaNotFound(
-                f"brokers tell schemas by their ids, not by the guid {id}: ask a SchemaRegistry"
-            )
         key = context_of(subject), id
         text = self._resolved.get(key)
         if text is not None:
@@ -82,7 +78,7 @@ class BrokerSchemas:
                     del self._resolved[next(iter(self._resolved))]
         return text
 
-    def _asked(self, context: str, number: int) -> GetSchemaResponse:
+    def _asked(self, context: str, number: int | UUID) -> GetSchemaResponse:
         """Of one broker after another, until one knows."""
         deadline = time.monotonic() + self._timeout
         request = GetSchemaRequest(number, context)

@@ -7,6 +7,7 @@ version; a new version is a new declaration in `APIS`. Results carry an error co
 
 from enum import IntEnum
 from typing import Annotated, Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta
@@ -426,9 +427,12 @@ class RepairFetchResponse(_Message, frozen=True):
 
 
 class GetSchemaRequest(_Message, frozen=True):
-    """Asks any broker for a registered schema. It fails with SchemaNotFound, ZooKeeperUnreachable."""
+    """Asks any broker for a registered schema, by its id in a context or by its GUID in any.
 
-    schema_id: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    It fails with SchemaNotFound, ZooKeeperUnreachable.
+    """
+
+    schema_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UUID
     context: Annotated[str, Meta(pattern=r"^\.", max_length=512)] = "."
 
 

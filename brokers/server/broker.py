@@ -262,7 +262,7 @@ class Broker:
         found = self._ask(lookups.subject_of(parse_subject(subject)))
         return {each.id for each in found.live()}
 
-    def _schema(self, key: Key) -> GetSchemaResponse | None:
+    def _schema(self, key: Key) -> GetSchemaResponse:
         return self._ask(described(*key))
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Hashable, Iterable
 from math import inf
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from folkmoot.brokers.storage.jobs import Submit, result_of
 from folkmoot.coordination.schemas import lookups
@@ -13,6 +14,7 @@ from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
 from folkmoot.protocol.errors import (
     FolkmootError,
     ResponseTooLarge,
+    SchemaNotFound,
     SchemaRefused,
     ZooKeeperUnreachable,
 )
@@ -20,8 +22,8 @@ from folkmoot.protocol.messages import GetSchemaResponse
 from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 
 _T = TypeVar("_T")
-Key = tuple[str, int]
-"""A context and an id of it."""
+Key = tuple[str, int | UUID]
+"""A context and an id of it, or a GUID."""
 _Asked = TypeVar("_Asked")
 
 LIVE_FOR: Final = 30.0
@@ -90,7 +92,7 @@ class Schemas:
     def __init__(
         self,
         live_ids: Callable[[str], Collection[int]],
-        schema: Callable[[Key], GetSchemaResponse | None],
+        schema: Callable[[Key], GetSchemaResponse],
         submit: Submit,
         pause: Callable[[float], object],
         clock: Callable[[], float],
@@ -193,11 +195,11 @@ class Schemas:
         """The way to one that is not; the look's outcome is it, or the error."""
 
         def read() -> GetSchemaResponse:
-            found = self._asked(self._schema, key)
-            if found is None:
+            try:
+                return self._asked(self._schema, key)
+            except SchemaNotFound:
                 self._pause(PAUSE_IN_VAIN)
-                raise lookups.unknown_id(*key)
-            return found
+                raise
 
         def answered(_key: Hashable, outcome: Any) -> None:
             if isinstance(outcome, GetSchemaResponse) and key not in self._schemas:
@@ -230,12 +232,14 @@ class Schemas:
         return look
 
 
-def described(context: str, number: int) -> Recipe[GetSchemaResponse | None]:
-    """A schema and those that it refers to, None if the id was never given. Raises ResponseTooLarge,
-    InvalidSchema (too many), Malformed."""
+def described(context: str, number: int | UUID) -> Recipe[GetSchemaResponse]:
+    """A schema and those that it refers to. Raises SchemaNotFound, ResponseTooLarge, InvalidSchema (too
+    many), Malformed."""
+    if isinstance(number, UUID):
+        context, number = yield from lookups.place_of(number)
     found = yield from lookups.content_of(context, number)
     if found is None:
-        return None
+        raise lookups.unknown_id(context, number)
     read: dict[tuple[str, int], Content] = {}
     characters = len(found.schema)
 

@@ -7,6 +7,7 @@ is not there.
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 from urllib.parse import unquote
+from uuid import UUID
 
 import msgspec
 
@@ -37,7 +38,9 @@ def content_of(context: str, number: int) -> Recipe[Content | None]:
     return (yield from _read_certainly(content_decoder, paths.schema_id(context, number)))
 
 
-def unknown_id(context: str, number: int) -> SchemaNotFound:
+def unknown_id(context: str, number: int | UUID) -> SchemaNotFound:
+    if isinstance(number, UUID):
+        return SchemaNotFound(f"no schema has the guid {number} in this cluster")
     where = "" if context == DEFAULT_CONTEXT else f" in context {context}"
     return SchemaNotFound(f"no schema has the id {number}{where} in this cluster")
 
@@ -77,6 +80,16 @@ def id_of(context: str, guid: str) -> Recipe[int | None]:
     """The id of an identity in a context, None if it has none there. Raises Malformed."""
     found = yield from _read_certainly(number_decoder, paths.schema_guid(context, guid))
     return None if found is None else found.id
+
+
+def place_of(guid: UUID) -> Recipe[tuple[str, int]]:
+    """The first context that has a schema, and its id there. Raises SchemaNotFound, Malformed."""
+    found = yield from contexts()
+    for context in sorted(found, key=lambda each: (each != DEFAULT_CONTEXT, each)):
+        number = yield from id_of(context, str(guid))
+        if number is not None:
+            return context, number
+    raise unknown_id(DEFAULT_CONTEXT, guid)
 
 
 def subject_of(name: SubjectName) -> Recipe[Subject]:

@@ -207,7 +207,7 @@ class SchemaRegistry:
         """
         context = context_of(subject)
         if isinstance(id, UUID):
-            context, id = self._run(_place_of(id))
+            context, id = self._run(lookups.place_of(id))
         text = self._contents.known_resolved(context, id)
         return text if text is not None else self._run(self._contents.resolved(context, id))
 
@@ -215,7 +215,7 @@ class SchemaRegistry:
         """The schema with that UUID, by its id in the first context that has it. Raises SchemaNotFound."""
 
         try:
-            context, number = self._run(_place_of(UUID(guid)))
+            context, number = self._run(lookups.place_of(UUID(guid)))
         except ValueError:
             raise SchemaNotFound(f"{guid!r:.80} is not a guid") from None
         return _stored_schema(number, self._run(self._contents.content(context, number)))
@@ -520,16 +520,6 @@ def _checked(version: int) -> int:
 
 def _no_subject(name: SubjectName) -> SubjectNotFound:
     return SubjectNotFound(f"subject {name} has no schema")
-
-
-def _place_of(guid: UUID) -> Recipe[tuple[str, int]]:
-    """The first context that has a schema, and its id there. Raises SchemaNotFound."""
-    contexts = yield from lookups.contexts()
-    for context in sorted(contexts, key=lambda each: (each != DEFAULT_CONTEXT, each)):
-        number = yield from lookups.id_of(context, str(guid))
-        if number is not None:
-            return context, number
-    raise SchemaNotFound(f"no schema has the guid {guid} in this cluster")
 
 
 def _stored_schema(number: int, content: Content) -> StoredSchema:

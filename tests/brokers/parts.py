@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import zmq
 
@@ -12,7 +12,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import Schemas
+from folkmoot.brokers.server.schemas import Key, Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
@@ -21,6 +21,7 @@ from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.schemas.lookups import unknown_id
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import record_batch, wire
@@ -81,9 +82,11 @@ def make_handlers(
 
 def no_schemas() -> Schemas:
     """As of a registry without any."""
-    return Schemas(
-        lambda _subject: (), lambda _number: None, at_once, lambda _seconds: None, lambda: 0.0
-    )
+
+    def schema(key: Key) -> NoReturn:
+        raise unknown_id(*key)
+
+    return Schemas(lambda _subject: (), schema, at_once, lambda _seconds: None, lambda: 0.0)
 
 
 def show(

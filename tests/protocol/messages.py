@@ -2,6 +2,7 @@
 
 import random
 from typing import Any
+from uuid import UUID
 
 from folkmoot.protocol.messages import (
     LATEST,
@@ -70,7 +71,11 @@ REQUESTS: dict[Api, list[Any]] = {
     Api.DELETE_RECORDS: [DeleteRecordsRequest([DeleteRecordsEntry("a", "x", 0, 1, 2**40)])],
     Api.REPORT_DAMAGE: [ReportDamageRequest([ReportDamageEntry("a", "x", 0, 2**40)])],
     Api.INIT_PRODUCER_ID: [InitProducerIdRequest()],
-    Api.GET_SCHEMA: [GetSchemaRequest(1), GetSchemaRequest(2**31 - 1, ".c")],
+    Api.GET_SCHEMA: [
+        GetSchemaRequest(1),
+        GetSchemaRequest(2**31 - 1, ".c"),
+        GetSchemaRequest(UUID(int=1)),
+    ],
     Api.LOG_SIZES: [LogSizesRequest(None), LogSizesRequest(["a", "b"])],
     Api.REPLICA_FETCH: [
         ReplicaFetchRequest(

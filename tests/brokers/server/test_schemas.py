@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
@@ -81,7 +82,7 @@ class Registry:
     def __init__(self) -> None:
         self.now = 0.0
         self.subjects: dict[str, set[int]] = {SUBJECT: {7, 8}}
-        self.texts: dict[int, GetSchemaResponse] = {}
+        self.texts: dict[int | UUID, GetSchemaResponse] = {}
         self.asked: list[Any] = []
         self.trouble: Exception | None = None
         self.paused = 0.0
@@ -103,12 +104,13 @@ class Registry:
         self._ask(subject)
         return set(self.subjects.get(subject, ()))
 
-    def schema(self, key: tuple[str, int]) -> GetSchemaResponse | None:
-        context, number = key
-        if context != ".":
-            return None
+    def schema(self, key: tuple[str, int | UUID]) -> GetSchemaResponse:
+        _, number = key
         self._ask(number)
-        return self.texts.get(number)
+        found = self.texts.get(number)
+        if found is None:
+            raise SchemaNotFound(f"no schema has the id {number}")
+        return found
 
     def pause(self, seconds: float) -> None:
         self.paused += seconds
@@ -538,8 +540,13 @@ def test_a_broker_takes_what_its_registry_has_and_tells_of_it(
         ).id
         assert schemas.resolved(order) == registry.resolved(order)
         assert '"shop.Item"' in schemas.resolved(order)
+        guid = UUID(registry.get(order).guid)
+        assert schemas.resolved(guid) == schemas.resolved(order)
+        assert schemas.resolved(guid, subject=":.other:") == schemas.resolved(order)
         with pytest.raises(SchemaNotFound):
             schemas.resolved(order + 100)
+        with pytest.raises(SchemaNotFound, match="guid 00000000-0000-0000-0000-000000000007"):
+            schemas.resolved(UUID(int=7))
         registry.delete_version(SUBJECT, 1)
         assert errors(mine) == [SchemaRefused.code]
         assert schemas.resolved(mine) == '"long"', "what is in the log can be read"
@@ -588,7 +595,8 @@ def test_a_schema_with_references_that_fit_into_no_answer_is_told_so(
     registry.register("items", ITEM)
     order = registry.register("orders", ORDER, references=[Reference("shop.Item", "items", 1)]).id
     assert execute(session, described(".", order)) == GetSchemaResponse(ORDER, [ITEM])
-    assert execute(session, described(".", order + 1)) is None
+    with pytest.raises(SchemaNotFound):
+        execute(session, described(".", order + 1))
     monkeypatch.setattr(module, "MAX_ENVELOPE_BYTES", len(ITEM + ORDER) - 1)
     with pytest.raises(ResponseTooLarge):
         execute(session, described(".", order))
