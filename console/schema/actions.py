@@ -57,11 +57,10 @@ def _besides(references: Sequence[Reference]) -> dict[str, object]:
 
 
 def _list(args: argparse.Namespace, registry: SchemaRegistry) -> int:
-    rows = []
-    for subject in registry.subjects(args.prefix, deleted=args.deleted):
-        versions = registry.versions(subject, deleted=args.deleted)
-        level = registry.compatibility(subject, default_to_global=True)
-        rows.append((subject, len(versions), versions[-1], level))
+    rows = [
+        (subject, len(versions), versions[-1], level)
+        for subject, versions, level in registry.listing(args.prefix, deleted=args.deleted)
+    ]
     show(("subject", "versions", "latest", "compatibility"), rows, args.output)
     return 0
 

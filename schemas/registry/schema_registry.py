@@ -288,25 +288,45 @@ class SchemaRegistry:
 
         From `offset` on, at most `limit`.
         """
-        names = [parse(each) for each in self.subjects(prefix, deleted=deleted)]
         end = None if limit is None else offset + limit
         found: list[tuple[SubjectName, Version]] = []
-        for start in range(0, len(names), AT_ONCE):
+        for name, there in self._read(self.subjects(prefix, deleted=deleted)):
             if end is not None and len(found) >= end:
                 break
-            some = names[start : start + AT_ONCE]
-            subjects = execute_all(
-                self._session(), map(lookups.subject_of, some), timeout=self._timeout
-            )
-            for name, there in zip(some, subjects, strict=True):
-                versions = list(there.versions if deleted else there.live())
-                found += [(name, each) for each in (versions[-1:] if latest_only else versions)]
+            versions = list(there.versions if deleted else there.live())
+            found += [(name, each) for each in (versions[-1:] if latest_only else versions)]
         page = found[offset:end]
         recipes = (self._contents.content(name.context, each.id) for name, each in page)
         contents = execute_all(self._session(), recipes, timeout=self._timeout)
         return [
             _schema_version(*each, content) for each, content in zip(page, contents, strict=True)
         ]
+
+    def listing(
+        self, prefix: str = "", *, deleted: bool = False
+    ) -> list[tuple[str, list[int], str]]:
+        """Of each of `subjects(prefix)` the numbers of its versions, and the level in force."""
+        found, above = list[tuple[str, list[int], str]](), dict[str, str]()
+        for name, there in self._read(self.subjects(prefix, deleted=deleted)):
+            level = there.compatibility or above.get(name.context)
+            if level is None:
+                of_context = str(SubjectName(name.context, ""))
+                level = self.compatibility(of_context, default_to_global=True)
+                above[name.context] = level
+            versions = there.versions if deleted else there.live()
+            if versions:
+                found.append((str(name), [each.version for each in versions], level))
+        return found
+
+    def _read(self, subjects: list[str]) -> Iterator[tuple[SubjectName, Subject]]:
+        """Many at a time."""
+        names = [parse(each) for each in subjects]
+        for start in range(0, len(names), AT_ONCE):
+            some = names[start : start + AT_ONCE]
+            recipes = map(lookups.subject_of, some)
+            yield from zip(
+                some, execute_all(self._session(), recipes, timeout=self._timeout), strict=True
+            )
 
     def delete_version(
         self, subject: str, version: int | Literal["latest"], *, permanent: bool = False

@@ -303,6 +303,27 @@ def test_lists_tell_live_from_deleted_and_contexts_apart() -> None:
     assert registry.contexts() == [".", ".c"]
 
 
+def test_a_listing_has_versions_and_levels_and_asks_once_for_each_subject() -> None:
+    session = CountingSession(memory_session())
+    registry = SchemaRegistry(session)
+    names = [f"s{number:02}" for number in range(30)]
+    for name in [*names, ":.c:s", ":.d:s"]:
+        registry.register(name, LONG)
+    registry.set_compatibility("NONE", "s00")
+    registry.set_compatibility("FULL")
+    registry.set_compatibility("FORWARD", ":.c:")
+    session.asked = 0
+    found = registry.listing()
+    assert session.asked == 2 * (1 + len(names) + 1)
+    assert found == [("s00", [1], "NONE"), *((name, [1], "FULL") for name in names[1:])]
+    assert registry.listing(":*:") == [
+        (":.c:s", [1], "FORWARD"), (":.d:s", [1], "FULL"), *found,
+    ]  # fmt: skip
+    registry.delete_subject("s01")
+    assert registry.listing("s01") == []
+    assert registry.listing("s01", deleted=True) == [("s01", [1], "FULL")]
+
+
 def test_a_session_lost_midway_leaves_a_call_one_definite_answer() -> None:
     """The session ends at the n-th operation, after it was done or before, until no more are needed."""
     for executed in (True, False):
