@@ -20,9 +20,10 @@ from folkmoot.console.formats.values import BASE64, Decoder, as_json, cell_of, j
 from folkmoot.protocol.errors import SerializationError
 from folkmoot.protocol.options import unknown_option
 from folkmoot.protocol.quantities import EPOCH
+from folkmoot.schemas.values.wire import header_name
 
 if TYPE_CHECKING:
-    from folkmoot.protocol.records import Record
+    from folkmoot.protocol.records import Headers, Record
 
 _FIELDS: Final = frozenset(
     {"topic", "partition", "offset", "timestamp", "key", "value", "headers", "schema_id", "encoded"}
@@ -42,14 +43,15 @@ class Draft(NamedTuple):
 
 def line_of(record: "Record", decode: Decoder) -> str:
     """The record as JSON."""
-    decoded = None if record.value is None else decode(record.value)
+    decoded = decode.value(record.value, record.headers)
+    its = decode.key(record.key, record.headers)
     value, schema_id = (cell_of(record.value), None) if decoded is None else decoded
     fields = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": _written(record.timestamp),
-        "key": _key(record.key, decode),
+        "key": cell_of(record.key) if its is None else its[0],
         "value": value,
         "headers": [[name, cell_of(data)] for name, data in record.headers],
         "schema_id": schema_id,
@@ -59,18 +61,14 @@ def line_of(record: "Record", decode: Decoder) -> str:
     return as_json(fields)
 
 
-def _key(key: bytes | None, decode: Decoder) -> Any:
-    decoded = None if key is None else decode.key(key)
-    return cell_of(key) if decoded is None else decoded[0]
-
-
 def draft_of(
     line: bytes, decode: Decoder, encode: _Encode | None, encode_key: _Encode | None = None
 ) -> Draft:
     """What a line says is to be sent; where it lay is left out. Raises SerializationError.
 
     A key is written by `encode_key`, a value by `encode`, if there is one. Else `encoded` has the value's
-    bytes, which must mean what `value` says: that was perhaps changed on the way.
+    bytes, which must mean what `value` says: that was perhaps changed on the way. A header that says which
+    schema it was is left out of what is written anew.
     """
     fields = json_of(line)
     if not isinstance(fields, dict):
@@ -79,21 +77,23 @@ def draft_of(
         raise SerializationError(str(unknown_option(name, sorted(_FIELDS), "field")))
     if "value" not in fields:
         raise SerializationError("there is no value: write null for a tombstone")
-    value = fields["value"]
+    value, headers = fields["value"], _headers(fields)
     if encode is not None:
         data = None if value is None else encode(value)
     elif "encoded" in fields:
-        data = _checked(fields, decode)
+        data = _checked(fields, tuple(headers), decode)
     else:
         data = _bytes("value", value)
     key = fields.get("key")
     key = _bytes("key", key) if key is None or encode_key is None else encode_key(key)
-    return Draft(data, key, _headers(fields), _read(fields.get("timestamp")))
+    written = {header_name("value"): encode, header_name("key"): encode_key}
+    headers = [each for each in headers if written.get(each[0]) is None]
+    return Draft(data, key, headers, _read(fields.get("timestamp")))
 
 
-def _checked(fields: dict[str, Any], decode: Decoder) -> bytes:
+def _checked(fields: dict[str, Any], headers: "Headers", decode: Decoder) -> bytes:
     data = _bytes("encoded", fields["encoded"])
-    decoded = None if data is None else decode(data)
+    decoded = decode.value(data, headers)
     if data is None or decoded is None:
         raise SerializationError("encoded has no schema of this cluster: give --value-schema")
     if json.loads(as_json(decoded[0])) != fields["value"]:

@@ -55,11 +55,11 @@ def _format(form: str, decode: Decoder) -> list[_Part]:
     """What makes each part of a line."""
 
     def value(record: "Record") -> bytes:
-        decoded = decode(record.value) if record.value is not None else None
+        decoded = decode.value(record.value, record.headers)
         return (record.value or b"") if decoded is None else as_json(decoded[0]).encode()
 
     def key(record: "Record") -> bytes:
-        decoded = decode.key(record.key) if record.key is not None else None
+        decoded = decode.key(record.key, record.headers)
         return (record.key or b"") if decoded is None else as_json(decoded[0]).encode()
 
     fields = {**FIELDS, "k": key, "s": value}
@@ -102,14 +102,14 @@ def _write(data: bytes) -> None:
 
 def _line(record: "Record", decode: Decoder) -> str:
     """One line; nothing in it moves the cursor or ends the line, whoever wrote the record."""
-    decoded = None if record.value is None else decode(record.value)
+    decoded = decode.value(record.value, record.headers)
     if decoded is not None:
         shown = as_json(decoded[0]) if not isinstance(decoded[0], str) else decoded[0]
     else:
         shown = "null" if record.value is None else readable(record.value)
     key = ""
     if record.key is not None:
-        its = decode.key(record.key)
+        its = decode.key(record.key, record.headers)
         key = f"{readable(record.key) if its is None else as_json(its[0])}: "
     line = f"{record.partition}@{record.offset} {key}{shown}"
     if line.isprintable():

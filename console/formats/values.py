@@ -8,16 +8,22 @@ from base64 import b64encode
 from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, Self
+from uuid import UUID
 
 from folkmoot.protocol.errors import MissingExtra, SchemaNotFound, SerializationError
+from folkmoot.protocol.records import Headers
+from folkmoot.schemas.values.serialization import Field
+from folkmoot.schemas.values.wire import framed, schema_id
 
 BASE64: Final = "base64"
-SCHEMA_MARK = b"\0"
-MAX_UNKNOWN = 10_000
+
+Decoded = tuple[Any, int | UUID]
+"""A value and its schema's id, or GUID."""
 
 
 class Decoder:
-    """Values by the schema whose id they carry; without one, or without Avro here, as they are.
+    """Values by the schema that they, or their record's headers, say; without one, or without Avro here,
+    as they are.
 
     Schemas come from `zookeeper`, or else from the brokers at `bootstrap`.
 
@@ -43,7 +49,6 @@ class Decoder:
         self._opened = False
         self._registry: Any = None
         self._deserialize: dict[str, Any] = {}
-        self._unknown: set[int] = set()
 
     @classmethod
     def of(cls, args: argparse.Namespace, readers: Mapping[str, str] | None = None) -> Self:
@@ -58,25 +63,24 @@ class Decoder:
         if self._registry is not None:
             self._registry.close()
 
-    def __call__(self, value: bytes) -> tuple[Any, int] | None:
-        """The value and its schema's id; None for bytes that have no schema here."""
-        return self._decoded("value", value)
+    def value(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
+        """What a record's value says; None for bytes that have no schema here."""
+        return self._decoded("value", data, headers)
 
-    def key(self, key: bytes) -> tuple[Any, int] | None:
+    def key(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
         """The same of a key; None also if keys are not to be decoded."""
-        return self._decoded("key", key) if "key" in self._readers else None
+        return self._decoded("key", data, headers) if "key" in self._readers else None
 
-    def _decoded(self, field: str, data: bytes) -> tuple[Any, int] | None:
-        if data[:1] != SCHEMA_MARK or len(data) < 5 or not self._is_ready():
-            return None
-        number = int.from_bytes(data[1:5], "big")
-        if number in self._unknown:
+    def _decoded(self, field: Field, data: bytes | None, headers: Headers) -> Decoded | None:
+        (data,) = framed(field, [data], [headers])
+        try:
+            number = schema_id(data or b"")
+        except SerializationError:
             return None
         try:
-            return self._deserialize[field](data), number
+            return (self._deserialize[field](data), number) if self._is_ready() else None
         except SchemaNotFound:
-            if len(self._unknown) < MAX_UNKNOWN:
-                self._unknown.add(number)
+            pass
         except SerializationError:
             if field in self._readers:  # which was asked for, so that it is told
                 raise

@@ -36,13 +36,18 @@ def schema_id(value: bytes) -> int | UUID:
     return int(number) if magic == MAGIC else UUID(bytes=number)
 
 
+def header_name(field: Field) -> str:
+    """The record's header that may hold what says the schema."""
+    return f"__{field}_schema_id"
+
+
 def framed(
     field: Field, cells: Sequence[bytes | None], headers: Sequence[Headers] | None
 ) -> Sequence[bytes | None]:
     """Keys or values, and in front of each what its record's header says of its schema, where one does."""
     if headers is None:
         return cells
-    name = f"__{field}_schema_id"
+    name = header_name(field)
     marks = [next((mark for key, mark in row if key == name and mark), b"") for row in headers]
     if not any(marks):
         return cells

@@ -1,10 +1,18 @@
 """`folkmoot produce` and `consume` with brokers in place of ZooKeeper."""
 
+import json
+from pathlib import Path
+from uuid import UUID
+
 import pytest
 
 from folkmoot.console import options
 from folkmoot.console.main import main
 from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.producers.producer import Producer
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.values.serializer import AvroSerializer
+from folkmoot.schemas.values.wire import FRAME
 from tests.console.cluster import Shell
 from tests.console.test_produce import schema as schema
 
@@ -53,6 +61,36 @@ def test_brokers_tell_the_schemas_of_values(shell: Shell, addresses: str, schema
     shown = shell.lines(*by, "--format", "%s\\n")
     assert line in shown
     assert any("looks like Avro" in each for each in shown)
+
+
+def test_a_schema_that_a_record_s_header_says_is_known_and_gone_when_the_value_is_written_anew(
+    shell: Shell, addresses: str, schema: str
+) -> None:
+    by = ("--bootstrap", addresses)
+    with (
+        SchemaRegistry(shell.zookeeper) as registry,
+        Producer(zookeeper=shell.zookeeper) as producer,
+    ):
+        made = registry.register(f"{shell.topic}-value", Path(schema).read_text())
+        value = {"carrier": "UA", "delay": 1}
+        body = AvroSerializer(registry, id=made.id).serialize(shell.topic, value)[FRAME.size :]
+        for mark in (FRAME.pack(0, made.id), b"\1" + UUID(made.guid).bytes):
+            producer.send(shell.topic, body, headers=[("__value_schema_id", mark)], partition=0)
+    here = ("--zookeeper", shell.zookeeper)
+    for cluster in (by, here):
+        shown = shell.lines(*cluster, "-o", "json")
+        assert [json.loads(each)["value"] for each in shown] == [value, value]
+        assert [json.loads(each)["schema_id"] for each in shown] == [made.id, made.guid]
+        assert shell.lines(*cluster, "--format", "%s\n") == [json.dumps(value)] * 2
+    lines, words = (
+        "\n".join(shell.lines(*by, "-o", "json")),
+        ("produce", shell.topic, "-i", "json", "--partition", "0"),
+    )
+    shell.done(*words, *here, stdin=lines)
+    shell.done(*words, *here, "--value-schema", schema, stdin=lines)
+    shown = shell.lines(*by, "-o", "json")
+    assert [json.loads(each)["value"] for each in shown] == [value] * 6
+    assert [len(json.loads(each)["headers"]) for each in shown] == [1, 1, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(
