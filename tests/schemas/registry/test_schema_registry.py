@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -324,19 +325,84 @@ def test_a_listing_has_versions_and_levels_and_asks_once_for_each_subject() -> N
     assert registry.listing("s01", deleted=True) == [("s01", [1], "FULL")]
 
 
-def test_a_session_lost_midway_leaves_a_call_one_definite_answer() -> None:
+CHANGES: dict[str, Callable[[SchemaRegistry], Any]] = {
+    "register": lambda registry: registry.register("s", record("S")),
+    "register what there is": lambda registry: registry.register("t", record("S", a="int")),
+    "register with a reference": lambda registry: registry.register(
+        "u", '"t.T"', references=[Reference("t.T", "t", -1)]
+    ),
+    "import": lambda registry: registry.register("i", record("I"), id=70, version=3),
+    "delete a version": lambda registry: registry.delete_version("s", "latest"),
+    "delete a version for good": lambda registry: registry.delete_version("s", 1, permanent=True),
+    "delete a subject": lambda registry: registry.delete_subject("s"),
+    "delete a subject for good": lambda registry: registry.delete_subject("d", permanent=True),
+    "set a subject's level": lambda registry: registry.set_compatibility("FULL", "s"),
+    "take it back": lambda registry: registry.delete_compatibility("t"),
+    "set the level": lambda registry: registry.set_compatibility("NONE"),
+    "set a mode": lambda registry: registry.set_mode("READONLY", "s"),
+    "set the mode": lambda registry: registry.set_mode("IMPORT", force=True),
+    "take a mode back": lambda registry: registry.delete_mode("i"),
+}
+
+
+def prepared() -> MemoryZooKeeper:
+    """A ZooKeeper with a registry of which all `CHANGES` can be made."""
+    ensemble = MemoryZooKeeper()
+    registry = SchemaRegistry(ensemble.connect())
+    registry.register("s", record("S", a="int", b="int"))
+    registry.register("s", record("S", a="int"))
+    registry.delete_version("s", 1)
+    registry.register("t", record("t.T"))
+    registry.set_compatibility("NONE", "t")
+    registry.set_mode("IMPORT", "i")
+    for number in ('"int"', '"long"'):
+        registry.register("d", number)
+    registry.delete_subject("d")
+    return ensemble
+
+
+def data_of(ensemble: MemoryZooKeeper) -> dict[str, bytes]:
+    return {path: node.data for path, node in ensemble.snapshot().items()}
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["after it", "before it"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_session_lost_at_any_step_leaves_a_change_its_one_answer(
+    change: str, executed: bool
+) -> None:
     """The session ends at the n-th operation, after it was done or before, until no more are needed."""
-    for executed in (True, False):
-        asked, nth = 0, 0
-        while nth <= asked:
-            ensemble = MemoryZooKeeper()
-            SchemaRegistry(ensemble.connect()).register("s", LONG)
-            ensemble.deliver = EndOfSession(ensemble, nth, executed)
-            registry = SchemaRegistry(ensemble.connect)
-            assert registry.delete_version("s", 1) == 1
-            assert registry.register("s", '"int"').version == 2
-            asked, nth = ensemble.deliver.asked, nth + 1
-        assert asked >= 8
+    clean = prepared()
+    answer = CHANGES[change](SchemaRegistry(clean.connect()))
+    asked, nth = 0, 0
+    while nth <= asked:
+        ensemble = prepared()
+        ensemble.deliver = EndOfSession(ensemble, nth, executed)
+        assert CHANGES[change](SchemaRegistry(ensemble.connect)) == answer
+        assert data_of(ensemble) == data_of(clean)
+        asked, nth = ensemble.deliver.asked, nth + 1
+    assert asked >= 3
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["after it", "before it"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_who_dies_at_any_step_has_changed_all_or_nothing_and_another_can_do_it(
+    change: str, executed: bool
+) -> None:
+    before, after = prepared(), prepared()
+    CHANGES[change](SchemaRegistry(after.connect()))
+    for nth in range(100):
+        ensemble = prepared()
+        ensemble.deliver = EndOfSession(ensemble, nth, executed)
+        try:
+            CHANGES[change](SchemaRegistry(ensemble.connect()))
+        except SessionLost:
+            assert data_of(ensemble) in (data_of(before), data_of(after))
+        else:
+            break
+        with suppress(RegistryError):  # which says that it was done
+            CHANGES[change](SchemaRegistry(ensemble.connect()))
+        assert data_of(ensemble) == data_of(after)
+    assert nth >= 3
 
 
 class EndOfSession:
