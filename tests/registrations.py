@@ -7,6 +7,7 @@ given twice, no schema with two ids, no live version that cannot read those befo
 
 import argparse
 import json
+import logging
 import os
 import random
 import subprocess
@@ -24,13 +25,17 @@ from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
-from folkmoot.protocol.errors import FolkmootError, IncompatibleSchema, RegistryError
+from folkmoot.protocol.errors import FolkmootError, IncompatibleSchema
 from folkmoot.schemas.avro.compatibility import judge
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.contracts.backends import end_session
 
 LEVEL = "BACKWARD_TRANSITIVE"
 FIELDS = 6
+EXPECTED = {
+    *("VersionSoftDeleted", "VersionNotFound", "SubjectSoftDeleted"),
+    *("SessionLost", "ZooKeeperUnreachable"),  # a slow call may lose one session after another
+}
 
 
 def schema(chance: random.Random, unique: str) -> str:
@@ -49,6 +54,7 @@ def schema(chance: random.Random, unique: str) -> str:
 
 def work(address: str, seed: int, first: int, registrars: int, notes: Path, calm: bool) -> None:
     """Until it is killed."""
+    logging.disable(logging.WARNING)  # that sessions are lost is what this is for
     sessions: list[KazooSession] = []
 
     def opened(session_timeout: float) -> KazooSession:
@@ -81,10 +87,8 @@ def register(
                 registry.delete_version(subject, found.version)
         except IncompatibleSchema:
             line = {"refused": subject}
-        except RegistryError as error:
-            line = {"error": type(error).__name__}  # another one has deleted it
         except FolkmootError as error:
-            line = {"error": f"{type(error).__name__}: {error}"}
+            line = {"error": type(error).__name__}  # another one has deleted it
         os.write(noted, json.dumps(line).encode() + b"\n")
 
 
@@ -151,7 +155,7 @@ def verified(address: str, directory: Path) -> dict[str, int]:
     ]
     told = [line for line in lines if "id" in line]
     errors = {line["error"] for line in lines if "error" in line}
-    assert errors <= {"VersionSoftDeleted", "VersionNotFound", "SubjectSoftDeleted"}, errors
+    assert errors <= EXPECTED, errors
     session = connect(address, 10.0)
     with SchemaRegistry(session) as registry:
         names = registry.subjects(deleted=True)
