@@ -18,6 +18,7 @@ _REFERENCES: Final = frozenset({"references"})
 _AS_GIVEN: Final = frozenset({"as given"})
 # Percent-encodes what has slashes or blanks.
 _ANY: Final = frozenset({"any subject"})
+_BY_GUID: Final = frozenset({"write_by_guid"})
 
 _CONFLUENT: Final = (
     _SMALL
@@ -28,7 +29,7 @@ _CONFLUENT: Final = (
     | _REFERENCES
     | _AS_GIVEN
     | _ANY
-    | {"write_by_guid"}
+    | _BY_GUID
 )
 
 CALLS: Final[dict[str, frozenset[str]]] = {
@@ -37,7 +38,7 @@ CALLS: Final[dict[str, frozenset[str]]] = {
     "python-schema-registry-client": _SMALL | _LOOKS | _DELETIONS | {"versions_of"},
     "@kafkajs/confluent-schema-registry": _SMALL | {"lookup", "latest"} | _REFERENCES | _ANY,
     "@confluentinc/schemaregistry": (
-        _SMALL | _LOOKS | _DELETIONS | _FOR_GOOD | _REFERENCES | _AS_GIVEN | _ANY
+        _SMALL | _LOOKS | _DELETIONS | _FOR_GOOD | _REFERENCES | _AS_GIVEN | _ANY | _BY_GUID
     ),
     "spring-cloud-schema-registry-client": _SMALL | _AS_GIVEN,
     "franz-go/pkg/sr": (

@@ -1,10 +1,22 @@
 // `@confluentinc/schemaregistry`: node confluentinc.js URL
-const { AvroDeserializer, AvroSerializer, SchemaRegistryClient, SerdeType } = require("@confluentinc/schemaregistry");
+const {
+  AvroDeserializer,
+  AvroSerializer,
+  HeaderSchemaIdSerializer,
+  SchemaRegistryClient,
+  SerdeType,
+} = require("@confluentinc/schemaregistry");
 const { answer } = require("./line.js");
 
 const client = new SchemaRegistryClient({ baseURLs: [process.argv[2]], maxRetries: 0 });
 const deserializer = new AvroDeserializer(client, SerdeType.VALUE, {});
 const info = ({ schema, references }) => ({ schemaType: "AVRO", schema, references });
+
+async function written(asked, conf, headers) {
+  await client.register(`${asked.topic}-value`, info(asked), false);
+  const serializer = new AvroSerializer(client, SerdeType.VALUE, { useLatestVersion: true, ...conf });
+  return serializer.serialize(asked.topic, asked.value, headers);
+}
 
 answer(
   {
@@ -22,12 +34,18 @@ answer(
     delete_version: async ({ subject, version, permanent = false }) =>
       client.deleteSubjectVersion(subject, version, permanent),
     delete_subject: async ({ subject, permanent = false }) => client.deleteSubject(subject, permanent),
-    write: async (asked) => {
-      const subject = `${asked.topic}-value`;
-      await client.register(subject, info(asked), false);
-      const serializer = new AvroSerializer(client, SerdeType.VALUE, { useLatestVersion: true });
-      return (await serializer.serialize(asked.topic, asked.value)).toString("hex");
+    write: async (asked) => (await written(asked, {})).toString("hex"),
+    write_by_guid: async (asked) => {
+      const headers = {};
+      const data = await written(asked, { schemaIdSerializer: HeaderSchemaIdSerializer }, headers);
+      return [data.toString("hex"), Object.entries(headers).map(([name, held]) => [name, held.toString("hex")])];
     },
+    read_by_guid: async ({ topic, data, headers }) =>
+      deserializer.deserialize(
+        topic,
+        Buffer.from(data, "hex"),
+        Object.fromEntries(headers.map(([name, held]) => [name, Buffer.from(held, "hex")])),
+      ),
     read: async ({ topic, data }) => deserializer.deserialize(topic, Buffer.from(data, "hex")),
   },
   (error) => error.errorCode,
