@@ -72,13 +72,16 @@ class Decoder:
         return self._decoded("key", data, headers) if "key" in self._readers else None
 
     def _decoded(self, field: Field, data: bytes | None, headers: Headers) -> Decoded | None:
-        (data,) = framed(field, [data], [headers])
+        (whole,) = framed(field, [data], [headers])
+        # A GUID is taken from a header alone: values of other formats may well begin with byte 1.
+        if whole is None or (whole is data and not whole.startswith(b"\0")):
+            return None
         try:
-            number = schema_id(data or b"")
+            number = schema_id(whole)
         except SerializationError:
             return None
         try:
-            return (self._deserialize[field](data), number) if self._is_ready() else None
+            return (self._deserialize[field](whole), number) if self._is_ready() else None
         except SchemaNotFound:
             pass
         except SerializationError:

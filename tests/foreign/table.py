@@ -21,15 +21,7 @@ _ANY: Final = frozenset({"any subject"})
 _BY_GUID: Final = frozenset({"write_by_guid"})
 
 _CONFLUENT: Final = (
-    _SMALL
-    | _LOOKS
-    | _DELETIONS
-    | _MORE
-    | _FOR_GOOD
-    | _REFERENCES
-    | _AS_GIVEN
-    | _ANY
-    | _BY_GUID
+    _SMALL | _LOOKS | _DELETIONS | _MORE | _FOR_GOOD | _REFERENCES | _AS_GIVEN | _ANY | _BY_GUID
 )
 
 CALLS: Final[dict[str, frozenset[str]]] = {

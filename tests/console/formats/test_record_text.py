@@ -36,6 +36,14 @@ def test_a_format_shows_what_it_names(
         assert out.getvalue() == expected
 
 
+def test_bytes_that_may_be_anything_are_not_asked_about() -> None:
+    decode = Decoder("nowhere:1")
+    for value in (b"\1" + bytes(30), b"\0\0", b"", None):
+        assert decode.value(value, (("a", b"\0"), ("__key_schema_id", b"\0"))) is None
+    assert decode.value(b"x", (("__value_schema_id", b"\1 no guid"),)) is None
+    assert decode.key(bytes(30)) is None
+
+
 @pytest.mark.parametrize("form", ["%y", "%", r"\q", "a\\", r"\x1", "%t%"])
 def test_what_a_format_does_not_have_is_named(form: str) -> None:
     with pytest.raises(ConfigError, match="is not known, only"):
