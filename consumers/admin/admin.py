@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
 from folkmoot.consumers.admin.group_views import GroupSummary, GroupView, MemberView, Progress
@@ -139,12 +138,7 @@ class Admin:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- the cluster ------------------------------------------------------------------------------
