@@ -198,7 +198,9 @@ class LeaderState:
     def missing(self, offset: int) -> str:
         """What records before `offset` wait for, which are not committed."""
         if not self.has_enough_replicas:
-            return f"it has {counted(len(self.isr), 'replica')} in sync, and needs {self.min_in_sync}"
+            return (
+                f"it has {counted(len(self.isr), 'replica')} in sync, and needs {self.min_in_sync}"
+            )
         behind = [str(each) for each in sorted(self.maximal_isr) if self._end_of(each) < offset]
         return f"it waits for the in-sync replicas of broker {' and '.join(behind)}"
 
