@@ -73,6 +73,7 @@ from folkmoot.protocol.messages import (
 )
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import configured, explained, parse
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
 TIMEOUT: Final = 30.0
@@ -793,7 +794,7 @@ def _notes(
         yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"
     uncommitted = sum(each.committed is None and bool(each.latest) for each in rows)
     if uncommitted:
-        what = "1 partition" if uncommitted == 1 else f"{uncommitted} partitions"
+        what = counted(uncommitted, "partition")
         its = "its" if uncommitted == 1 else "their"
         yield (
             f"nothing is committed in {what} with records: {its} lag is not known. Members that keep "
