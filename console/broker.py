@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from folkmoot.console.monitoring.options import log_to_stderr, served
 from folkmoot.console.options import (
     add_declared,
     add_output,
+    add_timeout,
     add_zookeeper,
     session_of,
     typed,
@@ -60,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not start the process that ends the session at once when this one dies",
     )
+    add_timeout(parser)
     parser.set_defaults(act=_run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=False)
     listing = actions.add_parser("list", help="the live brokers, and what they lead")
@@ -153,12 +156,13 @@ def _run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.server.broker import Broker
     from folkmoot.brokers.server.garbage_collection import SurvivorsFrozen
     from folkmoot.console.settings import broker_config, flag
-    from folkmoot.coordination.connector import connector
+    from folkmoot.coordination.connector import connect
 
     flags = {name: getattr(args, name) for name in OPTIONS} | dict(map(flag, args.set))
     config = broker_config(args.config, os.environ, flags)
     log_to_stderr(config.log_format)
-    broker = Broker(config, connector(config.zookeeper, guarded=not args.no_guardian, create=True))
+    connects = partial(connect, config.zookeeper, connect_timeout=args.timeout, create=True)
+    broker = Broker(config, partial(connects, guarded=not args.no_guardian))
     with _stop_signals(), _pages(config, broker):
         try:
             broker.start()

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from folkmoot.console import registry
 from folkmoot.console.monitoring.options import add_log_format
-from folkmoot.console.options import at_least_one, port, sigterm_like_ctrl_c, whole_number
+from folkmoot.console.options import (
+    SESSION_TIMEOUT,
+    add_timeout,
+    at_least_one,
+    connecting,
+    port,
+    sigterm_like_ctrl_c,
+    whole_number,
+)
 from folkmoot.protocol.errors import ConfigError, FolkmootError, pip_command
 
 if TYPE_CHECKING:
@@ -92,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT[/CHROOT]",
         help="use this ZooKeeper instead of starting one",
     )
+    add_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
     from folkmoot.console.processes import EmbeddedCluster
 
     _check(args)
+    if args.zookeeper:  # said once and at once, and not as the end of each of the processes
+        connecting(args, create=True)(SESSION_TIMEOUT).close()
     cluster = EmbeddedCluster(
         args.data,
         brokers=args.brokers,

@@ -15,7 +15,8 @@ from folkmoot.console.options import (
     at_least_one,
     confirm,
 )
-from folkmoot.console.tables import counted, show
+from folkmoot.console.tables import show
+from folkmoot.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from folkmoot.coordination.groups.history import Entry

@@ -14,9 +14,9 @@ from folkmoot.console.options import (
     point_in_time,
     whole_number,
 )
-from folkmoot.console.tables import counted, show
+from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, StaleTopicId
-from folkmoot.protocol.quantities import duration
+from folkmoot.protocol.quantities import counted, duration
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:

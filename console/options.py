@@ -263,11 +263,14 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def connecting(args: argparse.Namespace, *, guarded: bool = False) -> "Connect":
+def connecting(
+    args: argparse.Namespace, *, guarded: bool = False, create: bool = False
+) -> "Connect":
     """What opens a session at `--zookeeper` within `--timeout`."""
     from folkmoot.coordination.connector import connect
 
-    return partial(connect, args.zookeeper, connect_timeout=args.timeout, guarded=guarded)
+    limit = args.timeout
+    return partial(connect, args.zookeeper, connect_timeout=limit, guarded=guarded, create=create)
 
 
 def admin_of(args: argparse.Namespace) -> "Admin":

@@ -21,7 +21,6 @@ from folkmoot.console.options import (
     sigterm_like_ctrl_c,
     whole_number,
 )
-from folkmoot.console.tables import counted
 from folkmoot.protocol.errors import (
     ConfigError,
     FolkmootError,
@@ -29,6 +28,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.quantities import counted
 
 if TYPE_CHECKING:
     from folkmoot.producers.producer import Producer

@@ -15,9 +15,9 @@ from folkmoot.console.options import (
     typed,
     whole_number,
 )
-from folkmoot.console.tables import counted, show
+from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
-from folkmoot.protocol.quantities import size
+from folkmoot.protocol.quantities import counted, size
 
 if TYPE_CHECKING:
     from folkmoot.consumers.admin.replica_moves import PlannedMove, RunningMove

@@ -19,11 +19,6 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[Any]], output: str = "t
         print(plain(columns, rows))
 
 
-def counted(number: int, what: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
-
-
 def plain(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """The table as lines of text; numbers are set to the right."""
     texts = [[_text(cell) for cell in row] for row in rows]

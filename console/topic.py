@@ -13,10 +13,11 @@ from folkmoot.console.options import (
     session_of,
     whole_number,
 )
-from folkmoot.console.tables import counted, show
+from folkmoot.console.tables import show
 from folkmoot.protocol.errors import BrokerUnreachable, ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import unknown_option
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
 DEFAULT_PARTITIONS = 1

@@ -13,8 +13,9 @@ from folkmoot.console.options import (
     point_in_time,
     whole_number,
 )
-from folkmoot.console.tables import counted, show
+from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
 _Before = dict[TopicPartition, "int | Literal['latest']"]

@@ -33,6 +33,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.quantities import counted
 
 MAX_PARTITIONS = 10_000
 
@@ -214,8 +215,8 @@ def add_partitions(
             return topic
         if not count < partitions <= MAX_PARTITIONS:
             raise ConfigError(
-                f"topic {name} has {count} partitions and cannot get {partitions}: use more than it "
-                f"has, up to {MAX_PARTITIONS}"
+                f"topic {name} has {counted(count, 'partition')} and cannot get {partitions}: use "
+                f"more than it has, up to {MAX_PARTITIONS}"
             )
         added = place(name, partitions, topic.replicas, _standing(brokers))[count:]
         tried = True

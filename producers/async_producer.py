@@ -36,6 +36,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
 )
 from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.values.serialization import WouldWait
 
@@ -172,7 +173,7 @@ class AsyncBatchDelivery:
     async def _done(self, timeout: float | None) -> BatchDelivery:
         if not await self._hub.until(self._delivery.done, timeout):
             raise RequestTimeout(
-                f"{len(self)} records are not acknowledged after {timeout:g} s; they may be yet"
+                f"not acknowledged after {timeout:g} s, and may be yet: {counted(len(self), 'record')}"
             )
         return self._delivery
 

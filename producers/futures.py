@@ -10,6 +10,7 @@ import msgspec
 
 from folkmoot.producers.columns import as_callback
 from folkmoot.protocol.errors import FolkmootError, RequestTimeout
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import RecordMetadata
 
 
@@ -217,7 +218,7 @@ class BatchDelivery:
         """The first error that records failed with, or None if all were acknowledged."""
         if not self._owner.wait_for(self.done, timeout):
             raise RequestTimeout(
-                f"{len(self)} records are not acknowledged after {timeout:g} s; they may be yet"
+                f"not acknowledged after {timeout:g} s, and may be yet: {counted(len(self), 'record')}"
             )
         first = None
         for builder, position, count in self._pieces():

@@ -36,6 +36,7 @@ from folkmoot.protocol.errors import (
     UnsupportedVersion,
     ZooKeeperUnreachable,
 )
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
 LONGEST_PAUSE: Final = 1.0
@@ -508,7 +509,7 @@ class PartitionQueue:
             batch.turn = -1
             if batch.doubtful:
                 failure = type(error)(
-                    f"{batch.count} records for {self.partition} may be in the log or not: an "
+                    f"{counted(batch.count, 'record')} for {self.partition} may be in the log or not: an "
                     f"answer was lost, and the broker cannot tell any more: {error}"
                 )
                 self._end(batch, failure)
@@ -528,7 +529,7 @@ def _unwritable(batch: Batch, error: Exception) -> FolkmootError:
     if isinstance(error, FolkmootError):
         return error
     failure = SerializationError(
-        f"{batch.count} records for {batch.topic_partition} cannot be written: {error!r}"
+        f"{counted(batch.count, 'record')} for {batch.topic_partition} cannot be written: {error!r}"
     )
     failure.__cause__ = error
     return failure

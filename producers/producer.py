@@ -37,6 +37,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
 )
 from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.values.serialization import KEY, VALUE, serializer, writes_schema_id
 
@@ -297,8 +298,8 @@ class Producer(Generic[K, V]):
     def _check_flushed(self, done: bool, timeout: float | None) -> None:
         """Raise what `flush` has to raise."""
         if not done:
-            left = self.unacknowledged()
-            raise FlushTimeout(f"{left} records are not acknowledged after {timeout:g} s")
+            left = counted(self.unacknowledged(), "record")
+            raise FlushTimeout(f"not acknowledged after {timeout:g} s: {left}")
         error = self._accumulator.take_failure()
         if error is not None:
             raise error

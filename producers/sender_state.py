@@ -29,6 +29,7 @@ from folkmoot.protocol.errors import (
     from_wire,
 )
 from folkmoot.protocol.messages import ProduceEntry, ProduceRequest
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
 REQUEST_BYTES: Final = 16 * 1024 * 1024
@@ -203,17 +204,12 @@ class SenderState:
     def expire(self, now: float) -> None:
         """Fail what is older than `delivery_timeout`."""
         while (oldest := self._oldest()) is not None and self._deadline(oldest) <= now:
-            cause = oldest.last_error or self.trouble
-            why = f"; last error: {cause}" if cause else ""
-            where = oldest.topic_partition
-            if (awaited := self._view.leaderless.get(where)) is not None:
-                why = f": {said_of({where: awaited})}"
             oldest.builder.close()
             error = DeliveryTimeout(
-                f"{oldest.count} records for {oldest.topic_partition} were not acknowledged within "
-                f"{self._config.delivery_timeout:g} s{why}"
+                f"{counted(oldest.count, 'record')} for {oldest.topic_partition} not acknowledged "
+                f"within {self._config.delivery_timeout:g} s{self._why(oldest)}"
             )
-            error.__cause__ = cause
+            error.__cause__ = oldest.last_error or self.trouble
             queue = self._queues[oldest.topic_partition]
             queue.end_oldest(error)
             self._examine(queue)
@@ -370,8 +366,10 @@ class SenderState:
             self.counters.bytes_sent += size
         for queue in served:
             self._examine(queue, now)
-        acks, timeout = self._config.wire_acks, self._config.request_timeout
-        return Shipment(address, ProduceRequest(acks, timeout, entries), payloads, batches)
+        # Who waits in vain is told why by the broker, before it stops waiting for that answer.
+        wait = min(self._config.request_timeout, self._config.delivery_timeout) / 2
+        request = ProduceRequest(self._config.wire_acks, wait, entries)
+        return Shipment(address, request, payloads, batches)
 
     def _compress_ahead(self, queues: Iterable[PartitionQueue]) -> int:
         """Have the first batches compressed together, if they are not sealed. → of how many queues."""
@@ -432,6 +430,16 @@ class SenderState:
                 return self._order[0]
             self._order.popleft()
         return None
+
+    def _why(self, batch: Batch) -> str:
+        """What a batch waits for, as the end of a sentence."""
+        where = batch.topic_partition
+        if (awaited := self._view.leaderless.get(where)) is not None:
+            return f": {said_of({where: awaited})}"
+        asked = [each.address for each in self._shipments.values() if batch in each.batches]
+        said = f": broker {asked[0]} has not answered" if asked else ""
+        cause = batch.last_error or self.trouble
+        return f"{said}; last error: {cause}" if cause else said
 
     def _deadline(self, batch: Batch) -> float:
         return batch.opened_at + self._config.delivery_timeout

@@ -79,3 +79,8 @@ def moment(text: str) -> datetime:
             "or in milliseconds since 1970"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number} {what}" + ("" if number == 1 else "s")

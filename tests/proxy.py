@@ -3,7 +3,6 @@
 import socket
 from contextlib import suppress
 from threading import Lock, Thread
-from types import TracebackType
 from typing import Self
 
 
@@ -93,12 +92,7 @@ class Proxy:
         Thread(target=self._accept, name="proxy", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A listener must be shut down to wake the thread that accepts.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)

@@ -23,6 +23,7 @@ from tests.registries import registry_process
 from tests.tree import ROOT
 
 DOCS = ROOT / "docs"
+CONTAINERS = DOCS / "howto" / "containers.md"  # integration/test_docs.py follows it
 PAGES = [DOCS / "tutorial.md", DOCS / "schemas.md", *sorted((DOCS / "howto").glob("*.md"))]
 RUN = {"python", "console"}
 FROM_CONFLUENT = DOCS / "howto" / "from-confluent-kafka.md"
@@ -48,7 +49,9 @@ def cluster(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [each for each in PAGES if each != CONTAINERS], ids=lambda page: page.stem
+)
 def test_a_page_can_be_followed_block_by_block(
     page: Path, cluster: EmbeddedCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

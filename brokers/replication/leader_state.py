@@ -13,6 +13,7 @@ from folkmoot.coordination.partition_states import (
     VersionedState,
 )
 from folkmoot.protocol.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
+from folkmoot.protocol.quantities import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,15 @@ class LeaderState:
             lowest = min(self._end_of(each) for each in self.maximal_isr)
             self.high_watermark = max(self.high_watermark, lowest)
         return self.high_watermark
+
+    def missing(self, offset: int) -> str:
+        """What records before `offset` wait for, which are not committed."""
+        if not self.has_enough_replicas:
+            return (
+                f"it has {counted(len(self.isr), 'replica')} in sync, and needs {self.min_in_sync}"
+            )
+        behind = [str(each) for each in sorted(self.maximal_isr) if self._end_of(each) < offset]
+        return f"it waits for the in-sync replicas of broker {' and '.join(behind)}"
 
     def have_given_up(self, offset: int) -> bool:
         """Whether no other replica that may lead next has records before `offset`."""

@@ -661,8 +661,7 @@ class ReplicaManager:
             self.refused(
                 replica.log,
                 NotEnoughReplicasAfterAppend(
-                    f"{replica.log.name} has {len(leader.isr)} replicas in sync, and needs "
-                    f"{leader.min_in_sync}"
+                    f"{replica.log.name}: {leader.missing(replica.log.log_end)}"
                 ),
             )
         self._commit(replica)

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
-from types import TracebackType
 from typing import Final, Self, TypeVar
 from uuid import uuid4
 
@@ -301,12 +300,7 @@ class Broker:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _post(self, work: Callable[[], None]) -> None:

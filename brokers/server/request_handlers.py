@@ -40,6 +40,7 @@ from folkmoot.protocol.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     Overloaded,
+    RequestTimeout,
     UnknownFetch,
     UnknownServerError,
     UnknownTopicOrPartition,
@@ -407,7 +408,7 @@ class RequestHandlers:
 
         def committed(failure: FolkmootError | None) -> None:
             if failure is not None:
-                self._refuse_all(produce, list(results), failure)
+                self._refuse_all(produce, list(results), self._with_reason(failure, log, end))
                 return
             for number, result in results.items():
                 produce.delayed.put(number, result)
@@ -416,14 +417,19 @@ class RequestHandlers:
         deadline = produce.now.monotonic + produce.timeout
         self.purgatory.delay_produce(log, DelayedProduce(end, size, deadline, done))
 
+    def _with_reason(self, failure: FolkmootError, log: Log, end: int) -> FolkmootError:
+        """What has ended the wait for a commit; of a wait that was too long, whom it was for."""
+        replica = self.replicas.of(log)
+        if not isinstance(failure, RequestTimeout) or replica is None or replica.leader is None:
+            return failure
+        return RequestTimeout(f"{failure} ({replica.leader.missing(end)})")
+
     def _require_replicas(self, log: Log) -> None:
         """Raises NotEnoughReplicas: what is appended now could not be committed."""
         replica = self.replicas.of(log)
         leader = None if replica is None else replica.leader
         if leader is not None and not leader.has_enough_replicas:
-            raise NotEnoughReplicas(
-                f"{log.name} has {len(leader.isr)} replicas in sync, and needs {leader.min_in_sync}"
-            )
+            raise NotEnoughReplicas(f"{log.name}: {leader.missing(log.log_end)}")
 
     def _create(self, produce: _Produce, numbers: Sequence[int]) -> None:
         """Have a partition created, and append then. Raises Overloaded."""

@@ -1,7 +1,6 @@
 """Questions to the cluster that the demo asks as an onlooker, in a ZooKeeper session of its own."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from folkmoot.consumers.offsets.log_ends import Lookups
@@ -60,12 +59,7 @@ class Onlooker:
         self._store = connect(self._zookeeper, SESSION_TIMEOUT)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._store is not None:
             self._store.close()
 

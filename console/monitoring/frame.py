@@ -9,6 +9,7 @@ from folkmoot.console.tables import plain
 from folkmoot.consumers.admin.group_views import GroupSummary
 from folkmoot.consumers.admin.replica_moves import ReplicaSize
 from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
 UNKNOWN: Final = "-"
@@ -84,7 +85,8 @@ def _headline(now: Look) -> str:
     else:
         who = "a controller alone"
     time = datetime.now(UTC).strftime("%H:%M:%S UTC")
-    return f"{time}  {len(cluster.brokers)} brokers, {who}, {len(partitions)} partitions: {said}"
+    brokers = counted(len(cluster.brokers), "broker")
+    return f"{time}  {brokers}, {who}, {counted(len(partitions), 'partition')}: {said}"
 
 
 def _brokers(before: Look, now: Look) -> Section:

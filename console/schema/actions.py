@@ -9,9 +9,10 @@ from typing import Final
 from folkmoot.console.options import confirm, connecting, schema_text
 from folkmoot.console.schema.places import Here, is_url, remote
 from folkmoot.console.schema.transfer import gather, load, save, spread
-from folkmoot.console.tables import counted, show
+from folkmoot.console.tables import show
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion
 from folkmoot.protocol.errors import ConfigError, InvalidSchema, VersionNotFound
+from folkmoot.protocol.quantities import counted
 from folkmoot.schemas.avro.compatibility import Finding
 from folkmoot.schemas.avro.differences import differences
 from folkmoot.schemas.avro.references import resolve

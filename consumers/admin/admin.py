@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
 from folkmoot.consumers.admin.group_views import GroupSummary, GroupView, MemberView, Progress
@@ -74,6 +73,7 @@ from folkmoot.protocol.messages import (
 )
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import configured, explained, parse
+from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
 TIMEOUT: Final = 30.0
@@ -139,12 +139,7 @@ class Admin:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- the cluster ------------------------------------------------------------------------------
@@ -799,7 +794,7 @@ def _notes(
         yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"
     uncommitted = sum(each.committed is None and bool(each.latest) for each in rows)
     if uncommitted:
-        what = "1 partition" if uncommitted == 1 else f"{uncommitted} partitions"
+        what = counted(uncommitted, "partition")
         its = "its" if uncommitted == 1 else "their"
         yield (
             f"nothing is committed in {what} with records: {its} lag is not known. Members that keep "

@@ -322,6 +322,7 @@ class AsyncConsumer(Generic[K, V]):
         closing = self._closing = self._submit(close, alone=True)
         closing.add_done_callback(self._closed)
         ended, _ = await asyncio.wait([closing], timeout=timeout + CLOSE_GRACE)
+        self._core._signals.close()
         if not ended:
             raise RequestTimeout(f"closing a consumer takes longer than {timeout:g} s; it goes on")
         if self._end_of_loop is not None:

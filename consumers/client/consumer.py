@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -154,6 +154,8 @@ class Consumer(Generic[K, V]):
         self._taken: RecordBatchView | None = None
         """What it was made of; None if there is a record behind it of which nothing can be made."""
         self._stopped = self._closed = self._calling_back = False
+        self._signals = ExitStack()
+        """What `leave_on_signals` has yet to undo."""
         self._call_back_by: float | None = None
         self._thread: int | None = None
         self._process: int | None = None
@@ -466,8 +468,8 @@ class Consumer(Generic[K, V]):
 
         The iteration ends after the record under way, and leaving the `with` block gives partitions
         up, commits, and leaves the group. What is yielded tells which signal came first, if any. A
-        second Ctrl-C interrupts at once. For the main thread; what handled the signals before does so
-        again afterwards.
+        second Ctrl-C interrupts at once, a second SIGTERM does nothing. For the main thread; what handled
+        the signals before does so again afterwards: if one came, when the consumer is closed.
         """
         came: list[signal.Signals] = []
 
@@ -484,7 +486,10 @@ class Consumer(Generic[K, V]):
             yield lambda: came[0] if came else None
         finally:
             for each, handler in before.items():
-                signal.signal(each, handler)
+                self._signals.callback(signal.signal, each, handler)
+            # Some tell the process and then its group, as `timeout` does: that disturbs no close.
+            if not came or self._closed:
+                self._signals.close()
 
     # -- offsets ----------------------------------------------------------------------------------
 
@@ -902,6 +907,8 @@ class Consumer(Generic[K, V]):
                 self._discovery.close()
             self._cluster.close()
             self._wakeup.close()
+            if threading.current_thread() is threading.main_thread():
+                self._signals.close()
 
     # -- who may call -----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.records import Record
 from tests.brokers.batches import NOW
-from tests.brokers.hands import Hands, create
+from tests.brokers.hands import Hands, create, delete_before
 
 COMPACT = LogConfig(
     cleanup_policy="compact",
@@ -106,13 +106,7 @@ class Upkept:
         self.hands.work_all()
 
     def delete_before(self, offset: int) -> None:
-        """As DELETE_RECORDS does it; raises what it would answer."""
-        outcomes: list[Exception | None] = []
-        self.retention.delete_records(self.log, offset, outcomes.append)
-        self.hands.work_all()
-        [error] = outcomes
-        if error is not None:
-            raise error
+        delete_before(self.retention, self.hands, self.log, offset)
 
     def compacted(self) -> CleanerCheckpoint:
         """How far the log is compacted."""

@@ -6,6 +6,7 @@ from typing import Any
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
+from folkmoot.brokers.storage.retention import Retention
 
 
 class Hands:
@@ -52,6 +53,16 @@ def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:
     log = logs.find(topic_id, partition)
     assert log is not None
     return log
+
+
+def delete_before(retention: Retention, hands: Hands, log: Log, offset: int) -> None:
+    """As DELETE_RECORDS does it; raises what it would answer."""
+    outcomes: list[Exception | None] = []
+    retention.delete_records(log, offset, outcomes.append)
+    hands.work_all()
+    [error] = outcomes
+    if error is not None:
+        raise error
 
 
 def truncate(log: Log, offset: int) -> None:

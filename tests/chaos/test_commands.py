@@ -20,8 +20,10 @@ from urllib.request import urlopen
 import pytest
 
 from folkmoot.console.children import free_port
+from folkmoot.console.completion import candidates
 from folkmoot.console.embedded import ZooKeeperConfig
-from folkmoot.console.main import FAILED, INCOMPLETE, OK, UNREACHABLE
+from folkmoot.console.main import COMMANDS as FRONT
+from folkmoot.console.main import FAILED, INCOMPLETE, OK, UNREACHABLE, build_parser
 from folkmoot.console.options import DEGRADED, ENVIRONMENT
 from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
@@ -87,6 +89,7 @@ COMMANDS: Final[dict[str, tuple[int, str]]] = {
     "topic config t1": (OK, "option"),
     "topic list": (OK, "t3 "),
     "topic describe t1 --leaderless": (OK, "leader epoch"),
+    "topic offsets t1": (UNREACHABLE, NO_LEADER),
     "topic delete spare-{n} --yes": (OK, "deleted topic spare-{n}"),
     "topic alter grow-{n} --partitions 4 --yes": (OK, "grow-{n} has 4 partitions now"),
     "topic delete-records t1 --before {number}=1": (UNREACHABLE, NO_LEADER),
@@ -103,6 +106,7 @@ COMMANDS: Final[dict[str, tuple[int, str]]] = {
     "group reset g --topic t1 --by-duration 1h": (UNREACHABLE, NO_LEADER),
     "group import other {directory}/offsets.csv": (UNREACHABLE, NO_LEADER),
     "group delete gone-{n} --yes": (OK, "deleted group gone-{n}"),
+    "group delete-offsets less-{n} --topic t1 --yes": (OK, "deleted the offsets of group less-{n}"),
     "log sizes": (OK, "log end"),
     "log orphans {directory}/broker-1": (OK, "topic id"),
     "cluster status": (DEGRADED, "leaderless"),
@@ -129,12 +133,18 @@ COMMANDS: Final[dict[str, tuple[int, str]]] = {
 }
 """What each says, and its exit code, when one broker is dead, which alone has {dead} of topic t1; t3 has
 three replicas, of which two have to be in sync."""
-WITH_TWO_GONE: Final = {"produce t3": (UNREACHABLE, "not acknowledged within 4 s")}
+WITH_TWO_GONE: Final = {
+    "produce t3": (UNREACHABLE, "1 record for t3-0 not acknowledged within 4 s; last error: ")
+}
 ENDLESS: Final = (
+    "broker --broker-id 9 --data {directory}/broker-9",
     "controller",
+    "dev --data {directory}/dev",
     "exporter --metrics-port 0",
 )
 """Without ZooKeeper they do not begin."""
+LOCAL: Final = {"completion", "demo", "log dump", "log verify", "registry", "spark"}
+"""These need no cluster, make one of their own, or begin without one: the registry's test is the last."""
 TWO_WAYS: Final = ("produce t1", "consume t1")
 """These can do without ZooKeeper: `--bootstrap`."""
 
@@ -169,7 +179,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         do("produce t3")
         do("consume t1 --group g")
         do(f"group export g --file {directory}/offsets.csv")
-        for name in ("gone-0", "gone-1"):
+        for name in ("gone-0", "gone-1", "less-0", "less-1"):
             do(f"group import {name} {directory}/offsets.csv --execute")
         (directory / "s.avsc").write_text('"double"')
         for name in ("s", "old-0", "old-1"):
@@ -228,6 +238,15 @@ def without(scene: Scene, address: str, *, bootstrap: bool) -> dict[str, tuple[i
         said = f"no broker of bootstrap={address} answers"
         cases[f"{words} --bootstrap {address}"] = UNREACHABLE, said
     return cases
+
+
+def test_every_command_is_among_those_that_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    run = {" ".join(each.split()[:count]) for each in (*COMMANDS, *ENDLESS) for count in (1, 2)}
+    for name in FRONT.keys() - LOCAL:
+        actions = candidates(build_parser([name]), [name], "")
+        for words in [f"{name} {action}" for action in actions] or [name]:
+            assert words in run | LOCAL
 
 
 def test_every_command_with_a_port_that_nobody_listens_on_and_one_that_says_nothing(

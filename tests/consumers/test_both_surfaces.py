@@ -1,6 +1,8 @@
 """What a consumer does, in both spellings: the same lines against `Consumer` and `AsyncConsumer`."""
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -229,6 +231,32 @@ def test_with_auto_commit_a_seek_back_neither_sets_the_group_back_nor_fails(
 
     run(scenario)
     assert bench.committed() == 10
+
+
+@each
+def test_a_second_sigterm_does_not_disturb_the_leaving(client: Client, bench: Bench) -> None:
+    """`timeout` tells a process and then its group, of which it is one."""
+    bench.send(range(10))
+    heard: list[int] = []
+
+    def tell(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def scenario() -> None:
+        async with member(client, bench, on_revoke=tell, commit_interval=NEVER) as consumer:
+            with consumer.leave_on_signals():
+                async for record in consumer:
+                    if record.offset == 5:
+                        tell()
+        assert (heard, bench.committed()) == ([], 6)
+        tell()
+        assert heard == [signal.SIGTERM]
+
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        run(scenario)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @each

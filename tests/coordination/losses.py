@@ -1,9 +1,17 @@
-"""An ensemble in memory whose n-th request loses its reply, or is lost itself."""
+"""Ensembles in memory that lose replies, and whose servers lag."""
 
 from collections.abc import Iterator
 
-from folkmoot.coordination.zookeeper.operations import Create, Set
-from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
+from folkmoot.coordination.zookeeper.operations import (
+    Children,
+    Create,
+    Exists,
+    Get,
+    Multi,
+    Operation,
+    Set,
+)
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request, Tree
 
 
 class LossyZooKeeper(MemoryZooKeeper):
@@ -27,6 +35,33 @@ class LossyZooKeeper(MemoryZooKeeper):
             request.lose()
         else:
             request.reply()
+
+
+class LaggingZooKeeper(MemoryZooKeeper):
+    """Once it is armed, carries a transaction or the making of an ephemeral node out and loses the reply;
+    the next server does not know of that yet. It catches up with the next write, as servers do."""
+
+    def __init__(self) -> None:
+        super().__init__(deliver=self._deliver)
+        self.armed = False
+        self._view: Tree | None = None
+
+    def _deliver(self, request: Request) -> None:
+        is_read = isinstance(request.operation, Get | Exists | Children)
+        before = self.snapshot()
+        request.execute(self._view if is_read else None)
+        is_awaited = isinstance(request.operation, Multi) or _is_member(request.operation)
+        if self.armed and is_awaited:
+            self.armed, self._view = False, before
+            request.lose()
+            return
+        if not is_read:
+            self._view = None
+        request.reply()
+
+
+def _is_member(operation: Operation) -> bool:
+    return isinstance(operation, Create) and operation.ephemeral
 
 
 def every_loss(most: int) -> Iterator[tuple[LossyZooKeeper, MemorySession]]:

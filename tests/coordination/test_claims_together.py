@@ -35,13 +35,6 @@ from tests.coordination.steps import ENOUGH, Steps, counted, going_on
 MANY = [TopicPartition("t", number) for number in range(250)]
 
 
-@pytest.fixture
-def a(backend: Backend) -> Someone:
-    someone = Someone(backend.open(), "a")
-    make_plan(someone.session, someone.name)
-    return someone
-
-
 def claiming(
     someone: Someone, some: list[TopicPartition], version: int | None = None
 ) -> Recipe[dict[TopicPartition, Answer]]:

@@ -12,13 +12,8 @@ from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.ownership import Blocked, Claim, Fenced, Owner
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import (
-    Children,
     ConnectionLost,
-    Create,
-    Exists,
-    Get,
     Multi,
-    Operation,
     Recipe,
 )
 from folkmoot.protocol.records import TopicPartition
@@ -34,18 +29,10 @@ from tests.coordination.groups import (
     turn,
     version_of,
 )
+from tests.coordination.losses import LaggingZooKeeper
 from tests.coordination.steps import ENOUGH, Steps, going_on
-from tests.memory_zookeeper import MemoryZooKeeper, Request, Tree
 
 LOSSES = pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
-
-
-@pytest.fixture
-def a(backend: Backend) -> Someone:
-    """A member; its plan is whatever a test needs, since claims look at the version only."""
-    someone = Someone(backend.open(), "a")
-    make_plan(someone.session, someone.name)
-    return someone
 
 
 def partition(number: int) -> TopicPartition:
@@ -251,35 +238,6 @@ def test_whoever_dies_while_stealing_has_stolen_or_not(backend: Backend, a: Some
 
 
 # -- servers that lag ---------------------------------------------------------------------------------
-
-
-class LaggingZooKeeper(MemoryZooKeeper):
-    """Carries one write out and loses the reply; the next server does not know of that write yet.
-
-    It catches up with the next write, as servers do.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(deliver=self._deliver)
-        self.armed = False
-        self._view: Tree | None = None
-
-    def _deliver(self, request: Request) -> None:
-        is_read = isinstance(request.operation, Get | Exists | Children)
-        before = self.snapshot()
-        request.execute(self._view if is_read else None)
-        is_awaited = isinstance(request.operation, Multi) or _is_member(request.operation)
-        if self.armed and is_awaited:
-            self.armed, self._view = False, before
-            request.lose()
-            return
-        if not is_read:
-            self._view = None
-        request.reply()
-
-
-def _is_member(operation: Operation) -> bool:
-    return isinstance(operation, Create) and operation.ephemeral
 
 
 @pytest.fixture

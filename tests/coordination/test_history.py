@@ -15,7 +15,7 @@ from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Set
 from folkmoot.coordination.zookeeper.recipes import children
 from tests.contracts.backends import Backend
-from tests.coordination.groups import GROUP, P0, REVOKE_TIMEOUT, Someone, make_plan
+from tests.coordination.groups import GROUP, P0, REVOKE_TIMEOUT, Someone
 from tests.coordination.steps import ENOUGH, Steps, counted
 
 INFO = MemberInfo(("t",), "host", REVOKE_TIMEOUT)
@@ -26,13 +26,6 @@ def plan(generation: int, *owners: str, static: dict[str, StaticMember] | None =
     seats = tuple(dict.fromkeys([*owners, *(static or {})]))
     basis = {"t": TopicBasis("id", len(owners))}
     return Plan(generation, seats, basis, {"t": list(owners)}, static or {})
-
-
-@pytest.fixture
-def a(backend: Backend) -> Someone:
-    someone = Someone(backend.open(), "a")
-    make_plan(someone.session, someone.name)
-    return someone
 
 
 def note(

@@ -23,20 +23,17 @@ from folkmoot.coordination.partition_states import (
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import (
     Check,
-    Children,
     ConnectionLost,
     Delete,
-    Exists,
-    Get,
-    Multi,
     SessionLost,
     Set,
 )
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.coordination.zookeeper.session import Session
 from tests.contracts.backends import Backend, settle
+from tests.coordination.losses import LaggingZooKeeper
 from tests.coordination.steps import ENOUGH, Steps, counted, going_on
-from tests.memory_zookeeper import MemoryZooKeeper, Request, Tree
+from tests.memory_zookeeper import MemoryZooKeeper
 
 LOSSES = pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
 P0 = TopicIdPartition("topic-id", 0)
@@ -349,28 +346,6 @@ def test_deleting_ends_well_whichever_reply_is_lost(controller: Elected, execute
         if steps.taken <= lost:
             return
     pytest.fail("delete does not end")
-
-
-class LaggingZooKeeper(MemoryZooKeeper):
-    """Carries one transaction out and loses the reply; the next server does not know of it until the
-    next write."""
-
-    def __init__(self) -> None:
-        super().__init__(deliver=self._deliver)
-        self.armed = False
-        self._view: Tree | None = None
-
-    def _deliver(self, request: Request) -> None:
-        is_read = isinstance(request.operation, Get | Exists | Children)
-        before = self.snapshot()
-        request.execute(self._view if is_read else None)
-        if self.armed and isinstance(request.operation, Multi):
-            self.armed, self._view = False, before
-            request.lose()
-            return
-        if not is_read:
-            self._view = None
-        request.reply()
 
 
 def test_what_was_written_is_known_as_ours_though_a_server_lags() -> None:

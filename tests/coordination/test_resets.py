@@ -36,14 +36,6 @@ def resetting(
     return resets.reset(GROUP, partition, topic_id, offset, f"mark-{next(_marks)}")
 
 
-@pytest.fixture
-def a(backend: Backend) -> Someone:
-    """A member to whom the plan gives t-0."""
-    someone = Someone(backend.open(), "a")
-    make_plan(someone.session, someone.name)
-    return someone
-
-
 def test_a_reset_fences_the_owner_and_it_goes_on_at_the_new_offset(
     a: Someone, admin: Session
 ) -> None:

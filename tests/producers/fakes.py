@@ -2,7 +2,6 @@
 
 import itertools
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self
 
 from folkmoot.brokers.storage.producer_state import ProducerState
@@ -62,12 +61,7 @@ class FakeCluster:
             self.start(number)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
         for broker in self.brokers.values():
             broker.stop()

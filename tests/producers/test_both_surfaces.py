@@ -240,7 +240,7 @@ def test_a_full_buffer_blocks_and_then_refuses(client: Client, cluster: FakeClus
                 await producer.send("t", b"no room")
             with pytest.raises(BufferFull):
                 await producer.send_batch("t", [b"v"])
-            with pytest.raises(FlushTimeout, match=r"5 records .* after 0\.1 s"):
+            with pytest.raises(FlushTimeout, match=r"after 0\.1 s: 5 records"):
                 await producer.flush(0.1)
             with pytest.raises(RequestTimeout, match=r"not acknowledged after 0\.1 s"):
                 await sent[0].result(timeout=0.1)
@@ -333,7 +333,7 @@ def test_close_ends_within_its_timeout_and_says_what_is_lost(
         await producer.start()
         delivery = await producer.send("t", b"v")
         begun = time.monotonic()
-        with pytest.raises(FlushTimeout, match=r"1 records are not acknowledged after 0\.2 s"):
+        with pytest.raises(FlushTimeout, match=r"not acknowledged after 0\.2 s: 1 record$"):
             await producer.close(0.2)
         assert time.monotonic() - begun < 10.0
         with pytest.raises(ClosedError):

@@ -296,6 +296,8 @@ def test_records_that_are_too_old_fail_with_the_last_error() -> None:
     bench.settle()
     error = delivery.exception(0)
     assert isinstance(error, DeliveryTimeout)
+    assert str(error).startswith("1 record for ")
+    assert str(error).endswith(f"; last error: {error.__cause__}")
     assert isinstance(error.__cause__, StorageError)
     assert bench.accumulator.appender.used == 0
 
@@ -311,7 +313,9 @@ def test_what_expired_under_way_holds_the_next_batch_back_until_its_answer() -> 
     bench.now = 111.0
     bench.sender.expire(bench.now)
     bench.settle()
-    assert isinstance(first.exception(0), DeliveryTimeout)
+    error = first.exception(0)
+    assert isinstance(error, DeliveryTimeout)
+    assert str(error).endswith(f"within 10 s: broker {shipment.address} has not answered")
     assert bench.ship() == []
     bench.answer(number, shipment)
     assert isinstance(first.exception(0), DeliveryTimeout)

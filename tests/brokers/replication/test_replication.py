@@ -346,7 +346,7 @@ def test_below_min_in_sync_nothing_is_appended_with_acks_all_and_nothing_is_comm
     assert waiting[0].error == NotEnoughReplicasAfterAppend.code
     [result] = one.produce(b"b")
     assert result.error == NotEnoughReplicas.code
-    assert "1 replicas in sync, and needs 2" in result.message
+    assert "1 replica in sync, and needs 2" in result.message
     [result] = one.produce(b"c", acks=1)
     assert (result.error, result.base_offset) == (0, 1)
     assert committed(one) == []
@@ -362,6 +362,7 @@ def test_what_is_not_committed_in_time_is_refused_and_committed_later(cluster: C
     waiting = one.produce(b"a")
     one.handlers.purgatory.take_completed(cluster.now + 60.0, 10)
     assert waiting[0].error == RequestTimeout.code
+    assert "it waits for the in-sync replicas of broker 2 and 3" in waiting[0].message
     cluster.mend()
     cluster.run()
     cluster.later(1.0)

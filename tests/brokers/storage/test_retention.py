@@ -19,7 +19,7 @@ from folkmoot.coordination.topic_config import DAY, LogConfig
 from folkmoot.protocol.batch_header import MAX_TIMESTAMP
 from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange
 from tests.brokers.batches import NOW, SMALL, a_batch, append, read_all, timed_batch, values_of
-from tests.brokers.hands import Hands, create
+from tests.brokers.hands import Hands, create, delete_before
 from tests.brokers.storage.test_log_manager import found
 
 HOUR = 3_600_000
@@ -59,13 +59,7 @@ class Kept:
             self.hands.work_all()
 
     def delete_before(self, offset: int) -> None:
-        """As DELETE_RECORDS does; raises what it would answer."""
-        outcomes: list[Exception | None] = []
-        self.retention.delete_records(self.log, offset, outcomes.append)
-        self.hands.work_all()
-        [error] = outcomes
-        if error is not None:
-            raise error
+        delete_before(self.retention, self.hands, self.log, offset)
 
     def append_at(self, *times: int) -> None:
         """Five such batches fill a segment."""
