@@ -625,11 +625,6 @@ class Appender:
                 self._topics[topic].place()
                 del self._topics[topic]
 
-    def partitions(self, topic: str) -> int:
-        """How many a topic has; 0 if it is not known."""
-        known = self._topics.get(topic)
-        return 0 if known is None else known.count
-
     def place(self) -> None:
         """Move everything staged to its builders, and tell the owner of the next record."""
         with self.owner.lock:

@@ -23,8 +23,6 @@ from folkmoot.consumers.admin.replica_moves import (
     ReplicaMoves,
     ReplicaSize,
     RunningMove,
-    cancel_drain,
-    drain,
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig
 from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, known_offsets, no_answer
@@ -324,13 +322,13 @@ class Admin:
         Raises what `plan_drain` does, and then has done nothing.
         """
         rate = whole("throttle", throttle)
-        with self._opened() as session:
-            return drain(self._moves_in(session), session, broker, rate)
+        with self._moves() as moves:
+            return moves.drain(broker, rate)
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
         """Have a broker get replicas again, and keep what it still has → what is taken back."""
-        with self._opened() as session:
-            return cancel_drain(session, broker, self._timeout)
+        with self._moves() as moves:
+            return moves.cancel_drain(broker)
 
     def log_sizes(self, topics: Sequence[str] | None = None) -> list[ReplicaSize]:
         """How much of these topics, or of all, lies on each broker, as far as they answer.
@@ -342,12 +340,9 @@ class Admin:
 
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
-        with self._opened() as session:
-            yield self._moves_in(session)
-
-    def _moves_in(self, session: Session) -> ReplicaMoves:
         config = self._config
-        return ReplicaMoves(session, config.listener, config.client_id, self._timeout)
+        with self._opened() as session:
+            yield ReplicaMoves(session, config.listener, config.client_id, self._timeout)
 
     # -- records ----------------------------------------------------------------------------------
 

@@ -206,11 +206,6 @@ class Member:
         return self.state.name
 
     @property
-    def has_left(self) -> bool:
-        """Nothing more will happen: the last notice was Left, or Replaced."""
-        return self.state.phase is Phase.LEFT
-
-    @property
     def generation(self) -> int:
         """The generation of the plan last seen."""
         return self.state.plan.plan.generation
