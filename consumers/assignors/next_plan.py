@@ -6,7 +6,7 @@ else is given it, and it is not taken into account when the others are balanced.
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Subscriber
 from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
@@ -33,13 +33,12 @@ def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
     """What a consumer's settings name, preferred first; the default comes last. Raises ConfigError."""
     found: dict[str, Assignor] = {}
     for each in given:
-        if isinstance(each, str):
-            if each not in KNOWN:
-                raise ConfigError(
-                    f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
-                )
-            each = KNOWN[each]
-        found.setdefault(each.name, each)
+        assignor: Any = KNOWN.get(each) if isinstance(each, str) else each
+        if not (hasattr(assignor, "name") and hasattr(assignor, "assign")):
+            raise ConfigError(
+                f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
+            )
+        found.setdefault(assignor.name, assignor)
     found.setdefault(DEFAULT.name, DEFAULT)
     return tuple(found.values())
 
