@@ -655,7 +655,7 @@ class Admin:
         """Raises UnknownTopicOrPartition, InvalidName."""
         found = self._topics((name,)).get(name)
         if found is None:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist")
+            raise topics.unknown(name)
         return found
 
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
@@ -667,7 +667,7 @@ class Admin:
         found = self._topics(each.topic for each in ordered)
         for topic, number in ordered:
             if topic not in found:
-                raise UnknownTopicOrPartition(f"topic {topic} does not exist")
+                raise topics.unknown(topic)
             count = len(found[topic].partitions)
             if not 0 <= number < count:
                 raise UnknownTopicOrPartition(

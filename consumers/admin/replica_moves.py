@@ -112,7 +112,9 @@ class ReplicaMoves:
                         ]
         if silent := sorted(live.keys() - answered):
             named = ", ".join(f"broker {each}" for each in silent)
-            log.warning("what these hold is not known, since they do not answer: %s", named)
+            log.warning(
+                "the sizes of logs on %s are not known: no answer within %g s", named, limit
+            )
         return found
 
     # -- plans ------------------------------------------------------------------------------------

@@ -92,19 +92,21 @@ def _divide(
     wanted = eldest.assignors[0] if eldest is not None and eldest.assignors else DEFAULT.name
     assignor = {**KNOWN, **{each.name: each for each in mine}}.get(wanted, DEFAULT)
     if assignor.name != wanted:
-        log.warning("the eldest member divides by %s, which this one does not have", wanted)
+        log.warning(
+            "the eldest member prefers assignor %s, which this member does not have", wanted
+        )
     try:
         owners = assignor.assign(given)
         for partition, owner in owners.items():
             if partition in given.kept or partition.topic not in given.subscribers[owner].topics:
                 raise ValueError(f"it gives {partition} to {owner}, who may not have it")
     except TakesTooLong as late:
-        log.error("%s: %s divides instead", late, DEFAULT.name)
+        log.error("%s: %s is used instead", late, DEFAULT.name)
         return DEFAULT.name, DEFAULT.assign(given)
     except Exception:
         if assignor is DEFAULT:
             raise
-        log.exception("assignor %s has failed: %s divides instead", assignor.name, DEFAULT.name)
+        log.exception("assignor %s has failed: %s is used instead", assignor.name, DEFAULT.name)
         return DEFAULT.name, DEFAULT.assign(given)
     return assignor.name, owners
 

@@ -431,9 +431,9 @@ def test_an_assignor_that_does_not_return_is_not_waited_for_and_an_alarm_says_so
     try:
         assert assignor.begun.wait(10.0)
         eventually(lambda: any(isinstance(each, Assigned) for each in member.notices))
-        alarm = "assignor thinking of the eldest member did not divide"
+        alarm = "assignor thinking, which the eldest member prefers, was not used"
         eventually(lambda: alarm in member.alarms)
-        assert "assignor thinking gives no answer within 0.3 s: sticky divides" in caplog.text
+        assert "assignor thinking gives no answer within 0.3 s: sticky is used" in caplog.text
         assignor.begun.clear()
         younger = Member(settings, zookeeper.connect, lambda: None)
         younger.start()
