@@ -103,4 +103,6 @@ class BrokerSchemas:
                 if not isinstance(trouble, ZooKeeperUnreachable):  # silence tells less
                     trouble = error
                 time.sleep(min(PAUSE, left))
-        raise type(trouble)(f"schema {number} was not told within {self._timeout:g} s: {trouble}")
+        raise type(trouble)(
+            f"no broker has told schema {number} within {self._timeout:g} s: {trouble}"
+        )

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
-    BadVersion,
     Check,
     ConnectionLost,
     Create,
@@ -124,21 +123,19 @@ def default_replicas(live: Mapping[int, Registration]) -> int:
 def leave(broker_id: int, mine: Registration) -> Recipe[bool]:
     """Say that the broker is to stop, so that the controller has others lead. False if it is not
     registered as `mine` any more."""
-    said = replace(mine, leaving=True)
-    while True:
-        found, stat = yield from recipes.read(_decoder, paths.broker(broker_id))
-        if found is None or stat is None or found.nonce != mine.nonce:
-            return False
-        if found == said:
-            return True
-        with suppress(BadVersion, NoNode, ConnectionLost):
-            yield Set(paths.broker(broker_id), msgspec.json.encode(said), stat.version)
+
+    def leaving(found: Registration) -> Registration:
+        return replace(found, leaving=True) if found.nonce == mine.nonce else found
+
+    with suppress(NoNode):
+        said = yield from recipes.update(_decoder, paths.broker(broker_id), leaving)
+        return said.nonce == mine.nonce
+    return False
 
 
 def drained() -> Recipe[set[int]]:
     """The brokers that are to get no replicas, whether they are registered or not."""
-    names = yield from recipes.children(paths.DRAINED_BROKERS)
-    return {int(name) for name in names if name.isascii() and name.isdecimal()}
+    return set((yield from recipes.numbers(paths.DRAINED_BROKERS)))
 
 
 def set_drained(broker_id: int, is_drained: bool) -> Recipe[None]:
@@ -163,8 +160,7 @@ def live(watch: WatchCallback | None = None) -> Recipe[dict[int, Registration]]:
     """All brokers that are registered and legible, by id; `watch` is called when one comes, goes, or says
     that it leaves."""
     brokers: dict[int, Registration] = {}
-    names = yield from recipes.children(paths.BROKERS, watch)
-    for broker_id in sorted(int(name) for name in names if name.isascii() and name.isdecimal()):
+    for broker_id in (yield from recipes.numbers(paths.BROKERS, watch)):
         with suppress(Malformed):
             found = yield from read(broker_id, watch)
             if found is not None:

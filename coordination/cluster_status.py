@@ -13,7 +13,6 @@ from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.coordination.zookeeper.session import Session
-from folkmoot.protocol.errors import UnknownTopicOrPartition
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -61,7 +60,7 @@ def read_cluster(
     found = dict(zip(wanted, read, strict=True))
     for name, topic in found.items():
         if topic is None and names is not None:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist")
+            raise topics.unknown(name)
     known = {name: topic for name, topic in found.items() if topic is not None}
     partitions = [
         TopicIdPartition(topic.topic_id, number)

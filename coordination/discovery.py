@@ -12,7 +12,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.names import check_name
-from folkmoot.protocol.options import check_numbers
+from folkmoot.protocol.options import check_options
 
 _T = TypeVar("_T")
 
@@ -36,7 +36,7 @@ class ClientConfig:
     """After this long without an answer a request to a broker is taken for lost, and sent again."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        check_options(self)
         check_name("client id", self.client_id)
 
 

@@ -33,7 +33,7 @@ def elect_preferred(
         for missing, why in ((live, "registered"), (state.isr, "in sync")):
             if preferred not in missing:
                 raise ElectionImpossible(
-                    f"{_text(named)}: broker {preferred}, its preferred leader, is not {why}"
+                    f"{named}: broker {preferred}, its preferred leader, is not {why}"
                 )
         isr = [each for each in state.isr if each in live]
         if (yield from _designate(partition, found, preferred, isr)):
@@ -54,14 +54,14 @@ def elect_unclean(
         live = yield from brokers.live()
         if leader not in replicas:
             raise ElectionImpossible(
-                f"{_text(named)}: broker {leader} is none of its replicas {list(replicas)}"
+                f"{named}: broker {leader} is none of its replicas {list(replicas)}"
             )
         if leader not in live:
-            raise ElectionImpossible(f"{_text(named)}: broker {leader} is not registered: start it")
+            raise ElectionImpossible(f"{named}: broker {leader} is not registered: start it")
         in_sync = [each for each in state.isr if each in live]
         if in_sync:
             raise ElectionImpossible(
-                f"{_text(named)}: broker {in_sync[0]} is alive and in sync: nothing needs to be lost; "
+                f"{named}: broker {in_sync[0]} is alive and in sync: nothing needs to be lost; "
                 "if it does not lead its log says why, and it has to be stopped first"
             )
         unclean = replace(state, unclean_epoch=state.leader_epoch + 1)
@@ -74,7 +74,7 @@ def _read(named: TopicPartition, partition: TopicIdPartition) -> Recipe[Versione
     found = yield from partition_states.read(partition)
     if found is None:
         raise ElectionImpossible(
-            f"{_text(named)} has no state yet: the controller creates it; is there one?"
+            f"{named} has no state yet: the controller creates it; is there one?"
         )
     return found
 
@@ -87,7 +87,3 @@ def _designate(
     write = StateWrite(designated, found.partition_epoch)
     answers = yield from partition_states.write({partition: write})
     return isinstance(answers[partition], VersionedState)
-
-
-def _text(named: TopicPartition) -> str:
-    return f"{named.topic}-{named.partition}"

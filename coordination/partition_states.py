@@ -153,8 +153,7 @@ def topic_ids(watch: WatchCallback | None = None) -> Recipe[list[str]]:
 
 def partitions_of(topic_id: str, watch: WatchCallback | None = None) -> Recipe[list[int]]:
     """Which partitions of a topic have a state; `watch` is called when one gets one or loses it."""
-    names = yield from recipes.children(paths.partition_states(topic_id), watch)
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+    return (yield from recipes.numbers(paths.partition_states(topic_id), watch))
 
 
 def write(

@@ -28,6 +28,7 @@ Who has read it just before it is removed finds that it has changed.
 """
 
 from bisect import bisect
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -50,6 +51,7 @@ from folkmoot.coordination.zookeeper.recipes import (
     ensure,
     read,
     retry_on_connection_loss,
+    update,
 )
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH
 from folkmoot.protocol.errors import ProducerFenced
@@ -144,21 +146,13 @@ def begin(name: str, attempt: str, topic_id: str, begins: list[Begin]) -> Recipe
 
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
     """
-    path = paths.producer_name(name)
-    while True:
-        found, stat = yield from read(_decoder, path)
-        if found is None or stat is None or found.attempt != attempt:
-            raise _taken_over(name)
-        noted = found.topics.get(topic_id, Begun(len(begins), []))
-        begun = noted._replace(begins=noted.begins + begins[len(noted.begins) :])
-        if begun == found.topics.get(topic_id):
-            return begun
-        taken = msgspec.structs.replace(found, topics={**found.topics, topic_id: begun})
-        try:
-            yield Set(path, _encode(taken), stat.version)
-        except (BadVersion, NoNode, ConnectionLost):
-            continue
-        return begun
+
+    def noted(topics: dict[str, Begun]) -> dict[str, Begun]:
+        known = topics.get(topic_id, Begun(len(begins), []))
+        begun = known._replace(begins=known.begins + begins[len(known.begins) :])
+        return {**topics, topic_id: begun}
+
+    return (yield from _note(name, attempt, noted)).topics[topic_id]
 
 
 def begin_again(name: str, attempt: str) -> Recipe[None]:
@@ -166,18 +160,23 @@ def begin_again(name: str, attempt: str) -> Recipe[None]:
 
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
     """
-    path = paths.producer_name(name)
-    while True:
-        found, stat = yield from read(_decoder, path)
-        if found is None or stat is None or found.attempt != attempt:
+    yield from _note(name, attempt, lambda topics: {})
+
+
+def _note(
+    name: str, attempt: str, change: Callable[[dict[str, Begun]], dict[str, Begun]]
+) -> Recipe[Takeover]:
+    """Change what is noted of the round's topics, as long as the name is this attempt's."""
+
+    def changed(found: Takeover) -> Takeover:
+        if found.attempt != attempt:
             raise _taken_over(name)
-        if not found.topics:
-            return
-        try:
-            yield Set(path, _encode(msgspec.structs.replace(found, topics={})), stat.version)
-        except (BadVersion, NoNode, ConnectionLost):
-            continue
-        return
+        return msgspec.structs.replace(found, topics=change(found.topics))
+
+    try:
+        return (yield from update(_decoder, paths.producer_name(name), changed))
+    except NoNode:
+        raise _taken_over(name) from None
 
 
 def _forget_some(new: str) -> Recipe[None]:

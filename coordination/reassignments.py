@@ -70,12 +70,12 @@ def _change(
     """What `start` makes of a topic, if it can be done to the topic that is there now."""
     seen = yield from topics.read(name)
     if seen is None:
-        raise _unknown(name)
+        raise topics.unknown(name)
     live, drained = (yield from brokers.live()), (yield from brokers.drained())
 
     def started(topic: TopicInfo) -> TopicInfo:
         if topic.topic_id != seen.topic_id:
-            raise _unknown(name)
+            raise topics.unknown(name)
         moves, partitions = dict(topic.reassignments), list(topic.partitions)
         with_epochs = set(topic.with_epochs)
         for number, target in targets.items():
@@ -234,7 +234,3 @@ def end(
         except zk.ConnectionLost:
             continue
         return
-
-
-def _unknown(name: str) -> UnknownTopicOrPartition:
-    return UnknownTopicOrPartition(f"topic {name} does not exist")

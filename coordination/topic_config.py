@@ -6,21 +6,19 @@ Every value is checked where the object is made; a ConfigError names the option.
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
 from folkmoot.protocol.batch_header import HEADER_BYTES
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import NONE, build, check_numbers, parse, unknown_option
+from folkmoot.protocol.options import NONE, build, check_options, parse, unknown_option
 
 DAY: Final = 86_400.0
 FOREVER: Final = 1000 * 365 * DAY
 MAX_SEGMENT_BYTES: Final = 1024 * 1024 * 1024
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
-CLEANUP_POLICIES: Final = ("delete", "compact", "compact,delete")
 FSYNC: Final = "fsync"
-DURABILITIES: Final = (FSYNC, "page-cache")
 
 Age = Annotated[float, Meta(ge=0.001, le=FOREVER)]
 Lag = Annotated[float, Meta(ge=0, le=FOREVER)]
@@ -42,7 +40,7 @@ class LogConfig:
     retention_bytes: Annotated[int, Meta(ge=0, le=2**62)] | None = None
     """The oldest segments are deleted as long as what is left is so much at least; None: never."""
 
-    cleanup_policy: str = "delete"
+    cleanup_policy: Literal["delete", "compact", "compact,delete"] = "delete"
     """delete: old segments go, by `retention`; compact: the last record of each key stays, older ones
     go; compact,delete: both."""
 
@@ -64,7 +62,7 @@ class LogConfig:
     max_batch_bytes: Annotated[int, Meta(ge=HEADER_BYTES, le=MAX_BATCH_BYTES)] = 8 * 1024 * 1024
     """The largest batch taken from a producer, as it is on the wire."""
 
-    durability: str | None = None
+    durability: Literal["fsync", "page-cache"] | None = None
     """fsync: records count when they are on disk, by group commit; page-cache: when they are written.
     None: fsync for topics of several replicas, page-cache for others."""
 
@@ -85,16 +83,7 @@ class LogConfig:
     taken."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.cleanup_policy not in CLEANUP_POLICIES:
-            raise ConfigError(
-                f"cleanup_policy={self.cleanup_policy!r} is not allowed: use one of "
-                f"{' | '.join(CLEANUP_POLICIES)}"
-            )
-        if self.durability not in (None, *DURABILITIES):
-            raise ConfigError(
-                f"durability={self.durability!r} is not allowed: use one of {' | '.join(DURABILITIES)}"
-            )
+        check_options(self)
         subject = self.value_schema
         if subject is not None and not (0 < len(subject) <= 512 and subject.isprintable()):
             raise ConfigError(

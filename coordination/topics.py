@@ -230,7 +230,7 @@ def update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicI
     try:
         return (yield from recipes.update(_decoder, paths.topic(name), change))
     except NoNode:
-        raise _unknown(name) from None
+        raise unknown(name) from None
 
 
 def delete(name: str) -> Recipe[None]:
@@ -245,7 +245,7 @@ def delete(name: str) -> Recipe[None]:
         if seen is not None and (now is None or now.czxid != seen.czxid):
             return
         if now is None:
-            raise _unknown(name)
+            raise unknown(name)
         try:
             yield Delete(paths.topic(name), now.version)
         except NoNode:
@@ -258,5 +258,5 @@ def delete(name: str) -> Recipe[None]:
             return
 
 
-def _unknown(name: str) -> UnknownTopicOrPartition:
+def unknown(name: str) -> UnknownTopicOrPartition:
     return UnknownTopicOrPartition(f"topic {name} does not exist")

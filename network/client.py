@@ -5,7 +5,7 @@ import random
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -127,13 +127,11 @@ class Connections:
         client_id: str,
         *,
         connect_timeout: float = CONNECT_TIMEOUT,
-        clock: Callable[[], float] = time.monotonic,
         poller: "select.poll | None" = None,
     ) -> None:
         """`poller`: the owner waits with it, for other things too, and calls `turn` instead of `poll`."""
         self._client_id = client_id
         self._connect_timeout = connect_timeout
-        self._clock = clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._closed = False
         self._poller = select.poll() if poller is None else poller
@@ -173,7 +171,7 @@ class Connections:
         number = next(self._ids)
         envelope = wire.encode_request(api, number, self._client_id, request)
         _check_sizes(envelope, payloads)
-        now = self._clock()
+        now = time.monotonic()
         deadline = now + timeout
         started = _Request(number, api, request, (envelope, payloads), now, deadline, expect_reply)
         peer.requests[number] = started
@@ -199,14 +197,14 @@ class Connections:
             raise ClosedError("the connections are closed")
         if wake is not self._wake:
             self._watch(wake)
-        now = self._clock()
+        now = time.monotonic()
         end = now + timeout
         while True:
             self._catch_up(now)
             until = 0.0 if self._replies else max(0.0, min(end, self._due) - now)
             events = dict(self._poller.poll(ceil(until * 1000)))
             self._take_in(events)
-            now = self._clock()
+            now = time.monotonic()
             if self._replies or self._wake_descriptor in events or now >= end:
                 replies, self._replies = self._replies, []
                 return replies
@@ -214,19 +212,14 @@ class Connections:
     def turn(self, events: Mapping[int, int]) -> list[Reply]:
         """The replies that are there, after the owner's poller has found these events; never waits."""
         self._take_in(events)
-        self._catch_up(self._clock())
+        self._catch_up(time.monotonic())
         replies, self._replies = self._replies, []
         return replies
 
     def next_event(self) -> float:
-        """When to call `turn` at the latest, in the clock's time; to be asked right before waiting."""
-        self._catch_up(self._clock())
+        """When to call `turn` at the latest, in `time.monotonic`'s time; to be asked right before waiting."""
+        self._catch_up(time.monotonic())
         return -inf if self._replies else self._due
-
-    def in_flight(self, address: str) -> int:
-        """How many requests to that address wait for a reply."""
-        peer = self._peers.get(address)
-        return 0 if peer is None else len(peer.requests)
 
     def late(self, since: float) -> dict[str, dict[int, Any]]:
         """Brokers that have not answered what was asked before then, whatever they have answered since:
@@ -252,11 +245,6 @@ class Connections:
         """End a request under way with this error; an answer that still comes is passed over."""
         peer = self._peers[address]
         self._finish(peer, peer.requests[number], error)
-
-    def max_batch_bytes(self, address: str) -> int | None:
-        """The largest batch that broker takes, once it has said so."""
-        peer = self._peers.get(address)
-        return None if peer is None or peer.connection is None else peer.connection.max_batch_bytes
 
     def close(self, *, linger: float = 0.0) -> None:
         """Drop all connections and replies. What was handed over has `linger` seconds to leave."""
@@ -354,7 +342,7 @@ class Connections:
                 del self._by_descriptor[descriptor]
             connection.close()
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(peer.failures, 10))
-        peer.retry_at = self._clock() + pause * random.uniform(0.8, 1.2)
+        peer.retry_at = time.monotonic() + pause * random.uniform(0.8, 1.2)
         peer.failures += 1
         error = error or BrokerUnreachable(f"broker {peer.address} is not reachable: {reason}")
         for request in list(peer.requests.values()):
@@ -404,7 +392,7 @@ class Connections:
         except InvalidRequest as error:
             self._break(peer, f"it does not speak Folkmoot's protocol ({error})")
             return False
-        peer.heard_at = self._clock()
+        peer.heard_at = time.monotonic()
         request = peer.requests.get(envelope.correlation_id)
         if request is None:
             return envelope.correlation_id != peer.hello_id or self._greet(

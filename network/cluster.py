@@ -358,14 +358,11 @@ class Cluster:
         discover: Callable[[], Sequence[str]],
         *,
         listener: str = "client",
-        max_age: float = MAX_AGE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connections = connections
         self.send = connections.send
-        self.in_flight = connections.in_flight
-        self.max_batch_bytes = connections.max_batch_bytes
-        self._metadata = metadata = Metadata(listener, max_age)
+        self._metadata = metadata = Metadata(listener)
         self.leader_address = metadata.leader_address
         self.nearest_address = metadata.nearest_address
         self.leader_epoch = metadata.leader_epoch

@@ -66,7 +66,6 @@ class Connection:
         self.monitor_descriptor = self.monitor.fileno()
         self.has_room = True
         self.is_ready = False
-        self.max_batch_bytes: int | None = None
         self.refused: dict[Api, UnsupportedVersion] = {}
         """The apis that make no sense to the peer, and why."""
         # What pyzmq does in Python before it sends or receives is not needed here, and costs as much
@@ -148,7 +147,6 @@ class Connection:
                     f"broker {self.address} does not speak version {spec.highest} of {api.name}: "
                     "use a client and brokers of neighbouring releases"
                 )
-        self.max_batch_bytes = hello.max_batch_bytes
         self.is_ready = True
 
 

@@ -1235,10 +1235,6 @@ cdef class Appender:
                 if builder in self._unannounced and not builder.count:
                     self._unannounced.remove(builder)
 
-    def partitions(self, topic):
-        cdef Topic known = self._topics.get(topic)
-        return 0 if known is None else known.count
-
     def place(self):
         """Tell the owner of batches that it may not know."""
         for builder in list(self._unannounced):

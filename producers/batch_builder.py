@@ -314,6 +314,8 @@ class _Topic:
         plan = self._plan
         for builder, start, end, calls_start, columns, size, schema_id, closes in plan:
             self._builders[builder.topic_partition.partition] = builder
+            joined = joined_schemas(builder.schema_id, schema_id)
+            # From here to the new count nothing is called.
             if end > start and builder.count <= end:  # else it has been done, and more since
                 keys, values, stamps, headers, deliveries, calls = columns
                 builder._keys[start:] = keys
@@ -327,8 +329,7 @@ class _Topic:
                     builder._headers[start:] = [None] * (end - start)
                 if calls is not None:
                     builder._calls[calls_start:], builder._called[calls_start:] = calls
-                builder.schema_id = joined_schemas(builder.schema_id, schema_id)
-                builder.count, builder.size = end, size
+                builder.schema_id, builder.count, builder.size = joined, end, size
                 rank = start
                 for delivery in deliveries:
                     delivery._builder, delivery._rank = builder, rank
@@ -624,11 +625,6 @@ class Appender:
             if topic in self._topics:
                 self._topics[topic].place()
                 del self._topics[topic]
-
-    def partitions(self, topic: str) -> int:
-        """How many a topic has; 0 if it is not known."""
-        known = self._topics.get(topic)
-        return 0 if known is None else known.count
 
     def place(self) -> None:
         """Move everything staged to its builders, and tell the owner of the next record."""

@@ -67,8 +67,6 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_cluster(self.zookeeper, self.bootstrap)
-        if self.acks not in (0, 1, -1, "all"):
-            raise ConfigError(f"acks={self.acks!r} is not allowed: use 0, 1 or 'all'")
         if self.idempotent and self.acks == 0:
             raise ConfigError(
                 "idempotent=True is not allowed with acks=0: what is not answered is not sent again"

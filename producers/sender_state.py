@@ -117,15 +117,9 @@ class SenderState:
         self._view = view
         self._version = view.version
         self._sequences = sequences or (Sequences() if config.is_idempotent else None)
+        codec = Codec.named(config.compression)
         self._terms = Terms(
-            *(
-                config,
-                Codec.named(config.compression),
-                self._sequences,
-                self.counters,
-                random,
-                self._finished,
-            )
+            *(config, codec, self._sequences, self.counters, random, self._finished)
         )
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._order: deque[Batch] = deque()

@@ -13,13 +13,13 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
-from math import isfinite
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     Any,
     Concatenate,
+    Final,
     Literal,
     NamedTuple,
     ParamSpec,
@@ -36,6 +36,10 @@ from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.quantities import seconds, size
 
 NONE = "none"
+_LARGEST: Final = 2**63
+"""No number is: brokers are told of some, in 64 bits."""
+_SHOWN: Final = 80
+_NAMED: Final[dict[Any, str]] = {str: "a text", Path: "a Path", NoneType: "None"}
 
 _Config = TypeVar("_Config")
 _Self = TypeVar("_Self")
@@ -76,10 +80,12 @@ class _Declared(NamedTuple):
         return all(kind in (int, float, NoneType) for kind in self.kinds)
 
     def allows(self, value: Any) -> bool:
+        if not self.is_number:
+            return any(_is_of(kind, value) for kind in self.kinds)
         if value is None:
             return NoneType in self.kinds
         is_number = isinstance(value, Real if float in self.kinds else Integral)
-        if isinstance(value, bool) or not is_number or not isfinite(value):
+        if isinstance(value, bool) or not is_number or not abs(value) < _LARGEST:
             return False
         return all(
             (each.ge is None or value >= each.ge)
@@ -90,6 +96,9 @@ class _Declared(NamedTuple):
 
     def __str__(self) -> str:
         """What to use, in words."""
+        if not self.is_number:
+            *most, last = [words for kind in self.kinds for words in _words(kind)]
+            return f"{', '.join(most)} or {last}" if most else last
         said = "a number" if float in self.kinds else "a whole number"
         said += self.range
         return f"{said}, or None" if NoneType in self.kinds else said
@@ -211,13 +220,23 @@ def parse(config: type[Any], options: Mapping[str, str]) -> dict[str, Any]:
     return {name: _value(config, name, text) for name, text in options.items()}
 
 
-def check_numbers(config: Any) -> None:
-    """Raises ConfigError for an option declared as a number that is none, or outside its range."""
+def check_options(config: Any) -> None:
+    """Raises ConfigError for an option that is not what it is declared as: a number in its range, a text,
+    one of some words, True or False, a function. What else an option may be is for its owner to check."""
     kind: Any = type(config)
     for name, declared in _declarations(kind).items():
         value = getattr(config, name)
-        if declared.is_number and not declared.allows(value):
-            raise ConfigError(f"{name}={value!r} is not allowed: use {declared}")
+        if not declared.allows(value):
+            raise ConfigError(f"{name}={shown(value)} is not allowed: use {declared}")
+
+
+def shown(value: object) -> str:
+    """As Python writes it, but for what is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int with more digits than Python writes
+        return "too large"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def unknown_option(name: str, known: Iterable[str], what: str = "option") -> ConfigError:
@@ -269,6 +288,22 @@ def _choices(kind: Any) -> tuple[Any, ...]:
     if kind is bool:
         return (True, False)
     return get_args(kind) if get_origin(kind) is Literal else ()
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether a value can be of a kind."""
+    if choices := _choices(kind):
+        return any(type(value) is type(each) and value == each for each in choices)
+    if get_origin(kind) is Callable:
+        return callable(value)
+    return isinstance(value, kind) if kind in _NAMED else True
+
+
+def _words(kind: Any) -> Iterable[str]:
+    """What a value of a kind is called."""
+    if choices := _choices(kind):
+        return map(repr, choices)
+    return [_NAMED.get(kind, "a function")]
 
 
 def _unit(name: str) -> str:

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Meta
 
 from folkmoot.protocol.errors import (
-    BY_CODE,
     FolkmootError,
     InvalidRequest,
     ResponseTooLarge,
@@ -112,8 +111,12 @@ def encode_response(correlation_id: int, response: Any) -> bytes:
 
 def encode_error(correlation_id: int, error: FolkmootError) -> bytes:
     """The envelope of a request that failed as a whole."""
-    code = error.code if error.code in BY_CODE else UnknownServerError.code
-    return _pack((correlation_id, code, message_of(error), None))
+    return _pack((correlation_id, code_of(error), message_of(error), None))
+
+
+def code_of(error: FolkmootError) -> int:
+    """What an error is called on the wire."""
+    return error.code or UnknownServerError.code
 
 
 def message_of(error: FolkmootError) -> str:

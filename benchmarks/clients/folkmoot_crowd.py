@@ -13,7 +13,7 @@ from benchmarks.clients.program import Parameters, main, tell
 from folkmoot import Consumer, TopicPartition
 from folkmoot.consumers.group.events import Assigned, Lost, Revoking
 from folkmoot.consumers.group.group_thread import Member
-from folkmoot.consumers.group.member_state import MemberSettings
+from folkmoot.consumers.group.member_state import MemberSettings, Phase
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
@@ -136,7 +136,7 @@ def members(given: Parameters) -> None:
     for line in sys.stdin:
         if line.strip() == "leave":
             people[0].member.begin_to_leave()
-            while not people[0].member.has_left:
+            while people[0].member.state.phase is not Phase.LEFT:
                 time.sleep(0.001)
             people.pop(0)
         if line.strip() == "end":

@@ -76,9 +76,9 @@ class ControllerThread:
                     self._session.close()
             except FolkmootError as error:
                 if not self._stopping:
-                    logger.warning("this controller begins anew: %s", error)
+                    logger.warning("this controller starts again as a candidate: %s", error)
             except Exception:
-                logger.exception("this controller begins anew")
+                logger.exception("this controller starts again as a candidate")
             self._controller = None
             if not self._stopping:
                 self._wakeup.wait(PAUSE)

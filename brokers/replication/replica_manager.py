@@ -314,7 +314,12 @@ class ReplicaManager:
     def _created(self, name: str, key: TopicIdPartition, error: FolkmootError | None) -> None:
         log = self._logs.find(*key)
         if key in self._states and (error is not None or log is None):
-            logger.warning("%s-%d has no replica here yet: %s", name, key.partition, error)
+            logger.warning(
+                "%s-%d: its replica here could not be created, trying again: %s",
+                name,
+                key.partition,
+                error,
+            )
             self._make_again[key] = name, self._clock() + DISK_AGAIN_AFTER
             return
         topic = self._being_made.pop(key)
@@ -422,7 +427,7 @@ class ReplicaManager:
             work = partial(note_complete, log.directory)
             # In turns with cuts, one of which may say the opposite.
             self._submit(
-                "truncation", work, partial(log_failure, f"{log.name}: still said to lack")
+                "truncation", work, partial(log_failure, f"{log.name}: not noted as complete")
             )
         if isinstance(step, PersistEpoch):
             self._unpersisted[replica] = step.epoch
@@ -433,7 +438,9 @@ class ReplicaManager:
             self._try_again(replica)
         elif isinstance(step, Activate):
             if not state.may_lead:
-                logger.error("%s: this disk lacks what it had; another is to lead", log.name)
+                logger.error(
+                    "%s: cannot lead here: this disk has lost records that counted", log.name
+                )
             self._write(replica, step.write, partial(self._activated, replica))
         elif state.follower is not None and replica.asked is None:
             self._follow(replica)
@@ -484,7 +491,9 @@ class ReplicaManager:
         if replica.leader is not None:
             if not replica.state.may_lead:
                 logger.critical(
-                    "%s: leads alone, and has lost what its page cache had", replica.log.name
+                    "%s: leads as the only one in sync, and its page cache was lost: records may be "
+                    "missing",
+                    replica.log.name,
                 )
                 replica.state.may_lead = True
             logger.info("%s: leader in epoch %d", replica.log.name, replica.leader.epoch)

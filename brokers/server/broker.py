@@ -293,7 +293,7 @@ class Broker:
         """First of all, while everything still works; who was ended from within has nothing to hand over."""
         if self._failure is None and not watcher.leave(HANDOVER_TIMEOUT):
             logger.warning(
-                "others lead its partitions only when it is gone: is there a controller?"
+                "others lead its partitions from its end on, not before: is there a controller?"
             )
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from folkmoot.coordination.topic_config import DAY, FOREVER, LogConfig
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import check_numbers
+from folkmoot.protocol.options import check_options
 
 MAX_BROKER_ID: Final = 2**31 - 1
 
@@ -133,19 +133,11 @@ class BrokerConfig:
     """For topics that have no settings of their own."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if not isinstance(self.data, Path):
-            raise ConfigError(f"data={self.data!r} is not a path")
-        for option in ("rack", "zookeeper", "metrics_host"):
-            text: object = getattr(self, option)
-            if not isinstance(text, str):
-                raise ConfigError(f"{option}={text!r} is not allowed: use a text")
+        check_options(self)
         if not self.zookeeper.strip() or self.zookeeper.startswith("/"):
             raise ConfigError(
                 f"zookeeper={self.zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"
             )
-        if self.log_format not in ("text", "json"):
-            raise ConfigError(f"log_format={self.log_format!r} is not allowed: use text or json")
         names = [listener.name for listener in self.listeners]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"listeners={names!r} is not allowed: name each once, at least one")

@@ -115,8 +115,8 @@ class Purgatory:
     Requests that wait are bounded for each peer and in all. Owner: the event loop.
     """
 
-    def __init__(self, sessions: FetchSessions | None = None, delayed: Quota | None = None) -> None:
-        self.sessions = FetchSessions(self._complete) if sessions is None else sessions
+    def __init__(self, delayed: Quota | None = None) -> None:
+        self.sessions = FetchSessions(self._complete)
         self._delayed = delayed or Quota(MAX_DELAYED_PER_PEER, MAX_DELAYED)
         self._fetches: dict[FetchSession, DelayedFetch] = {}
         self._timers: list[DelayedFetch] = []

@@ -16,7 +16,6 @@ from folkmoot.protocol.errors import (
     OffsetOutOfRange,
     UnknownFetch,
     UnknownReplica,
-    UnknownServerError,
 )
 from folkmoot.protocol.messages import (
     RepairFetchRequest,
@@ -25,7 +24,7 @@ from folkmoot.protocol.messages import (
     ReplicaFetchResponse,
     ReplicaFetchResult,
 )
-from folkmoot.protocol.wire import message_of
+from folkmoot.protocol.wire import code_of, message_of
 
 MAX_WAIT: Final = 5.0
 TELL_WITHIN: Final = 0.01
@@ -303,9 +302,10 @@ def _lacks(entry: ReplicaFetchEntry, replica: Replica) -> bool:
 
 
 def _refused(entry: ReplicaFetchEntry, error: FolkmootError, log_start: int = -1) -> Answer:
-    code = error.code or UnknownServerError.code
-    said = entry.topic, entry.partition, code, message_of(error), entry.leader_epoch, entry.log_end
-    return ReplicaFetchResult(*said, *_ON_THE_LOG, log_start, -1, False), _NO_CHUNK
+    said = entry.topic, entry.partition, code_of(error), message_of(error)
+    return ReplicaFetchResult(
+        *said, entry.leader_epoch, entry.log_end, *_ON_THE_LOG, log_start, -1, False
+    ), _NO_CHUNK
 
 
 def _response(answers: Sequence[Answer]) -> Response:

@@ -42,11 +42,10 @@ from folkmoot.protocol.errors import (
     Overloaded,
     RequestTimeout,
     UnknownFetch,
-    UnknownServerError,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.options import NONE
-from folkmoot.protocol.wire import message_of
+from folkmoot.protocol.wire import code_of, message_of
 
 NO_OFFSET: Final = -1
 _NOWHERE: Final = EpochEnd(-1, -1)
@@ -199,7 +198,7 @@ class RequestHandlers:
         """The result of an entry that has failed."""
         self.counters.errors[type(error).__name__] += 1
         leader = self.metadata.current_leader(entry, error)
-        said = entry.topic, entry.partition, wire_code(error), message_of(error), *_NOTHING[kind]
+        said = entry.topic, entry.partition, code_of(error), message_of(error), *_NOTHING[kind]
         return kind(*said, leader=leader)
 
     # -- the view of the cluster -------------------------------------------------------------------------
@@ -565,7 +564,7 @@ class RequestHandlers:
                 failed = True
                 self.counters.errors[type(error).__name__] += 1
                 leader = self.metadata.current_leader(entry, error)
-                said = entry.topic, entry.partition, wire_code(error), message_of(error), start, end
+                said = entry.topic, entry.partition, code_of(error), message_of(error), start, end
                 results.append(messages.FetchResult(*said, leader, *parts))
             chunks.append(chunk)
             found += len(chunk)
@@ -726,15 +725,14 @@ class RequestHandlers:
                     found = kind(
                         *(entry.topic, entry.partition, 0, "", epoch, sequence, log.log_end)
                     )
+                if log is None or log.high_watermark >= log.log_end:
+                    told(number, found, None)
+                else:
+                    done = delayed.later(told, number, found)
+                    waiting = DelayedProduce(log.log_end, 0, now.monotonic + body.timeout, done)
+                    self.purgatory.delay_produce(log, waiting)
             except FolkmootError as error:
                 told(number, found, error)
-                continue
-            if log is None or log.high_watermark >= log.log_end:
-                told(number, found, None)
-            else:
-                done = delayed.later(told, number, found)
-                deadline = now.monotonic + body.timeout
-                self.purgatory.delay_produce(log, DelayedProduce(log.log_end, 0, deadline, done))
             if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
                 yield None
         return delayed
@@ -810,11 +808,6 @@ def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
         header = batch_header.read_header(log.read(offset, 1, committed=False))
         return header.base_offset <= offset and header.leader_epoch != epoch
     return False
-
-
-def wire_code(error: FolkmootError) -> int:
-    """What an error is called on the wire."""
-    return error.code or UnknownServerError.code
 
 
 def _partition_of(result: messages.FetchResult) -> Partition:

@@ -134,5 +134,5 @@ def load_highest_epochs(data: Path) -> dict[str, int]:
     path = data / LEADER_EPOCHS_FILE
     epochs = load_json(path, dict[str, _Natural])
     if epochs is None and path.exists():
-        logger.error("%s is damaged: no replica leads before it has followed again", path)
+        logger.error("%s is damaged: replicas here lead only after they have followed again", path)
     return epochs or {}

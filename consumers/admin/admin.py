@@ -22,8 +22,6 @@ from folkmoot.consumers.admin.replica_moves import (
     ReplicaMoves,
     ReplicaSize,
     RunningMove,
-    cancel_drain,
-    drain,
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig
 from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, known_offsets, no_answer
@@ -319,13 +317,13 @@ class Admin:
         Raises what `plan_drain` does, and then has done nothing.
         """
         rate = whole("throttle", throttle)
-        with self._opened() as session:
-            return drain(self._moves_in(session), session, broker, rate)
+        with self._moves() as moves:
+            return moves.drain(broker, rate)
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
         """Have a broker get replicas again, and keep what it still has → what is taken back."""
-        with self._opened() as session:
-            return cancel_drain(session, broker, self._timeout)
+        with self._moves() as moves:
+            return moves.cancel_drain(broker)
 
     def log_sizes(self, topics: Sequence[str] | None = None) -> list[ReplicaSize]:
         """How much of these topics, or of all, lies on each broker, as far as they answer.
@@ -337,12 +335,9 @@ class Admin:
 
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
-        with self._opened() as session:
-            yield self._moves_in(session)
-
-    def _moves_in(self, session: Session) -> ReplicaMoves:
         config = self._config
-        return ReplicaMoves(session, config.listener, config.client_id, self._timeout)
+        with self._opened() as session:
+            yield ReplicaMoves(session, config.listener, config.client_id, self._timeout)
 
     # -- records ----------------------------------------------------------------------------------
 
@@ -655,7 +650,7 @@ class Admin:
         """Raises UnknownTopicOrPartition, InvalidName."""
         found = self._topics((name,)).get(name)
         if found is None:
-            raise UnknownTopicOrPartition(f"topic {name} does not exist")
+            raise topics.unknown(name)
         return found
 
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
@@ -667,7 +662,7 @@ class Admin:
         found = self._topics(each.topic for each in ordered)
         for topic, number in ordered:
             if topic not in found:
-                raise UnknownTopicOrPartition(f"topic {topic} does not exist")
+                raise topics.unknown(topic)
             count = len(found[topic].partitions)
             if not 0 <= number < count:
                 raise UnknownTopicOrPartition(

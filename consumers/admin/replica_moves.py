@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from folkmoot.coordination import brokers, reassignments
 from folkmoot.coordination.brokers import Registration
@@ -12,6 +12,7 @@ from folkmoot.coordination.cluster_status import PartitionStatus, read_cluster
 from folkmoot.coordination.placement import move, racks_of
 from folkmoot.coordination.topics import names
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.client import Connections
 from folkmoot.protocol.errors import (
@@ -24,6 +25,9 @@ from folkmoot.protocol.messages import Api, LogSizesRequest
 from folkmoot.protocol.records import TopicPartition
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
 PATIENCE: Final = 5.0
 """So long brokers are waited for that are to tell of sizes: a plan can do without."""
 
@@ -73,10 +77,10 @@ class ReplicaMoves:
 
     def sizes(self, topics: Sequence[str] | None) -> list[ReplicaSize]:
         """What the live brokers have, as far as they answer in time. Raises UnknownTopicOrPartition."""
-        known = execute(self._session, names(), self._timeout) if topics is not None else []
+        known = self._execute(names()) if topics is not None else []
         for missing in sorted(set(topics or ()).difference(known)):
             raise UnknownTopicOrPartition(f"topic {missing} does not exist")
-        live = execute(self._session, brokers.live(), self._timeout)
+        live = self._execute(brokers.live())
         return sorted(self._sizes(live, topics))
 
     def _sizes(
@@ -108,7 +112,9 @@ class ReplicaMoves:
                         ]
         if silent := sorted(live.keys() - answered):
             named = ", ".join(f"broker {each}" for each in silent)
-            log.warning("what these hold is not known, since they do not answer: %s", named)
+            log.warning(
+                "the sizes of logs on %s are not known: no answer within %g s", named, limit
+            )
         return found
 
     # -- plans ------------------------------------------------------------------------------------
@@ -133,16 +139,16 @@ class ReplicaMoves:
             turns = len(on) if partitions is None and on else 1
             targets = {each: [*on[each % turns :], *on[: each % turns]] for each in numbers}
         else:
-            usable = racks_of(execute(self._session, brokers.usable(), self._timeout))
+            usable = racks_of(self._execute(brokers.usable()))
             current = {each: _assigned(known[each]) for each in numbers}
             targets = move(topic, current, usable, replicas)
-        execute(self._session, reassignments.check(topic, targets), self._timeout)
+        self._execute(reassignments.check(topic, targets))
         return self._planned([known[each] for each in numbers], targets, cluster.brokers)
 
     def plan_drain(self, broker: int) -> list[PlannedMove]:
         """Everything that a broker has, to others."""
         cluster = read_cluster(self._session, self._timeout)
-        usable = racks_of(execute(self._session, brokers.usable(), self._timeout))
+        usable = racks_of(self._execute(brokers.usable()))
         usable.pop(broker, None)
         by_topic: dict[str, list[PartitionStatus]] = {}
         for each in cluster.partitions:
@@ -178,13 +184,34 @@ class ReplicaMoves:
 
     # -- doing it ---------------------------------------------------------------------------------
 
-    def start(self, moves: Iterable[PlannedMove], throttle: int) -> None:
-        """All of a topic, or none of it; topic after topic."""
+    def drain(self, broker: int, throttle: int) -> list[PlannedMove]:
+        """Have a broker get nothing new, and what it has go to others: all of a topic, or none of it.
+
+        To ask again goes on from there.
+        """
+        self.plan_drain(broker)  # refused before anything is done
+        self._execute(brokers.set_drained(broker, True))
+        planned = self.plan_drain(broker)
         by_topic: dict[str, dict[int, list[int]]] = {}
-        for each in moves:
+        for each in planned:
             by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each.target
         for topic, targets in by_topic.items():
-            execute(self._session, reassignments.start(topic, targets, throttle), self._timeout)
+            self._execute(reassignments.start(topic, targets, throttle))
+        return planned
+
+    def cancel_drain(self, broker: int) -> list[TopicPartition]:
+        """Have a broker get replicas again, and keep what is still being moved away from it."""
+        self._execute(brokers.set_drained(broker, False))
+        back: dict[str, list[int]] = {}
+        for each in read_cluster(self._session, self._timeout).partitions:
+            moved = each.reassignment
+            if moved is not None and broker in moved.original and broker not in moved.target:
+                back.setdefault(each.topic, []).append(each.partition)
+        for topic, numbers in back.items():
+            # One that has ended meanwhile, or whose topic is gone, needs nothing to be taken back.
+            with suppress(NoReassignmentInProgress, UnknownTopicOrPartition):
+                self._execute(reassignments.cancel(topic, numbers))
+        return [TopicPartition(topic, number) for topic in back for number in back[topic]]
 
     def running(self, topics: Sequence[str] | None) -> list[RunningMove]:
         """What is being moved, and how much of it is there."""
@@ -194,6 +221,9 @@ class ReplicaMoves:
         found = self._sizes(cluster.brokers, found_in) if moving else []
         sizes = {(each.broker, each.partition): each.bytes for each in found}
         return [_running(each, sizes) for each in moving]
+
+    def _execute(self, recipe: Recipe[_T]) -> _T:
+        return execute(self._session, recipe, self._timeout)
 
 
 def _running(each: PartitionStatus, sizes: Mapping[tuple[int, TopicPartition], int]) -> RunningMove:
@@ -233,27 +263,3 @@ def _check_movable(each: PartitionStatus, broker: int) -> None:
             f"broker {broker} is the last in-sync replica of {name}: wait until others are in sync "
             "(`folkmoot topic describe --under-replicated`), or start it if it is not alive"
         )
-
-
-def drain(moves: ReplicaMoves, session: Session, broker: int, throttle: int) -> list[PlannedMove]:
-    """Have a broker get nothing new, and what it has go to others. To ask again goes on from there."""
-    moves.plan_drain(broker)  # refused before anything is done
-    execute(session, brokers.set_drained(broker, True))
-    planned = moves.plan_drain(broker)
-    moves.start(planned, throttle)
-    return planned
-
-
-def cancel_drain(session: Session, broker: int, timeout: float) -> list[TopicPartition]:
-    """Have a broker get replicas again, and keep what is still being moved away from it."""
-    execute(session, brokers.set_drained(broker, False), timeout)
-    back: dict[str, list[int]] = {}
-    for each in read_cluster(session, timeout).partitions:
-        moved = each.reassignment
-        if moved is not None and broker in moved.original and broker not in moved.target:
-            back.setdefault(each.topic, []).append(each.partition)
-    for topic, numbers in back.items():
-        # One that has ended meanwhile, or whose topic is gone, needs nothing to be taken back.
-        with suppress(NoReassignmentInProgress, UnknownTopicOrPartition):
-            execute(session, reassignments.cancel(topic, numbers), timeout)
-    return [TopicPartition(topic, number) for topic in back for number in back[topic]]

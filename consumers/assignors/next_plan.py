@@ -6,7 +6,7 @@ else is given it, and it is not taken into account when the others are balanced.
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Subscriber
 from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
@@ -33,13 +33,12 @@ def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
     """What a consumer's settings name, preferred first; the default comes last. Raises ConfigError."""
     found: dict[str, Assignor] = {}
     for each in given:
-        if isinstance(each, str):
-            if each not in KNOWN:
-                raise ConfigError(
-                    f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
-                )
-            each = KNOWN[each]
-        found.setdefault(each.name, each)
+        assignor: Any = KNOWN.get(each) if isinstance(each, str) else each
+        if not (hasattr(assignor, "name") and hasattr(assignor, "assign")):
+            raise ConfigError(
+                f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
+            )
+        found.setdefault(assignor.name, assignor)
     found.setdefault(DEFAULT.name, DEFAULT)
     return tuple(found.values())
 
@@ -93,19 +92,21 @@ def _divide(
     wanted = eldest.assignors[0] if eldest is not None and eldest.assignors else DEFAULT.name
     assignor = {**KNOWN, **{each.name: each for each in mine}}.get(wanted, DEFAULT)
     if assignor.name != wanted:
-        log.warning("the eldest member divides by %s, which this one does not have", wanted)
+        log.warning(
+            "the eldest member prefers assignor %s, which this member does not have", wanted
+        )
     try:
         owners = assignor.assign(given)
         for partition, owner in owners.items():
             if partition in given.kept or partition.topic not in given.subscribers[owner].topics:
                 raise ValueError(f"it gives {partition} to {owner}, who may not have it")
     except TakesTooLong as late:
-        log.error("%s: %s divides instead", late, DEFAULT.name)
+        log.error("%s: %s is used instead", late, DEFAULT.name)
         return DEFAULT.name, DEFAULT.assign(given)
     except Exception:
         if assignor is DEFAULT:
             raise
-        log.exception("assignor %s has failed: %s divides instead", assignor.name, DEFAULT.name)
+        log.exception("assignor %s has failed: %s is used instead", assignor.name, DEFAULT.name)
         return DEFAULT.name, DEFAULT.assign(given)
     return assignor.name, owners
 

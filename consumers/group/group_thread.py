@@ -206,11 +206,6 @@ class Member:
         return self.state.name
 
     @property
-    def has_left(self) -> bool:
-        """Nothing more will happen: the last notice was Left, or Replaced."""
-        return self.state.phase is Phase.LEFT
-
-    @property
     def generation(self) -> int:
         """The generation of the plan last seen."""
         return self.state.plan.plan.generation
@@ -352,7 +347,7 @@ class Member:
         used, mine = self.state.plan.plan.assignor, self.state.info.assignors[:1]
         if used not in (*mine, "", self._other_assignor):
             self._other_assignor = used
-            text = "group %s divides by %s, as the eldest member wants, not by %s"
+            text = "group %s uses assignor %s, which the eldest member prefers, not %s"
             log.warning(text, self.settings.group, used, *mine)
 
     def _advance(self, task: Task, recipe: Recipe[Any], outcome: Outcome | None) -> None:
@@ -448,7 +443,7 @@ class Member:
         session, self._session = self._session, None
         self._session_number += 1
         if why:
-            log.warning("group %s: its member here starts anew: %s", self.settings.group, why)
+            log.warning("group %s: this member joins again: %s", self.settings.group, why)
         if session is not None:
             if why and self._joined_as:
                 note = paths.departure(self.settings.group, self._joined_as)

@@ -456,7 +456,9 @@ class GroupMember:
         plan = self.plan.plan
         eldest = next((plan.subscriptions.get(each) for each in plan.members), None)
         if eldest is not None and plan.assignor not in eldest.assignors[:1] and eldest.assignors:
-            found.append(f"assignor {eldest.assignors[0]} of the eldest member did not divide")
+            found.append(
+                f"assignor {eldest.assignors[0]}, which the eldest member prefers, was not used"
+            )
         if self._plan_trouble:
             found.append(self._plan_trouble)
         found += [
@@ -467,7 +469,7 @@ class GroupMember:
         ]
         if silent := self.schedule.silent_eldest():
             found.append(
-                f"{silent}, the eldest member, is there and does not plan: end its process"
+                f"{silent}, the eldest member, is alive and makes no plans: end its process"
             )
         self.alarms = tuple(found)
 

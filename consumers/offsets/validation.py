@@ -6,12 +6,12 @@ from typing import Final
 import msgspec
 
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.options import shown
 from folkmoot.protocol.records import OffsetAndMetadata
 
 METADATA_BYTES: Final = 512
 """Beside an offset, as JSON: five hundred of them fit into one transaction."""
 HIGHEST: Final = 2**63 - 1
-_SHOWN: Final = 40
 
 
 def whole(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
@@ -28,7 +28,7 @@ def whole(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
         else:
             if least <= number <= most:
                 return number
-    raise ConfigError(f"{name} is {_shown(value)}: give a whole number from {least} to {most}")
+    raise ConfigError(f"{name} is {shown(value)}: give a whole number from {least} to {most}")
 
 
 def offset_and_metadata(partition: str, value: object) -> OffsetAndMetadata:
@@ -40,15 +40,7 @@ def offset_and_metadata(partition: str, value: object) -> OffsetAndMetadata:
     what = f"the offset to commit for {partition}"
     if not isinstance(metadata, str) or len(msgspec.json.encode(metadata)) - 2 > METADATA_BYTES:
         raise ConfigError(
-            f"the metadata to commit for {partition} is {_shown(metadata)}: give a text of at most "
+            f"the metadata to commit for {partition} is {shown(metadata)}: give a text of at most "
             f"{METADATA_BYTES} bytes"
         )
     return OffsetAndMetadata(whole(what, offset), metadata)
-
-
-def _shown(value: object) -> str:
-    try:
-        shown = repr(value)
-    except ValueError:  # an int with more digits than Python writes
-        return "too large"
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"

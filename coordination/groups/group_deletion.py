@@ -41,9 +41,7 @@ def delete(group: str, force: bool = False) -> Recipe[None]:
 
     With `force` its members are removed; those that live join anew and begin as a new group does.
     """
-    yield from retry_on_connection_loss(zk.Sync())
-    if (yield from _made(paths.group(group))) == 0:
-        raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+    yield from _check_exists(group)
     if not force:
         yield from _check_owners(group)
     forgotten = 0
@@ -63,9 +61,7 @@ def delete_offsets(group: str, topic: str) -> Recipe[None]:
 
     Raises UnknownGroup, GroupNotEmpty, UnknownTopicOrPartition if there is nothing of that topic.
     """
-    yield from retry_on_connection_loss(zk.Sync())
-    if (yield from _made(paths.group(group))) == 0:
-        raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+    yield from _check_exists(group)
     yield from _check_owners(group, or_force="")
     is_first = True
     while (found := (yield from _look(group, topic))).partitions:
@@ -77,6 +73,12 @@ def delete_offsets(group: str, topic: str) -> Recipe[None]:
         raise UnknownTopicOrPartition(f"group {group} has no offsets of topic {topic}")
     for path in (paths.owners(group, topic), paths.offsets(group, topic)):
         yield from _gone(zk.Delete(path))
+
+
+def _check_exists(group: str) -> Recipe[None]:
+    yield from retry_on_connection_loss(zk.Sync())
+    if (yield from _made(paths.group(group))) == 0:
+        raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
 
 
 class _Look(NamedTuple):

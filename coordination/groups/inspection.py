@@ -5,8 +5,6 @@ node: a claim writes the owner there as well, and whether the owner's node is st
 tells for all. A group of a thousand partitions costs a thousand reads.
 """
 
-import re
-
 import msgspec
 
 from folkmoot.coordination import paths
@@ -16,11 +14,9 @@ from folkmoot.coordination.groups.ownership import OffsetState
 from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import Malformed, children
+from folkmoot.coordination.zookeeper.recipes import Malformed, children, numbers
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
-
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 class PartitionState(msgspec.Struct, frozen=True):
@@ -129,9 +125,8 @@ def _below(path: str) -> Recipe[set[TopicPartition]]:
     """The partitions that have a node there, below one for their topic."""
     found: set[TopicPartition] = set()
     for topic in (yield from children(path)):
-        for number in (yield from children(f"{path}/{topic}")):
-            if _NUMBER.fullmatch(number):  # what somebody else has put there is no partition
-                found.add(TopicPartition(topic, int(number)))
+        of_topic = yield from numbers(f"{path}/{topic}")
+        found.update(TopicPartition(topic, number) for number in of_topic)
     return found
 
 

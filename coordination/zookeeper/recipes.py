@@ -1,5 +1,6 @@
 """Recipes that all others are made of: reads that survive a lost reply, nodes that are there, updates."""
 
+import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +27,7 @@ from folkmoot.coordination.zookeeper.operations import (
 )
 
 _T = TypeVar("_T")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 class Malformed(ZooKeeperError):
@@ -58,6 +60,12 @@ def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]
             # An absent node is watched by asking whether it exists; it may have come by then.
             if (yield from retry_on_connection_loss(Exists(path, watch))) is None:
                 return []
+
+
+def numbers(path: str, watch: WatchCallback | None = None) -> Recipe[list[int]]:
+    """Those of the names below `path` that are numbers, as `children` has them, sorted."""
+    names = yield from children(path, watch)
+    return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
 
 def decode(decoder: msgspec.json.Decoder[_T], path: str, node: Node) -> _T:

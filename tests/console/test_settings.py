@@ -72,7 +72,7 @@ def test_the_environment_alone_can_say_all() -> None:
         ("listeners = [1]", "a list of texts"),
         ("rack = 5", "rack=5"),
         ("metrics_port = 70000", "a whole number from 0 to 65535, or None"),
-        ("log_format = 'xml'", "use text or json"),
+        ("log_format = 'xml'", "use 'text' or 'json'"),
         ("nonsense", "is not TOML"),
     ],
 )

@@ -17,7 +17,7 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import Member
-from folkmoot.consumers.group.member_state import MemberSettings
+from folkmoot.consumers.group.member_state import MemberSettings, Phase
 from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.plan import Plan
@@ -60,7 +60,7 @@ class Person:
 
     def turn(self) -> None:
         self.member.turn()
-        if self.member.has_left and not self.over:
+        if self.member.state.phase is Phase.LEFT and not self.over:
             self.over = True
             self.look()
             self.sessions[-1].close()
@@ -183,7 +183,7 @@ class Crowd:
 
     def is_settled(self) -> bool:
         plan = self.plan()
-        awake = [each for each in self.awake if not each.member.has_left]
+        awake = [each for each in self.awake if each.member.state.phase is not Phase.LEFT]
         seats = {membership.assignee(name) for each in awake if (name := each.member.name)}
         if len(seats) != len(awake) or not seats <= set(plan.members):
             return False

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Literal
 from uuid import uuid4
 
@@ -11,7 +12,8 @@ import pytest
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.coordination import topics
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
@@ -28,7 +30,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, take, until, values
-from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 from tests.waiting import eventually
 
 
@@ -303,6 +305,37 @@ def test_without_zookeeper_every_call_ends_in_time_with_an_error_and_the_next_on
                 call()
             assert admin.topics() == ["t"]
             assert len(connect.sessions) == number + 2
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("call", ["drain", "cancel_drain"])
+def test_a_call_of_many_steps_ends_in_time_at_whichever_of_them_zookeeper_falls_silent(
+    call: str,
+) -> None:
+    connect, left = Unreliable(), inf
+
+    def deliver(request: Request) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            connect.zookeeper.suspend(request.session)
+        else:
+            request.execute()
+            request.reply()
+
+    connect.zookeeper.deliver = deliver
+    with Admin(zookeeper=connect, timeout=0.02) as admin:
+        mine = Registration({"client": "127.0.0.1:9"}, "nonce")
+        execute(connect.zookeeper.connect(), brokers.register(1, mine))
+        for steps in range(100):
+            left = steps
+            try:
+                getattr(admin, call)(1)
+                break
+            except ZooKeeperUnreachable:
+                left = inf
+                assert admin.topics() == []
+        assert steps > 3
 
 
 def test_what_was_not_sent_when_an_admin_gave_up_is_not_done_later() -> None:

@@ -113,7 +113,7 @@ def test_who_plans_in_the_place_of_the_eldest_says_so_until_another_plan_comes(
     (turn,) = scene.take(MakePlan)
     scene.answer(turn, True)
     scene.see_plan(OLDER, ME)
-    said = f"{OLDER}, the eldest member, is there and does not plan: end its process"
+    said = f"{OLDER}, the eldest member, is alive and makes no plans: end its process"
     assert said in scene.member.alarms
     scene.see_plan(OLDER, ME, None)
     assert not scene.member.alarms

@@ -26,7 +26,7 @@ from folkmoot.consumers.group.group_thread import (
     again,
 )
 from folkmoot.consumers.group.liveness import PollState, Timing
-from folkmoot.consumers.group.member_state import MemberSettings
+from folkmoot.consumers.group.member_state import MemberSettings, Phase
 from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import offset_admin, ownership
@@ -142,7 +142,7 @@ def test_a_member_can_leave_while_zookeeper_is_out_of_reach(scene: Scene) -> Non
     scene.member.begin_to_leave()
     scene.pass_time(0.1)
     assert scene.take(Left)
-    assert scene.member.has_left
+    assert scene.member.state.phase is Phase.LEFT
 
 
 def test_a_member_removed_by_hand_gives_up_its_session_and_joins_in_another(scene: Scene) -> None:
@@ -431,9 +431,9 @@ def test_an_assignor_that_does_not_return_is_not_waited_for_and_an_alarm_says_so
     try:
         assert assignor.begun.wait(10.0)
         eventually(lambda: any(isinstance(each, Assigned) for each in member.notices))
-        alarm = "assignor thinking of the eldest member did not divide"
+        alarm = "assignor thinking, which the eldest member prefers, was not used"
         eventually(lambda: alarm in member.alarms)
-        assert "assignor thinking gives no answer within 0.3 s: sticky divides" in caplog.text
+        assert "assignor thinking gives no answer within 0.3 s: sticky is used" in caplog.text
         assignor.begun.clear()
         younger = Member(settings, zookeeper.connect, lambda: None)
         younger.start()
@@ -550,7 +550,7 @@ def test_while_a_session_is_being_opened_the_consumer_is_answered_and_can_leave(
     refused = Committed(1, {}, frozenset({T0}))
     eventually(lambda: refused in member.notices, 10.0)
     member.begin_to_leave()
-    eventually(lambda: member.has_left, 10.0)
+    eventually(lambda: member.state.phase is Phase.LEFT, 10.0)
     member.stop(5.0)
     servers.answer.set()
     eventually(lambda: len(servers.sessions) == 2, 10.0)

@@ -78,7 +78,6 @@ def test_a_request_is_answered_under_its_correlation_id() -> None:
         assert [reply.correlation_id for reply in replies] == ids
         assert all(reply.response == MetadataResponse([], []) for reply in replies)
         assert {reply.address for reply in replies} == {broker.address}
-        assert connections.max_batch_bytes(broker.address) == 1_000_000
 
 
 def test_payloads_travel_both_ways_as_they_are() -> None:
@@ -282,7 +281,7 @@ def test_requests_in_flight_are_bounded() -> None:
             connections.send(broker.address, Api.METADATA, ASK)
         with pytest.raises(Overloaded):
             connections.send(broker.address, Api.METADATA, ASK)
-        assert connections.in_flight(broker.address) == MAX_IN_FLIGHT
+        assert connections.owed == MAX_IN_FLIGHT
 
 
 def test_a_request_without_reply_is_done_when_it_was_handed_over() -> None:

@@ -125,7 +125,6 @@ def test_hostile_arguments_raise_and_change_nothing_that_was_taken() -> None:
             (appender.try_send, 7),
             (awaited, 7),
             (appender.send_columns, 3),
-            (appender.partitions, 1),
             (handle.builder.observe, 2),
             (handle.add_done_callback, 1),
             (appender.topic_known, 3),

@@ -1,15 +1,22 @@
 """Options become a config, or an error that names the one that is wrong."""
 
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
 from msgspec import Meta
 
+from folkmoot.consumers.client.async_consumer import AsyncConsumerOptions
+from folkmoot.consumers.client.consumer import ConsumerOptions
+from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination.topic_config import LogConfig
-from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import build, check_numbers, configured, parse, unknown_option
+from folkmoot.producers.config import ProducerConfig
+from folkmoot.protocol.errors import ConfigError, InvalidName
+from folkmoot.protocol.options import build, check_options, configured, parse, unknown_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +28,13 @@ class Config:
     most: Annotated[int | None, Meta(le=9)] = None
     min_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
     how: str | None = None
+    ends: Literal["early", "late", 0] = "early"
+    quick: bool = False
+    call: Callable[[int], int] | None = None
+    other: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        check_options(self)
 
 
 def test_a_config_is_made_of_its_options() -> None:
@@ -38,7 +49,8 @@ def test_a_config_is_made_of_its_options() -> None:
         ({"nam": "a"}, "option 'nam' is not known: did you mean 'name'?"),
         (
             {"name": "a", "zzz": 1},
-            "option 'zzz' is not known: known are name, size, linger, wait, most, min_ratio, how",
+            "option 'zzz' is not known: known are name, size, linger, wait, most, min_ratio, how, "
+            "ends, quick, call, other",
         ),
     ],
 )
@@ -57,9 +69,14 @@ WHOLE = "use a whole number from 2 to 1000000"
         ("size", [2, 1_000_000], [1, 1_000_001, 2.5, "3", True, None, 2.0], WHOLE),
         ("linger", [0, 0.0, 1e9], [-0.001, "1", None], "use a number of at least 0"),
         ("wait", [None, 1e-9, 5], [0, -1.0, True], "use a number above 0, or None"),
-        ("most", [None, 9, -5], [10, 2.5], "use a whole number of at most 9, or None"),
+        ("most", [None, 9, -5], [10, 2.5, -(2**63)], "use a whole number of at most 9, or None"),
         ("min_ratio", [0, 1, 0.5], [-0.1, 1.1], "use a number from 0 to 1"),
-        ("linger", [], [float("nan"), float("inf"), -float("inf")], "use a number of at least 0"),
+        (
+            "linger",
+            [],
+            [float("nan"), float("inf"), -float("inf"), 10**19],
+            "use a number of at least 0",
+        ),
     ],
 )
 def test_numbers_have_a_type_and_a_range(
@@ -71,6 +88,64 @@ def test_numbers_have_a_type_and_a_range(
         with pytest.raises(ConfigError) as caught:
             build(Config, {"name": "a", option: value})
         assert str(caught.value) == f"{option}={value!r} is not allowed: {said}"
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed", "refused", "said"),
+    [
+        ("how", ["", "a", None], [5, b"a", True, ["a"]], "use a text or None"),
+        ("ends", ["late", 0], ["LATE", 1, False, None, []], "use 'early', 'late' or 0"),
+        ("quick", [True, False], ["no", 0, 1, None], "use True or False"),
+        ("call", [abs, None], ["abs", 5], "use a function or None"),
+        ("other", ["a", [5], 5], [], ""),
+    ],
+)
+def test_texts_words_and_functions_are_what_they_are_declared_as(
+    option: str, allowed: list[Any], refused: list[Any], said: str
+) -> None:
+    for value in allowed:
+        assert getattr(build(Config, {"name": "a", option: value}), option) == value
+    for value in refused:
+        with pytest.raises(ConfigError) as caught:
+            build(Config, {"name": "a", option: value})
+        assert str(caught.value) == f"{option}={value!r} is not allowed: {said}"
+
+
+@pytest.mark.parametrize(
+    ("config", "needed"),
+    [
+        (ConsumerOptions, {"zookeeper": "host:1"}),
+        (AsyncConsumerOptions, {"zookeeper": "host:1"}),
+        (ProducerConfig, {"zookeeper": "host:1"}),
+        (AdminConfig, {"zookeeper": "host:1"}),
+        (LogConfig, {}),
+    ],
+)
+def test_whatever_is_given_as_an_option_is_taken_or_refused_by_a_typed_error(
+    config: Any, needed: dict[str, Any]
+) -> None:
+    odd = [
+        5,
+        -1,
+        "x",
+        "\ud800",
+        "",
+        [],
+        [5],
+        {"a": 1},
+        object(),
+        b"b",
+        True,
+        None,
+        (1, 2),
+        abs,
+        1e99,
+    ]
+    odd += [10**400]
+    for field in dataclasses.fields(config):
+        for value in odd:
+            with suppress(ConfigError, InvalidName):
+                build(config, {**needed, field.name: value})
 
 
 def test_texts_become_what_the_fields_are() -> None:

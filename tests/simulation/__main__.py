@@ -22,8 +22,10 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.simulation import history as groups
 from tests.simulation.fingerprint import GROUPS, fingerprint, first_seed
 from tests.simulation.history import History
+from tests.simulation.replication import history as clusters
 from tests.simulation.replication.history import ReplicationHistory
 
 STEP: Final = 100
@@ -41,6 +43,33 @@ KINDS: Final[dict[str, tuple[str, Callable[[int], Any], str]]] = {
     ),
 }
 """What is simulated → where its code begins, a history of it, and what replays one."""
+
+
+ENOUGH: Final = 250
+"""So many histories at least must show all that is expected of their kind."""
+_NOTICES: Final = ("Assigned", "Revoking", "Lost", "Committed", "Rebalanced", "Left", "Replaced")
+_STAGES: Final = (
+    *("joining to member", "member to joining", "member to leaving", "leaving to left"),
+    *("member to member fenced", "member fenced to joining", "member to left"),
+    *("member to member late", "member late to member", "member late to joining expired"),
+    "joining expired to joining",
+)
+EXPECTED: Final[dict[str, tuple[str, ...]]] = {
+    "groups": (
+        *(f"fault {name}" for name in groups.FAULT_NAMES),
+        *(f"notice {name}" for name in _NOTICES),
+        *(f"stage {name}" for name in _STAGES),
+        *("Multi ok", "Multi MultiFailed", "Create ok", "claim", "reset", "deleted offset"),
+        *("steal", "lost replies"),
+    ),
+    "replication": (
+        *(f"fault {name}" for name in clusters.FAULT_NAMES),
+        *("activation", "acknowledged", "answered by the leader", "consumed", "truncation"),
+        *("state VersionedState", "state Superseded", "lost replies", "ended by DiskFailed"),
+        *("reassigned", "cancelled", "deleted"),
+    ),
+    "blackouts": ("fault power of all", "acknowledged"),
+}
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -146,11 +175,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for future in running:
                 future.cancel()
             print("interrupted; what is done is noted")
-    return tell(noted, replay)
+    return tell(noted, replay, EXPECTED[given.of])
 
 
-def tell(noted: Sequence[Done], replay: str) -> int:
-    """The totals of all runs of this code, and 1 if any history has broken a promise."""
+def tell(noted: Sequence[Done], replay: str, expected: Sequence[str] = ()) -> int:
+    """The totals of all runs of this code, and 1 if any history has broken a promise, or if of so many as
+    are ENOUGH none has shown what is expected."""
     seen: Counter[str] = Counter()
     broken: dict[str, str] = {}
     for done in noted:
@@ -162,7 +192,10 @@ def tell(noted: Sequence[Done], replay: str) -> int:
     print(f"{histories} histories in {seconds:.0f} s of one process, {len(broken)} broke a promise")
     for seed in broken:
         print(f"replay with FOLKMOOT_SEED={seed} python -m pytest -s {replay}")
-    return int(bool(broken))
+    never = [what for what in expected if not seen[what]] if histories >= ENOUGH else []
+    if never:
+        print(f"these never happened: {', '.join(never)}")
+    return int(bool(broken or never))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class Application:
             return
         self.member.turn()
         self._note_stage()
-        self._gone = self.member.has_left
+        self._gone = self.member.state.phase is Phase.LEFT
         if self._gone and self.line is not None:
             self.line.close()
         deadline = self.member.deadline()

@@ -39,6 +39,13 @@ def test_a_broken_promise_is_told_with_its_seed(
     assert "FOLKMOOT_SEED=1" in capsys.readouterr().out
 
 
+def test_what_is_expected_and_never_happens_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    done = command.Done("code", 1, command.ENOUGH, 0.5, {}, {"fault": 2})
+    assert command.tell([done], "tests/simulation", ["fault"]) == 0
+    assert command.tell([done], "tests/simulation", ["fault", "truncation"]) == 1
+    assert "these never happened: truncation" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["", "0", "5..", "..5", "9..5", "a..b", "-1..5"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(SystemExit):

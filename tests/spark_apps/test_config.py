@@ -94,7 +94,7 @@ def test_assigned_partitions_need_no_group_and_are_all_that_is_read() -> None:
         ({"startingoffsets": '{"flights": {"a": 3}}'}, "use a partition's number"),
         ({"startingoffsets": '{"weather": {"0": 3}}'}, "names weather-0, which is not read"),
         ({"startingoffsetsbytimestamp": '{"flights": {"0": -1}}'}, "at least 0"),
-        ({"startingoffsetsbytimestampstrategy": "never"}, "use error or latest"),
+        ({"startingoffsetsbytimestampstrategy": "never"}, "use 'error' or 'latest'"),
         ({"startingtimestamp": "yesterday"}, "startingTimestamp='yesterday' is not allowed"),
         ({"endingoffsets": "latest"}, "did you mean 'startingOffsets'?"),
         ({"failondataloss": "maybe"}, "use true or false"),
@@ -103,9 +103,9 @@ def test_assigned_partitions_need_no_group_and_are_all_that_is_read() -> None:
         ({"kafka.group.id": "g"}, "use 'group'"),
         ({"groupIdPrefix": "g"}, "use 'group'"),
         ({"kafka.security.protocol": "SSL"}, "known are zookeeper"),
-        ({"valueformat": "json"}, "'valueFormat' is 'json': use binary or avro"),
+        ({"valueformat": "json"}, "valueFormat='json' is not allowed: use 'binary' or 'avro'"),
         ({"subject": "s"}, "'subject' means nothing without valueFormat=avro"),
-        ({"valueformat": "avro", "ondecodeerror": "skip"}, "use fail, null or deadLetter"),
+        ({"valueformat": "avro", "ondecodeerror": "skip"}, "use 'fail', 'null' or 'deadLetter'"),
         ({"valueformat": "avro", "ondecodeerror": "deadLetter"}, "give both"),
         ({"valueformat": "avro", "deadlettertopic": "bad"}, "give both"),
         ({"deadlettertopic": "bad"}, "'deadLetterTopic' means nothing without valueFormat=avro"),
@@ -137,7 +137,7 @@ def test_a_wrong_option_is_named_with_the_way_out(options: dict[str, str], said:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"valueFormat": "json"}, "'valueFormat' is 'json': use binary or avro"),
+        ({"valueFormat": "json"}, "valueFormat='json' is not allowed: use 'binary' or 'avro'"),
         ({"subject": "s"}, "'subject' means nothing without valueFormat=avro"),
         ({"writerSchema": "7"}, "'writerSchema' means nothing without valueFormat=avro"),
         (

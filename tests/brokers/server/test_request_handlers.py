@@ -37,6 +37,8 @@ from folkmoot.protocol.messages import (
     Api,
     DeleteRecordsEntry,
     DeleteRecordsRequest,
+    DescribeProducersEntry,
+    DescribeProducersRequest,
     FetchResponse,
     HelloRequest,
     ListOffsetsEntry,
@@ -397,6 +399,32 @@ def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
     ]
     assert found == [0 if what == "look up" else 1] * count
     assert len(jobs) == 2, "one for each half"
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda n: ListOffsetsRequest([ListOffsetsEntry("gone", "id-1", each, 1) for each in n]),
+        lambda n: DeleteRecordsRequest(
+            [DeleteRecordsEntry("gone", "id", each, 0, 1) for each in n]
+        ),
+        lambda n: DescribeProducersRequest(
+            1.0, [DescribeProducersEntry("gone", "id", each, 0, 1) for each in n]
+        ),
+    ],
+)
+def test_entries_that_are_refused_are_no_more_in_one_step_than_others(
+    handlers: RequestHandlers, request_of: Any
+) -> None:
+    steps = handlers.handle(Request(b"peer", 1, request_of(range(100))), [], NOW)
+    assert isinstance(steps, Generator)
+    refused = handlers.counters.errors
+    before = most = 0
+    for job in steps:
+        assert job is None
+        most, before = max(most, refused.total() - before), refused.total()
+    assert max(most, refused.total() - before) <= request_handlers.ENTRIES_PER_STEP
+    assert refused.total() == 100
 
 
 def test_what_a_log_knows_of_producers_is_read_again_after_a_job_that_failed(

@@ -33,7 +33,7 @@ def test_a_topics_options_lie_over_the_brokers() -> None:
         ("segment_bytes", "3", "segment_bytes=3"),
         ("durability", "disk", "durability='disk'"),
         ("min_in_sync", "0", "min_in_sync=0"),
-        ("cleanup_policy", "shrink", "use one of delete | compact | compact,delete"),
+        ("cleanup_policy", "shrink", "use 'delete', 'compact' or 'compact,delete'"),
         ("min_cleanable_dirty_ratio", "1.1", "a number from 0 to 1"),
         ("min_cleanable_dirty_ratio", "much", "use a number$"),
         ("max_compaction_lag", "0", "max_compaction_lag=0"),

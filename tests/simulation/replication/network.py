@@ -157,9 +157,6 @@ class Client:
             return -inf
         return min((each.deadline for each in self._waiting.values()), default=inf)
 
-    def in_flight(self, address: str) -> int:
-        return sum(each.address == address for each in self._waiting.values())
-
     @property
     def owed(self) -> int:
         return len(self._waiting)
@@ -180,9 +177,6 @@ class Client:
 
     def give_up(self, address: str, number: int, error: FolkmootError) -> None:
         self._end(number, error)
-
-    def max_batch_bytes(self, address: str) -> int | None:
-        return None
 
     def close(self, *, linger: float = 0.0) -> None:
         self._channels.clear()
