@@ -76,6 +76,9 @@ cdef extern from "Python.h":
         PyAsyncMethods* tp_as_async
 
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void*) noexcept
+
 cdef extern from "<time.h>":
     ctypedef long time_t
     struct timespec:
@@ -86,6 +89,8 @@ cdef extern from "<time.h>":
 
 cdef enum:
     OVERHEAD = 32
+    AHEAD = 12  # rows, whose cells are fetched into the cache while those before are worked on
+    STEP = 4  # from a row's length to the next one's: a `Row` is as large as four of them
     KEY_HASH = 0
     STICKY = 1
     ROUND_ROBIN = 2
@@ -170,7 +175,9 @@ cdef int grow(Column* column, size_t more) except -1:
     cdef char* data
     if more > <size_t>1 << 40:
         raise MemoryError
-    room = max(<size_t>256, 2 * column.room, column.used + more)
+    # What is copied on the way to a full batch costs as much as appending to it: few steps, if they are small.
+    room = column.room * (4 if column.room < SPARE_FROM * 4 else 2)
+    room = max(<size_t>256, room, column.used + more)
     data = take_block(&room)
     if column.data != NULL:
         memcpy(data, column.data, column.used)
@@ -433,11 +440,17 @@ cdef class Body:
         PyBuffer_FillInfo(view, self, self.block.data, self.block.used, 1, flags)
 
 
+cdef struct Row:
+    uint32_t key_size, value_size  # NIL: None
+    int64_t stamp
+
+
+@cython.final
 cdef class BatchBuilder:
     """Records of one partition, in order, and what became of them: see `batch_builder.BatchBuilder`.
 
-    Cells lie back to back, with a length for each, NIL for a nil; headers are encoded, from the first
-    record on that has any.
+    Cells lie back to back, and `_rows` says how long each is; headers are encoded, from the first
+    record on that has any. The fewer columns, the fewer places that a record is written to.
     """
 
     cdef readonly object topic_partition, error
@@ -449,7 +462,7 @@ cdef class BatchBuilder:
     cdef Appender _appender
     cdef bint _announced
     cdef readonly uint32_t schema_id
-    cdef Column _keys, _key_lengths, _values, _value_lengths, _stamps, _headers
+    cdef Column _keys, _values, _rows, _headers
     cdef bint _has_headers
     cdef bytearray _observed
     cdef Py_ssize_t _seen
@@ -462,39 +475,34 @@ cdef class BatchBuilder:
 
     cdef void _free(self) noexcept:
         drop(&self._keys)
-        drop(&self._key_lengths)
         drop(&self._values)
-        drop(&self._value_lengths)
-        drop(&self._stamps)
+        drop(&self._rows)
         drop(&self._headers)
 
     cdef inline int _append(self, const Record* record, object call, Delivery delivery) except -1:
         """A record, and what is to be called with `delivery` when it is done, unless that is None. All
         or nothing."""
-        cdef uint32_t length
+        cdef Row row
+        cdef uint32_t schema
         cdef Py_ssize_t missing = 0
         if record.key_size > 0:
             reserve(&self._keys, record.key_size)
         if record.value_size > 0:
             reserve(&self._values, record.value_size)
-        reserve(&self._key_lengths, 4)
-        reserve(&self._value_lengths, 4)
-        reserve(&self._stamps, 8)
+        reserve(&self._rows, sizeof(Row))
         if record.headers_size or self._has_headers:
             missing = 0 if self._has_headers else self.count
             reserve(&self._headers, missing + record.headers_size + 1)
         if call is not None:
             append_both(self._callbacks, call, delivery)
         # From here on nothing can fail.
-        length = <uint32_t>record.key_size
-        put(&self._key_lengths, &length, 4)
+        row.key_size, row.value_size = <uint32_t>record.key_size, <uint32_t>record.value_size
+        row.stamp = record.stamp
+        put(&self._rows, &row, sizeof(Row))
         if record.key_size > 0:
             put(&self._keys, record.key, record.key_size)
-        length = <uint32_t>record.value_size
-        put(&self._value_lengths, &length, 4)
         if record.value_size > 0:
             put(&self._values, record.value, record.value_size)
-        put(&self._stamps, &record.stamp, 8)
         if record.headers_size or self._has_headers:
             while missing:
                 put(&self._headers, b"\x90", 1)
@@ -505,12 +513,12 @@ cdef class BatchBuilder:
             else:
                 put(&self._headers, b"\x90", 1)
         if record.value_size >= 0:
-            length = written_schema(record)
-            if length != self.schema_id:
+            schema = written_schema(record)
+            if schema != self.schema_id:
                 if self.schema_id == _NO_VALUES:
-                    self.schema_id = length
+                    self.schema_id = schema
                 else:
-                    self.schema_id = _MIXED if length and self.schema_id else _NO_SCHEMA
+                    self.schema_id = _MIXED if schema and self.schema_id else _NO_SCHEMA
         self.count += 1
         self.size += record.size
         return 0
@@ -530,20 +538,20 @@ cdef class BatchBuilder:
         cdef Body body
         cdef char* start
         cdef char* at
-        cdef int64_t* stamps = <int64_t*>self._stamps.data
-        if self.done or not count or self._stamps.used != <size_t>count * 8:
+        cdef Row* rows = <Row*>self._rows.data
+        if self.done or not count or self._rows.used != <size_t>count * sizeof(Row):
             raise ValueError("a batch without records has no body")
-        base = highest = stamps[0]
+        base = highest = rows[0].stamp
         for row in range(1, count):
-            base = min(base, stamps[row])
-            highest = max(highest, stamps[row])
+            base = min(base, rows[row].stamp)
+            highest = max(highest, rows[row].stamp)
         # No cell, stamp or array header needs more than what is counted for it here.
         body = Body(self._keys.used + self._values.used + self._headers.used + count * 19 + 64)
         start = body.block.data
         start[0] = <char>0x95
-        at = write_cells(start + 1, &self._keys, &self._key_lengths, count)
-        at = write_cells(at, &self._values, &self._value_lengths, count)
-        at = write_stamps(at, stamps, count, base, highest)
+        at = write_cells(start + 1, &self._keys, &rows.key_size, count)
+        at = write_cells(at, &self._values, &rows.value_size, count)
+        at = write_stamps(at, rows, count, base, highest)
         if self._has_headers:
             at = put_array(put_tag(at, 1), count)
             memcpy(at, self._headers.data, self._headers.used)
@@ -629,15 +637,16 @@ cdef inline int append_both(list to, object first, object second) except -1:
     return 0
 
 
-cdef char* write_cells(char* at, Column* cells, Column* column, Py_ssize_t count) noexcept:
-    """A column of keys or values."""
-    cdef uint32_t* lengths = <uint32_t*>column.data
-    cdef uint32_t first = lengths[0], length
+cdef char* write_cells(
+    char* at, Column* cells, const uint32_t* sizes, Py_ssize_t count
+) noexcept:
+    """A column of keys or values; `sizes` is the first one's, in its `Row`."""
+    cdef uint32_t length
     cdef Py_ssize_t row, nils = 0
     cdef uint32_t longest = 0, shortest = NIL
     cdef const char* data = cells.data
     for row in range(count):
-        length = lengths[row]
+        length = sizes[row * STEP]
         if length == NIL:
             nils += 1
             length = 0
@@ -652,20 +661,20 @@ cdef char* write_cells(char* at, Column* cells, Column* column, Py_ssize_t count
     if count < _PACK_FROM:
         at = put_array(put_tag(at, 1), count)
         for row in range(count):
-            length = lengths[row]
+            length = sizes[row * STEP]
             if length == NIL:
                 at = put_bin(at, NULL, -1)
             else:
                 at = put_bin(at, data, length)
                 data += length
         return at
-    return write_packed(at, cells, lengths, count, nils > 0, longest, shortest)
+    return write_packed(at, cells, sizes, count, nils > 0, longest, shortest)
 
 
 cdef char* write_packed(
     char* at,
     Column* cells,
-    uint32_t* lengths,
+    const uint32_t* sizes,
     Py_ssize_t count,
     bint nils,
     uint32_t longest,
@@ -687,19 +696,20 @@ cdef char* write_packed(
         at += 1
         if width == 1:  # the low bytes: of a nil's they are all ones
             for row in range(count):
-                at[row] = <char>lengths[row]
+                at[row] = <char>sizes[row * STEP]
         elif width == 2:
             for row in range(count):
-                memcpy(at + 2 * row, &lengths[row], 2)
+                memcpy(at + 2 * row, &sizes[row * STEP], 2)
         else:
-            memcpy(at, lengths, 4 * <size_t>count)
+            for row in range(count):
+                memcpy(at + 4 * row, &sizes[row * STEP], 4)
         at += count * width
     memcpy(at, cells.data, cells.used)
     return at + cells.used
 
 
 cdef char* write_stamps(
-    char* at, const int64_t* stamps, Py_ssize_t count, int64_t base, int64_t highest
+    char* at, const Row* rows, Py_ssize_t count, int64_t base, int64_t highest
 ) noexcept:
     cdef uint64_t span = <uint64_t>(highest - base), delta
     cdef Py_ssize_t row
@@ -709,14 +719,14 @@ cdef char* write_stamps(
     if count < _PACK_FROM:
         at = put_array(put_tag(at, 1), count)
         for row in range(count):
-            at = put_number(at, <uint64_t>(stamps[row] - base))
+            at = put_number(at, <uint64_t>(rows[row].stamp - base))
         return at
     width = 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4 if span < <uint64_t>1 << 32 else 8
     at = put_sized(put_tag(at, 2), 1 + <size_t>count * width, 0xC4, 0xC5, 0xC6)
     at[0] = <char>width
     at += 1
     for row in range(count):
-        delta = <uint64_t>(stamps[row] - base)
+        delta = <uint64_t>(rows[row].stamp - base)
         memcpy(at, &delta, width)
         at += width
     return at
@@ -762,6 +772,9 @@ cdef class Cells:
             if row >= PyList_GET_SIZE(self._cells):
                 raise IndexError(row)
             cell = PyList_GET_ITEM(self._cells, row)
+            if row + AHEAD < PyList_GET_SIZE(self._cells):
+                prefetch(PyList_GET_ITEM(self._cells, row + AHEAD))
+                prefetch(<char*>PyList_GET_ITEM(self._cells, row + AHEAD) + 64)
             if cell == <PyObject*>None:
                 size[0] = -1
                 return 0
@@ -912,6 +925,7 @@ cdef class Topic:
     cdef bint forgotten
 
 
+@cython.final
 cdef class Appender:
     """Takes records from any number of threads: see `batch_builder.Appender`."""
 

@@ -149,6 +149,20 @@ def test_no_level_makes_a_frame_that_readers_have_no_room_for() -> None:
     body = bytes(9 * MB)
     packed = compress(Codec.ZSTD, body, compression.LEVELS[Codec.ZSTD][-1])
     assert zstandard.get_frame_parameters(packed).window_size == compression.MAX_WINDOW_BYTES
+
+
+def test_the_default_level_of_zstd_looks_back_256_kib_and_makes_no_more_bytes_than_level_1() -> (
+    None
+):
+    noise = random.Random(13)
+    body = b"".join(
+        b'{"id":"%032x","action":"view","price":%d}' % (noise.getrandbits(128), number * 7)
+        for number in range(10_000)
+    )
+    packed = compress(Codec.ZSTD, body)
+    assert zstandard.get_frame_parameters(packed).window_size == 256 * 1024
+    assert len(packed) < 1.01 * len(zstandard.ZstdCompressor(level=1).compress(body))
+    assert decompress(Codec.ZSTD, packed, len(body)) == body
     assert decompress(Codec.ZSTD, packed, MAX_BODY_BYTES) == body
 
 
