@@ -348,7 +348,8 @@ class Share:
                 return None
             self._begin()
             self._commit()
-            return None if self.draining else self._next(limit)
+            rests = self.draining or self._has_reached_targets()
+            return None if rests else self._next(limit)
         except RetriableError as error:
             self._warn(error)
             return None
@@ -626,7 +627,10 @@ class Share:
         """Whether having nothing to read may be said: with targets, when all of ours are reached."""
         if self._targets is None or self.draining:
             return True
-        return self._is_settled() and all(
+        return self._is_settled() and self._has_reached_targets()
+
+    def _has_reached_targets(self) -> bool:
+        return self._targets is not None and all(
             held.resume is not None
             and held.resume >= self._targets.get((partition, held.topic_id), 0)
             for partition, held in self._held.items()
