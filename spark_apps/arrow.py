@@ -2,14 +2,15 @@
 
 What a consumer's `arrow()` gives is what Spark takes: packed columns travel from a batch's body into
 Spark's stream without being looked at, record by record or as a whole. Small batches are joined, since
-Spark pays for each RecordBatch.
+Spark pays for each RecordBatch; cells of very small ones are gathered before they are packed.
 
 A few bytes can unfold into many (one value for a million rows), so what is gathered, and what one
 RecordBatch holds, is bounded by the bytes that it has in Arrow.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from itertools import chain, groupby
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +18,15 @@ import pyarrow as pa
 from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS
 from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol.batch_header import BatchHeader
-from folkmoot.protocol.columns import BinaryColumn, bytes_of
+from folkmoot.protocol.columns import BinaryColumn, Columns, bytes_of
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.planning import Slice
 
 ROWS = 10_000
 BYTES = 64 * 1024 * 1024
+FEW: Final = 64
+FEW_BYTES: Final = 64 * 1024
+"""With fewer rows and bytes a batch's arrays cost more than its cells do."""
 
 _NOTHING: Final = np.zeros(1, np.int64)
 
@@ -71,16 +75,36 @@ class Rows:
         return view.arrow(headers=self._headers).select(self._columns)
 
     def _joined(self, views: Sequence[RecordBatchView]) -> Iterator[pa.RecordBatch]:
-        if len(views) == 1:
-            yield self._arrow(views[0])
-        elif views:
-            table = pa.Table.from_batches(map(self._arrow, views), schema=self._schema)
-            yield from table.combine_chunks().to_batches()
+        batches = [self._arrow(each) for each in _gathered(views)]
+        if len(batches) > 1:
+            table = pa.Table.from_batches(batches, schema=self._schema)
+            batches = table.combine_chunks().to_batches()
+        yield from batches
 
 
 def _size(view: RecordBatchView) -> int:
     keys = view.columns.keys
     return bytes_of(view.values) + (0 if keys is None else bytes_of(keys))
+
+
+def _gathered(views: Sequence[RecordBatchView]) -> Iterator[RecordBatchView]:
+    """The same rows, those of neighbours of a partition that have few in one view."""
+
+    def kind(view: RecordBatchView) -> tuple[Any, ...]:
+        has_few = len(view) < FEW and _size(view) < FEW_BYTES
+        return has_few, view.topic_partition, view.append_time
+
+    for (has_few, partition, append_time), run in groupby(views, kind):
+        some = list(run)
+        if not has_few or len(some) == 1:
+            yield from some
+            continue
+        keys, values, stamps, headers, offsets = (
+            list(chain.from_iterable(getattr(each, name) for each in some))
+            for name in ("keys", "values", "timestamps", "headers", "offsets")
+        )
+        columns = Columns(len(values), keys, values, stamps, headers)
+        yield RecordBatchView(partition, columns, offsets, append_time)
 
 
 def _pieces(view: RecordBatchView) -> Iterator[RecordBatchView]:

@@ -3,6 +3,7 @@
 ```
 fetch ─► whole batches, checked ─► cut to [first, end) and gathered (arrow.py) ─► RecordBatch
   ▲ the next chunk is asked for before this one is opened, and travels while Spark takes rows
+  ▲ small slices are all asked for at once
 ```
 
 Executors know addresses of brokers and nothing else. Connections live as long as the worker process:
@@ -14,7 +15,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -43,6 +44,7 @@ LEAST_FETCH = 16 * 1024
 RECORD_BYTES = 128.0
 """What a record is taken for as long as nothing is known of the topic's."""
 SPARE = 1.1
+MOST_AHEAD: Final = 32
 FETCH_WAIT = 0.5
 PAUSE = 0.1
 PATIENCE = 60.0
@@ -82,9 +84,11 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
         connections = Connections(options.client_id)
         cluster = Cluster(connections, lambda: brokers, listener=options.listener)
     rows = Rows(options.columns)
+    replies: dict[int, Reply] = {}
+    readers = [SliceReader(part, cluster, options, replies) for part in task]
     try:
-        for part in task:
-            reading = SliceReader(part, cluster, options)
+        begin(readers)
+        for reading in readers:
             for chunk in reading.chunks():
                 for header, data in chunk:
                     rows.add(reading.part, header, data)
@@ -132,23 +136,52 @@ def put_back(idle: dict[Any, Any], key: Any, kept: Any) -> None:
 # -- fetching ----------------------------------------------------------------------------------------
 
 
-class SliceReader:
-    """The fetches of one read. What fails is tried again until nothing has come for the patience."""
+def begin(readers: Sequence["SliceReader"]) -> None:
+    """Have the first slices asked for at once, as many as one fetch has room for."""
+    room = FETCH_BYTES
+    for each in readers[:MOST_AHEAD]:
+        room -= each.room
+        if room < 0:
+            return
+        each.begin()
 
-    def __init__(self, part: Slice, cluster: Cluster, options: ReadOptions) -> None:
+
+class SliceReader:
+    """The fetches of one slice. What fails is tried again until nothing has come for the patience.
+
+    `replies`: those that have come for other slices of the same read.
+    """
+
+    def __init__(
+        self, part: Slice, cluster: Cluster, options: ReadOptions, replies: dict[int, Reply]
+    ) -> None:
         self.part = part
         """What is read, without what turned out to be gone from its beginning."""
         self._cluster = cluster
         self._options = options
+        self._replies = replies
+        self._asked: int | None = None
         self._partition = TopicPartition(part.topic, part.partition)
         self._hint = part.leader
         self._offset = part.first
         self._record_bytes = part.record_bytes or RECORD_BYTES
 
+    @property
+    def room(self) -> int:
+        """How many bytes the next fetch asks for."""
+        left = int((self.part.end - self._offset) * self._record_bytes * SPARE)
+        return min(FETCH_BYTES, max(LEAST_FETCH, left))
+
+    def begin(self) -> None:
+        """Ask for the first chunk, before it is the slice's turn."""
+        self._cluster.want(self.part.topic)
+        self._asked = self._ask()
+
     def chunks(self) -> Iterator[list[_Batch]]:
         """The batches that hold the slice, in order, some at a time."""
-        self._cluster.want(self.part.topic)
-        asked = self._ask()
+        if self._asked is None:
+            self.begin()
+        asked = self._asked
         deadline = time.monotonic() + self._options.patience
         while True:
             found: list[_Batch] = []
@@ -175,9 +208,7 @@ class SliceReader:
         address = self._hint or self._cluster.leader_address(self._partition)
         if address is None:
             return None
-        part = self.part
-        left = int((part.end - self._offset) * self._record_bytes * SPARE)
-        room = min(FETCH_BYTES, max(LEAST_FETCH, left))
+        part, room = self.part, self.room
         entry = FetchEntry(
             *(part.topic, part.topic_id, part.partition, ANY_EPOCH, self._offset, room)
         )
@@ -219,10 +250,9 @@ class SliceReader:
         return [each for each in found if each[0].base_offset < self.part.end]
 
     def _reply(self, asked: int) -> Reply:
-        while True:
-            for reply in self._cluster.poll(1.0):
-                if reply.correlation_id == asked:
-                    return reply
+        while asked not in self._replies:
+            self._replies.update({each.correlation_id: each for each in self._cluster.poll(1.0)})
+        return self._replies.pop(asked)
 
     def _rest(self) -> None:
         """A pause in which metadata is asked for."""

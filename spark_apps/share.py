@@ -172,6 +172,9 @@ class Share:
         self._at_start: Mapping[str, AtStart] | None = None
         self._targets: dict[tuple[TopicPartition, str], int] | None = None
         self._planned_batch: Ends | None = None
+        self._resting: tuple[dict[str, Any], Mapping[TopicPartition, Place]] | None = None
+        """The start with which there was nothing to read or to say, and where the next records will be."""
+        self._report: dict[str, Any] | None = None
         self._batch_size = BatchSize(config.revokeTimeout, config.maxOffsetsPerTrigger)
         self._last_batch = -inf
         self._arrived = self._left = False
@@ -192,6 +195,9 @@ class Share:
         raises RequestTimeout if the group or a broker keeps it from reaching them. Raises
         OffsetOutOfRange or LogTruncated when records are gone that were to be read.
         """
+        if self._resting is not None and self._rests(start, self._resting):
+            return start
+        self._resting = self._report = None
         before = from_json(start, self._config.group)
         self._batch_size.ended(time.time())
         if not self._arrived:
@@ -205,6 +211,7 @@ class Share:
             self._wakeup.wait(_LOOK)
             ends = self._advance(before, limit)
         if ends is None:
+            self._resting = (start, self._places()) if self._is_at_rest() else None
             return start
         self._planned_batch = ends
         self._last_batch = time.monotonic()
@@ -247,6 +254,11 @@ class Share:
 
     def report(self) -> dict[str, Any]:
         """What `query.lastProgress` shows as this source's latest offset."""
+        if self._report is None:
+            self._report = self._reported()
+        return self._report
+
+    def _reported(self) -> dict[str, Any]:
         ends = {each: end.offset for each, end in sorted(self._ends.items()) if each in self._held}
         lags = {
             partition: max(0, end - committed)
@@ -336,7 +348,8 @@ class Share:
                 return None
             self._begin()
             self._commit()
-            return None if self.draining else self._next(limit)
+            rests = self.draining or self._has_reached_targets()
+            return None if rests else self._next(limit)
         except RetriableError as error:
             self._warn(error)
             return None
@@ -455,11 +468,7 @@ class Share:
 
     def _next(self, limit: int | None) -> Ends | None:
         """Step 5; None if there is nothing to read."""
-        places = {
-            partition: Place(each.topic_id, each.resume, each.epoch)
-            for partition, each in self._held.items()
-            if each.resume is not None
-        }
+        places = self._places()
         self._ends = self._look(places, limit)
         self._heed_losses()
         lags = {}
@@ -493,6 +502,13 @@ class Share:
         at_start = self._at_start or {}
         group, schema = self._config.group, self._reader_schema
         return Ends(group, ranges, topic_ids, at_start, records, schema)
+
+    def _places(self) -> dict[TopicPartition, Place]:
+        return {
+            partition: Place(each.topic_id, each.resume, each.epoch)
+            for partition, each in self._held.items()
+            if each.resume is not None
+        }
 
     def _look(
         self, places: Mapping[TopicPartition, Place], limit: int | None
@@ -547,6 +563,39 @@ class Share:
         may_wait = self._targets is None and waited < self._config.maxTriggerDelay
         return least is not None and records < least and may_wait
 
+    # -- nothing to read ----------------------------------------------------------------------------
+
+    def _is_at_rest(self) -> bool:
+        """Whether all was read and committed, and nothing but news can change that."""
+        return (
+            self._targets is None
+            and self._at_start is not None
+            and all(
+                partition in self._ends
+                and self._ends[partition].offset == held.resume
+                and not (held.revoking or _is_ahead(held))
+                for partition, held in self._held.items()
+            )
+        )
+
+    def _rests(
+        self, start: dict[str, Any], resting: tuple[dict[str, Any], Mapping[TopicPartition, Place]]
+    ) -> bool:
+        """Whether all is as it was at the last call: an idle query costs what this does."""
+        known, places = resting
+        self._member.polled(time.monotonic())
+        if self._has_news() or start != known:
+            return False
+        try:
+            ends = self._logs.watch(places, IDLE_WAIT, self._wakeup)
+        except RetriableError:
+            return False
+        return ends == self._ends and not self._has_news()
+
+    def _has_news(self) -> bool:
+        found = self._member.notices or self._member.error or self._logs.truncated
+        return bool(found) or self.draining
+
     # -- waiting ------------------------------------------------------------------------------------
 
     def _wait(self, condition: Callable[[], bool], timeout: float) -> bool:
@@ -578,7 +627,10 @@ class Share:
         """Whether having nothing to read may be said: with targets, when all of ours are reached."""
         if self._targets is None or self.draining:
             return True
-        return self._is_settled() and all(
+        return self._is_settled() and self._has_reached_targets()
+
+    def _has_reached_targets(self) -> bool:
+        return self._targets is not None and all(
             held.resume is not None
             and held.resume >= self._targets.get((partition, held.topic_id), 0)
             for partition, held in self._held.items()

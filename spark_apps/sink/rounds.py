@@ -362,7 +362,7 @@ class RoundWriter:
         leader = self._cluster.leader_address(partition)
         part = Slice(topic, number, topic_id, first, end, leader, ())
         options = ReadOptions(self._client_id, self._listener, fail_on_data_loss=False)
-        for chunk in SliceReader(part, self._cluster, options).chunks():
+        for chunk in SliceReader(part, self._cluster, options, {}).chunks():
             yield from chunk
 
     # -- the cluster --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -40,7 +41,7 @@ from folkmoot.protocol.messages import (
 from folkmoot.spark_apps import arrow, reading
 from folkmoot.spark_apps.columns import COLUMNS, chosen, columns
 from folkmoot.spark_apps.planning import Slice, Task
-from folkmoot.spark_apps.reading import ReadOptions, read
+from folkmoot.spark_apps.reading import FETCH_BYTES, ReadOptions, read
 from tests.network.stub import StubBroker
 from tests.tree import ROOT
 from tests.waiting import eventually
@@ -192,6 +193,54 @@ def test_the_slices_of_a_task_make_one_batch_of_rows() -> None:
         task = a_task(broker, log, 3, 5) + a_task(broker, log, 40, 42)
         (found,) = read(task)
     assert found.column("offset").to_pylist() == [3, 4, 40, 41]
+
+
+def test_the_slices_of_a_task_are_asked_for_together() -> None:
+    """Else a task of many small ones would take a round trip for each."""
+    near, far, is_asked = Log(made(0, 5)), Log(made(5, 5)), threading.Event()
+
+    def late(envelope: wire.RequestEnvelope, body: Any, payloads: Any) -> Any:
+        assert is_asked.wait(5.0), "the second slice was not asked for before the first one came"
+        return near.answer(envelope, body, payloads)
+
+    def heard(envelope: wire.RequestEnvelope, body: Any, payloads: Any) -> Any:
+        is_asked.set()
+        return far.answer(envelope, body, payloads)
+
+    with StubBroker(late) as first, StubBroker(heard) as second:
+        task = a_task(first, near, 0, 5) + a_task(second, far, 5, 10)
+        assert offsets(read(task)) == list(range(10))
+
+
+def test_many_slices_and_large_ones_are_asked_for_as_far_as_there_is_room() -> None:
+    log = Log(made(0, 100), per_fetch=1)
+    with serve(log) as broker:
+        many = sum((a_task(broker, log, number, number + 1) for number in range(100)), ())
+        assert offsets(read(many)) == list(range(100))
+        large = [each._replace(record_bytes=FETCH_BYTES) for each in many[:3]]
+        assert offsets(read(tuple(large))) == [0, 1, 2]
+
+
+def test_rows_of_small_batches_are_the_same_gathered_or_each_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    headers = [[(("to", b"JFK"),)], [()], None]
+    kinds: list[dict[str, Any]] = [
+        {"keys": keys, "append_time": stamp, "headers": some}
+        for keys in ([b"k"], [None], None)
+        for stamp in (None, 9)
+        for some in headers
+    ]
+    batches = [made(2 * number, 1, **kind) for number, kind in enumerate(kinds)]
+    log = Log(*batches, made(40, arrow.FEW), *(made(110 + n, 1) for n in range(3)), per_fetch=50)
+    options = QUICK._replace(columns=tuple(columns(True).names))
+    with serve(log) as broker:
+        task = a_task(broker, log, 0, 113)
+        (gathered,) = read(task, options)
+        monkeypatch.setattr(arrow, "FEW", 0)
+        (alone,) = read(task, options)
+    assert gathered.to_pylist() == alone.to_pylist()
+    assert gathered.num_rows == len(kinds) + 67
 
 
 def test_only_the_batches_of_the_slice_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.protocol.errors import ConfigError, NoOffset
 from folkmoot.spark_apps.batch_size import FIRST, GROWTH
 from folkmoot.spark_apps.offsets import Range
+from folkmoot.spark_apps.share import Share
 from tests.spark_apps.group import EMPTY, ID, Scene, end, ends, flights
 
 # -- a new query -------------------------------------------------------------------------------------
@@ -51,6 +53,48 @@ def test_an_idle_trigger_gives_back_the_very_same_start(scene: Scene) -> None:
     scene.logs(p0=7)
     text = json.dumps(EMPTY)
     assert json.dumps(scene.latest(json.loads(text))) == text
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        lambda scene: scene.logs(p0=12),
+        lambda scene: scene.member.gain(1, 0),
+        lambda scene: scene.offsets.truncated.update({flights(0): 8}),
+    ],
+    ids=["records", "a partition", "a log that was cut"],
+)
+def test_an_idle_query_does_no_more_than_wait_until_there_is_news(
+    scene: Scene, news: Callable[[Scene], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(failOnDataLoss=False)
+    scene.member.gain(0, 0)
+    scene.logs(p0=10, p1=4)
+    first = scene.latest(EMPTY)
+    assert scene.latest(first) is first
+    report, polls = scene.share.report(), scene.member.polls
+    with monkeypatch.context() as idle:
+        idle.delattr(Share, "_advance")
+        assert scene.latest(first) is first
+        assert scene.share.report() is report
+    assert scene.member.polls > polls
+    news(scene)
+    scene.latest(first)  # may say no more than that records are gone
+    assert scene.latest(first) != first
+
+
+def test_an_idle_query_gives_up_what_is_revoked_and_fails_with_its_group(scene: Scene) -> None:
+    scene.member.gain(0, 0)
+    scene.logs(p0=10)
+    first = scene.latest(EMPTY)
+    assert scene.latest(first) is first
+    scene.member.take_calls()
+    scene.member.revoke(0)
+    assert scene.latest(first) is first
+    assert scene.member.take_calls() == [("drained", 0, None)]
+    scene.member.error = ConfigError("the group thread has ended")
+    with pytest.raises(ConfigError):
+        scene.latest(first)
 
 
 def test_no_range_that_was_read_appears_again_in_a_later_end(scene: Scene) -> None:

@@ -171,6 +171,7 @@ def test_available_now_reads_up_to_what_there_was_and_no_further(scene: Scene) -
     first = scene.latest(EMPTY, 8)
     second = scene.latest(first, 8)
     assert (first, second) == (end(p0=(0, 8)), end(p0=(8, 10)))
+    scene.offsets.trouble = AssertionError("there is nothing to wait for any more")
     assert scene.latest(second, 8) is second
     assert scene.member.committed == {flights(0): 10}
 
