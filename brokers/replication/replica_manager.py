@@ -755,12 +755,18 @@ class ReplicaManager:
         self, replica: Replica, chunk: memoryview, result: ReplicaFetchResult, now: Now
     ) -> None:
         log = replica.log
-        if len(chunk):
-            log.append_as_follower(chunk)
-            self._flusher.appended(log, len(chunk), now)
-            if self._is_throttled(replica):
-                self._throttle.took(len(chunk), replica.throttle, now.monotonic)
-        follower = replica.state.follower
+        try:
+            if len(chunk):
+                log.append_as_follower(chunk)
+                self._flusher.appended(log, len(chunk), now)
+                if self._is_throttled(replica):
+                    self._throttle.took(len(chunk), replica.throttle, now.monotonic)
+        finally:  # a disk that has no room for it gets some by what the leader has given up
+            self._learn(replica, result)
+
+    def _learn(self, replica: Replica, result: ReplicaFetchResult) -> None:
+        """What the leader says of its log, besides the records."""
+        log, follower = replica.log, replica.state.follower
         if follower is not None and result.has_committed:
             follower.has_committed = True
             replica.state.may_lead |= not log.is_damaged

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
-from errno import EIO
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -857,6 +857,37 @@ def test_a_follower_that_finds_no_room_for_its_leaders_first_batch_begins_again(
     three = cluster.nodes[3].log
     assert (three.log_start, three.log_end, three.high_watermark) == (4, 6, 6)
     assert isr(cluster) == (1, 2, 3)
+
+
+def test_a_follower_without_room_gives_up_what_its_leader_has_and_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, three = cluster.nodes[1], cluster.nodes[3]
+    for _ in range(6):
+        one.produce(bytes(1000))
+        cluster.run()
+    room, real = used(three), os.pwritev
+
+    def write(fd: int, parts: list[bytes], position: int) -> int:
+        is_there = Path(os.readlink(f"/proc/self/fd/{fd}")).parent == three.log.directory
+        if is_there and used(three) + sum(map(len, parts)) > room:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        return real(fd, parts, position)
+
+    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", write)
+    one.produce(b"more")
+    cluster.later(1.0)
+    assert cluster.ends() == [7, 7, 6]
+    one.handlers.retention.delete_records(one.log, 5, lambda error: None)
+    for _ in range(4):
+        cluster.later(1.0)
+    assert cluster.ends() == [7, 7, 7]
+    assert three.log.log_start == 5
+
+
+def used(node: Node) -> int:
+    """Bytes of a replica's segments."""
+    return sum(path.stat().st_size for path in node.log.directory.glob("*.log"))
 
 
 @pytest.mark.parametrize("more", [0, 3])
