@@ -268,6 +268,8 @@ class ReplicaManager:
                 replica.is_outdated = False
                 self._replicas_are(replica, topic)
                 self._take(replica, replica.state.observed(states.get(number), settled=settled))
+                if replica.counted_end < replica.log.log_end:
+                    self._flusher.flush(replica.log)  # its topic may ask for that from now on
                 self._commit(replica)
                 self._restless[replica] = None
             elif (log := self._logs.find(*key)) is not None:

@@ -202,6 +202,48 @@ def test_with_page_cache_nobody_waits_for_a_disk(tmp_path: Path) -> None:
     cluster.stop()
 
 
+def test_a_topic_that_asks_for_fsync_has_all_on_disk_before_the_next_record_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    assert committed(one) == [b"a"]
+    for node in cluster.nodes.values():
+        node.by_hand = True
+    cluster.topic.config["durability"] = "fsync"
+    cluster.show()
+    answer = one.produce(b"b")
+    for node in cluster.nodes.values():
+        cluster.run()
+        assert answer == [], f"broker {node.number} has flushed neither of them"
+        node.by_hand = False
+        node.hands.work_all()
+    cluster.run()
+    assert answer[0].error == 0
+    for node in cluster.nodes.values():
+        assert node.log.recovery_point_offset == 2
+    cluster.stop()
+
+
+def test_who_waits_for_a_topic_that_asks_for_fsync_meanwhile_waits_for_no_checkpoint(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    cluster.cut = {(2, 1), (3, 1)}
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.topic.config["durability"] = "fsync"
+    cluster.show()
+    cluster.mend()
+    for _ in range(3):
+        cluster.later(1.0)
+    assert answer[0].error == 0
+    for node in cluster.nodes.values():
+        assert node.log.recovery_point_offset == 1
+    cluster.stop()
+
+
 def test_who_waits_is_told_of_what_is_committed_later_though_nothing_is_produced_any_more(
     cluster: Cluster,
 ) -> None:
