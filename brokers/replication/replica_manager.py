@@ -861,8 +861,6 @@ class ReplicaManager:
         else:
             if replica.log.is_incomplete:
                 replica.state.may_lead = replica.state.may_lead_alone = False
-                if replica.state.follower is not None:
-                    replica.state.follower.has_committed = False
             self._follow(replica)
 
     def fetch_failed(self, topic_id: str, result: ReplicaFetchResult) -> None:

@@ -982,6 +982,77 @@ def test_a_recovery_point_behind_a_cut_is_taken_back_before_the_cut(cluster: Clu
     cluster.run()
 
 
+def test_a_log_is_not_cut_before_its_recovery_point_is_taken_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    one.produce(b"nobody else has it", acks=1)
+    one.handlers.flusher.flush(one.log)
+    assert one.log.recovery_point_offset == 1
+
+    def full(*_: object) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("folkmoot.brokers.replication.replica_manager.save_json", full)
+        # Who lacks room for that has it for leader epochs: they come first.
+        patch.setattr("folkmoot.brokers.replication.replica_manager._save_epochs", lambda *_: None)
+        cluster.designate(2, 1, 2, 3)
+        cluster.show()
+        for _ in range(4):
+            cluster.later(1.0)
+        assert cluster.ends() == [1, 0, 0]
+    for _ in range(2):
+        cluster.later(1.0)
+    assert cluster.ends() == [0, 0, 0]
+
+
+def test_who_is_told_to_lead_while_its_log_is_cut_leads_when_that_has_ended(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    one.produce(b"nobody else has it", acks=1)
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    one.by_hand = True
+    cluster.run()
+    while not one.log.is_being_cut:
+        one.hands.work()
+        cluster.run()
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    one.hands.jobs.reverse()
+    while one.log.is_being_cut:
+        assert not leads(one)
+        one.hands.work()
+    one.by_hand = False
+    one.hands.work_all()
+    cluster.later(1.0)
+    assert leads(one)
+    assert cluster.ends() == [0, 0, 0]
+
+
+def test_a_log_is_never_cut_below_what_is_committed_but_by_an_unclean_election(
+    cluster: Cluster,
+) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    for value in (b"a", b"b"):
+        one.produce(value)
+        cluster.run()
+    cluster.later(1.0)
+    assert two.log.high_watermark == 2
+    os.truncate(one.log.segments[0].path, 0)
+    one.log.was_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
+    cluster.kill(3)
+    two.replica.asked = None
+    two.replicas.flushed(two.log)
+    cluster.run()
+    assert two.log.log_end == 2
+    assert two.log.failed is not None
+
+
 def test_a_log_is_cut_when_the_flush_that_is_under_way_has_ended(tmp_path: Path) -> None:
     """Its snapshot tells of producers whose batches go: no later life may believe it."""
     cluster = Cluster(tmp_path, {"durability": "page-cache"})
@@ -1135,16 +1206,24 @@ def test_who_has_lost_its_page_cache_takes_no_isr_from_before_its_registration_f
     cluster.stop()
 
 
-def test_who_was_alone_in_sync_leads_without_its_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("noted", [False, True])
+def test_who_was_alone_in_sync_leads_without_its_page_cache_but_not_without_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: bool
 ) -> None:
     cluster = Cluster(tmp_path, {"durability": "page-cache", "min_in_sync": "1"})
     cluster.designate(1, 1)
     cluster.show()
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    if noted:
+        one.handlers.flusher.flush(one.log)
+        for _ in range(3):
+            one.handlers.flusher.task(one.now)
+        assert one.logs.checkpointed
     lose_power(cluster, 1, monkeypatch)
     cluster.start(1)
     cluster.show()
-    assert cluster.nodes[1].replica.leader is not None
+    assert leads(cluster.nodes[1]) is not noted
     cluster.stop()
 
 
