@@ -55,6 +55,7 @@ from folkmoot.protocol.messages import (
     ListOffsetsRequest,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
+    ReplicaFetchResult,
 )
 from tests.brokers.batches import values_of
 from tests.brokers.hands import Hands, create
@@ -1305,6 +1306,28 @@ def test_who_is_not_a_registered_replica_is_refused(cluster: Cluster) -> None:
     leader = one.replica.leader
     assert leader is not None
     assert one.log.high_watermark == 0
+
+
+def test_a_fetch_of_a_broker_that_has_no_replica_any_more_is_refused(cluster: Cluster) -> None:
+    cluster.topic = replace(cluster.topic, partitions=[[1, 3]])
+    cluster.show(1)
+    entry = ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 0, 0)
+    assert ask(cluster.nodes[1], entry) == NotLeader.code
+
+
+@pytest.mark.parametrize("epoch, log_end", [(0, 1), (1, 0)])
+def test_an_answer_to_an_earlier_question_is_passed_over(
+    cluster: Cluster, epoch: int, log_end: int
+) -> None:
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    two = cluster.nodes[2]
+    assert two.replica.asked == Position(1, 1, 1)
+    result = ReplicaFetchResult("t", 0, 0, "", epoch, log_end, -1, -1, 0, 1, True)
+    chunk = two.log.read(0, 1000, committed=False)
+    two.replicas.answered(TOPIC_ID, result, chunk, two.now)
+    assert two.replica.asked == Position(1, 1, 1), "the answer to that is still to come"
+    assert (two.log.failed, two.log.log_end) == (None, 1)
 
 
 def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> None:
