@@ -391,6 +391,28 @@ def test_a_replica_does_not_lead_before_all_of_its_damage_is_repaired(cluster: C
     assert seen == {(2, False), (1, False), (0, True)}
 
 
+def test_a_repair_whose_file_is_removed_halfway_begins_again(cluster: Cluster) -> None:
+    """The removal of what an earlier try has left waits its turn behind compactions."""
+    node = cluster.nodes[2]
+    right = contents(node)
+    segment = node.log.segments[1]
+    flip(segment.path, 40)
+    flip(segment.path, segment.size - 10)
+    scrub(node)
+    node.by_hand = True
+    node.repairs.task(node.now)
+    while not (fetched := list(segment.directory.glob("*.fetched.cleaned"))):
+        cluster.run(1)
+        node.hands.work()
+    fetched[0].unlink()
+    node.by_hand = False
+    node.hands.work_all()
+    cluster.run(20)
+    assert not any(map(bad_in, (each for each in node.log.segments if not each.damage)))
+    settle(cluster)
+    assert contents(node) == right
+
+
 def test_a_repair_alone_lets_nobody_lead_who_has_lost_more(cluster: Cluster) -> None:
     cluster.kill(2)
     data = cluster.directory / "2"
