@@ -339,7 +339,8 @@ def _take(path: Path, size: int, chunk: bytes, offset: int, limit: int) -> _Fetc
         parts.append(data)
         epochs.setdefault(header.leader_epoch, header.base_offset)
         offset = header.next_offset
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    # What an earlier try has left may be removed at any moment: none begins in the middle of a file.
+    fd = os.open(path, os.O_WRONLY | (0 if size else os.O_CREAT), 0o644)
     try:
         return _Fetched(offset, write_at(fd, parts, size), epochs)
     finally:

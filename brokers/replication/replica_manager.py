@@ -268,6 +268,8 @@ class ReplicaManager:
                 replica.is_outdated = False
                 self._replicas_are(replica, topic)
                 self._take(replica, replica.state.observed(states.get(number), settled=settled))
+                if replica.counted_end < replica.log.log_end:
+                    self._flusher.flush(replica.log)  # its topic may ask for that from now on
                 self._commit(replica)
                 self._restless[replica] = None
             elif (log := self._logs.find(*key)) is not None:
@@ -763,12 +765,18 @@ class ReplicaManager:
         self, replica: Replica, chunk: memoryview, result: ReplicaFetchResult, now: Now
     ) -> None:
         log = replica.log
-        if len(chunk):
-            log.append_as_follower(chunk)
-            self._flusher.appended(log, len(chunk), now)
-            if self._is_throttled(replica):
-                self._throttle.took(len(chunk), replica.throttle, now.monotonic)
-        follower = replica.state.follower
+        try:
+            if len(chunk):
+                log.append_as_follower(chunk)
+                self._flusher.appended(log, len(chunk), now)
+                if self._is_throttled(replica):
+                    self._throttle.took(len(chunk), replica.throttle, now.monotonic)
+        finally:  # a disk that has no room for it gets some by what the leader has given up
+            self._learn(replica, result)
+
+    def _learn(self, replica: Replica, result: ReplicaFetchResult) -> None:
+        """What the leader says of its log, besides the records."""
+        log, follower = replica.log, replica.state.follower
         if follower is not None and result.has_committed:
             follower.has_committed = True
             replica.state.may_lead |= not log.is_damaged
@@ -861,8 +869,6 @@ class ReplicaManager:
         else:
             if replica.log.is_incomplete:
                 replica.state.may_lead = replica.state.may_lead_alone = False
-                if replica.state.follower is not None:
-                    replica.state.follower.has_committed = False
             self._follow(replica)
 
     def fetch_failed(self, topic_id: str, result: ReplicaFetchResult) -> None:

@@ -711,7 +711,7 @@ class Segment(SegmentReader):
             self._refuse_damaged(offset)
 
     def _locate(self, offset: int) -> int:
-        entry, position, behind = self._ask_within(lambda index: index.lookup(offset))
+        entry, position, behind = self._ask(lambda index: index.lookup(offset))
         by_index = True
         for damage in self.damage:
             if damage.next_offset <= offset and damage.end > position:
@@ -760,7 +760,7 @@ class Segment(SegmentReader):
         """
         self._files.use(self)
         while True:
-            entry, start, _ = self._ask_within(lambda index: (*index.before_time(timestamp), None))
+            entry, start = self._ask(lambda index: index.before_time(timestamp))
             try:
                 for header, at in self.headers(start, self._interval + HEADER_BYTES):
                     if at == start > 0 and header.base_offset != entry:
@@ -918,7 +918,7 @@ class Segment(SegmentReader):
         index = self._index
         if index is None or (not broken.by_index and index.trusted):
             return False
-        if index.trusted and self._leader(broken.position) is None and index.is_intact():
+        if index.trusted and self._leader(broken.position) is None:
             return False
         logger.warning("%s: it contradicts the log, building it anew", self.index_path)
         self._rebuild_index()
@@ -930,14 +930,6 @@ class Segment(SegmentReader):
             return query(self._index or self._opened_index())
         except OSError:
             return query(self._rebuild_index())
-
-    def _ask_within(
-        self, query: Callable[[SegmentIndex], tuple[int, int, int | None]]
-    ) -> tuple[int, int, int | None]:
-        """The same, of an entry (offset, position, …): one that leads behind the segment has rotted, and
-        who believed it would pass over all that is left of the segment."""
-        found = self._ask(query)
-        return query(self._rebuild_index()) if found[1] >= self.size > 0 else found
 
     def _rebuild_index(self) -> SegmentIndex:
         if self._index is not None:

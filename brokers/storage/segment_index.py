@@ -14,10 +14,11 @@ from folkmoot.protocol.checksum import crc32c
 
 NO_TIMESTAMP: Final = -(2**63)
 
-_ENTRY = struct.Struct(">IIq")
+_COLUMNS = struct.Struct(">IIq")
+_ENTRY = struct.Struct(">IIq4x")
 _FOOTER = struct.Struct(">4sIqqqqI")
 _CRC = struct.Struct(">I")
-_MAGIC: Final = b"FIX1"
+_MAGIC: Final = b"FIX2"
 _MAX_RELATIVE: Final = 2**32 - 1
 _UNKNOWN: Final = -1
 _STRETCH: Final = 128
@@ -41,11 +42,12 @@ def largest_timestamp(header: BatchHeader) -> int:
 
 
 class SegmentIndex:
-    """`<segment>.index`: entries of 16 bytes, and a footer once the segment is sealed.
+    """`<segment>.index`: entries of 20 bytes, and a footer once the segment is sealed.
 
     ```
-    entry   relative offset u32, position u32, largest timestamp of all records before it i64
-    footer  "FIX1", bytes of the log u32, end offset i64, first and last append time i64 (-1: unknown),
+    entry   relative offset u32, position u32, largest timestamp of all records before it i64,
+            checksum of these u32
+    footer  "FIX2", bytes of the log u32, end offset i64, first and last append time i64 (-1: unknown),
             largest timestamp i64, checksum of the entries u32, checksum of the footer u32
     ```
 
@@ -55,7 +57,8 @@ class SegmentIndex:
 
     Sealed, with both checksums right, an index is `trusted`, and so is one that this process has
     written. What a crash leaves of an unsealed one is taken if it rises, and doubted as soon as it
-    contradicts the log. An index that is missing or wrong is built anew from the log's headers.
+    contradicts the log. An index that is missing or wrong is built anew from the log's headers. What
+    rots while it is in use is found by its own checksum.
 
     Crash. An index is never flushed: a power cut leaves an unsealed one that does not rise or lacks
     entries, or a sealed one whose checksum is wrong, and either is built anew. A full disk leaves
@@ -129,11 +132,6 @@ class SegmentIndex:
             data = path.read_bytes()
         except FileNotFoundError:
             return index
-        footer = data[-FOOTER_BYTES:]
-        if footer[:4] == _MAGIC:
-            data = data[:-FOOTER_BYTES]
-            if _CRC.pack(crc32c(data)) != footer[-2 * _CRC.size : -_CRC.size]:
-                data = b""  # it was sealed once, and has rotted
         # Batches have a least size, so entries have a greatest number; more is not worth reading.
         most = min(len(data) // ENTRY_BYTES, log_bytes // HEADER_BYTES + 1)
         last = (0, 0, NO_TIMESTAMP)
@@ -143,6 +141,10 @@ class SegmentIndex:
                 break
             last = entry
             index.count += 1
+        while index.count and not _is_right(data, index.count - 1):  # others when they are used
+            index.count -= 1
+        start = (index.count - 1) * ENTRY_BYTES
+        last = _ENTRY.unpack_from(data, start) if index.count else (0, 0, NO_TIMESTAMP)
         index.trusted = False
         index._checksum = crc32c(data[: index.count * ENTRY_BYTES])
         index.due, index.largest_timestamp = last[1] + interval, last[2]
@@ -192,17 +194,11 @@ class SegmentIndex:
         for number in range(self._rank(position, column=1) + 1, self.count):
             yield self._entry(number)
 
-    def is_intact(self) -> bool:
-        """Whether the entries still have the checksum that they had."""
-        try:
-            return crc32c(self._read(0, self.count)) == self._checksum
-        except OSError:
-            return False
-
     def _rank(self, value: int, column: int) -> int:
         """The last entry of which the column is at most `value`, -1 if there is none.
 
-        One who reads on finds it among the entries that were read last.
+        One who reads on finds it among the entries that were read last. Whatever a rotten entry has said
+        to the search, the answer lies between two that are right. Raises OSError if they are not.
         """
         rank = self._rank_among(*self._stretch, value, column)
         if rank is None:
@@ -214,6 +210,10 @@ class SegmentIndex:
             rank = bisect_right(range(self.count), value, key=key) - 1
             first = max(0, rank)
             self._stretch = first, self._read(first, min(_STRETCH, self.count - first))
+        first, entries = self._stretch
+        for number in range(max(rank, 0), min(rank + 2, self.count)):
+            if not _is_right(entries, number - first):
+                raise OSError(errno.EIO, "an entry has rotted")
         return rank
 
     def _rank_among(self, first: int, entries: bytes, value: int, column: int) -> int | None:
@@ -258,7 +258,8 @@ class SegmentIndex:
     def add(self, offset: int, position: int, timestamp: int) -> None:
         """Add the batch at `position`, before which all records are of `timestamp` at most."""
         if offset - self._base <= _MAX_RELATIVE:
-            self._pending += _ENTRY.pack(offset - self._base, position, timestamp)
+            columns = _COLUMNS.pack(offset - self._base, position, timestamp)
+            self._pending += columns + _CRC.pack(crc32c(columns))
             self.due = position + self._interval
 
     def discard(self, size: int) -> None:
@@ -335,6 +336,12 @@ class SegmentIndex:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+
+def _is_right(entries: bytes, number: int) -> bool:
+    """Whether that one is as it was written."""
+    start, end = number * ENTRY_BYTES, (number + 1) * ENTRY_BYTES
+    return _CRC.pack(crc32c(entries[start : end - _CRC.size])) == entries[end - _CRC.size : end]
 
 
 def _footer(data: bytes, log_bytes: int, end_offset: int) -> tuple[Summary, int] | None:

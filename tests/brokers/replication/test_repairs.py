@@ -375,6 +375,62 @@ def test_a_replica_that_was_repaired_may_lead_again_though_nobody_writes(cluster
     assert node.replica.state.may_lead
 
 
+def test_a_replica_does_not_lead_before_all_of_its_damage_is_repaired(cluster: Cluster) -> None:
+    node = cluster.nodes[2]
+    for segment in node.log.segments[1:3]:
+        flip(segment.path, segment.size // 2)
+    by_start(cluster, node, 0)
+    node = cluster.nodes[2]
+    seen = set()
+    for _ in range(6):
+        damaged = sum(bool(segment.damage) for segment in node.log.segments)
+        seen.add((damaged, node.replica.state.may_lead))
+        cluster.now += LOOK_AFTER
+        node.repairs.task(node.now)
+        cluster.run(20)
+    assert seen == {(2, False), (1, False), (0, True)}
+
+
+def test_a_repair_whose_file_is_removed_halfway_begins_again(cluster: Cluster) -> None:
+    """The removal of what an earlier try has left waits its turn behind compactions."""
+    node = cluster.nodes[2]
+    right = contents(node)
+    segment = node.log.segments[1]
+    flip(segment.path, 40)
+    flip(segment.path, segment.size - 10)
+    scrub(node)
+    node.by_hand = True
+    node.repairs.task(node.now)
+    while not (fetched := list(segment.directory.glob("*.fetched.cleaned"))):
+        cluster.run(1)
+        node.hands.work()
+    fetched[0].unlink()
+    node.by_hand = False
+    node.hands.work_all()
+    cluster.run(20)
+    assert not any(map(bad_in, (each for each in node.log.segments if not each.damage)))
+    settle(cluster)
+    assert contents(node) == right
+
+
+def test_a_repair_alone_lets_nobody_lead_who_has_lost_more(cluster: Cluster) -> None:
+    cluster.kill(2)
+    data = cluster.directory / "2"
+    first, *_, last = sorted(data.glob("*/*.log"))
+    flip(first, 40)
+    os.truncate(last, last.stat().st_size - 1)
+    cluster.cut = {(2, 1)}
+    cluster.start(2)
+    cluster.show()
+    node = cluster.nodes[2]
+    assert node.log.is_incomplete
+    for _ in range(6):
+        cluster.later(1.0)
+    assert is_whole(node), "it was not repaired from broker 3"
+    assert node.replica.state.follower is not None
+    assert not node.replica.state.may_lead
+
+
 def test_a_disk_that_takes_no_leader_epoch_ends_the_broker_and_a_full_one_does_not(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,8 +492,9 @@ def test_what_is_appended_behind_a_repaired_segment_that_was_cut_is_there_after_
     assert contents(one) == contents(cluster.nodes[2])
 
 
+@pytest.mark.parametrize("then", ["it dies", "it goes on"])
 def test_a_replica_that_is_cut_behind_damage_does_not_lead_before_it_has_all_again(
-    cluster: Cluster,
+    cluster: Cluster, then: str
 ) -> None:
     segment = tail_of(cluster, 1)
     flip(segment.path, 2)
@@ -452,9 +509,16 @@ def test_a_replica_that_is_cut_behind_damage_does_not_lead_before_it_has_all_aga
         while one.hands.jobs and one.log.log_end > RECORDS:
             one.hands.work()
     assert one.log.log_end == RECORDS
-    cluster.kill(1)
-    cluster.start(1)
-    assert cluster.nodes[1].log.is_incomplete
+    if then == "it dies":
+        cluster.kill(1)
+        cluster.start(1)
+    one = cluster.nodes[1]
+    assert one.log.is_incomplete
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    assert (cluster.state.state.leader, cluster.state.state.isr) == (NOBODY, (2, 3))
+    one.by_hand = False
+    one.hands.work_all()
     settle(cluster)
     for _ in range(3):
         cluster.later(0.5)

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
-from errno import EIO
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ from folkmoot.protocol.messages import (
     ListOffsetsRequest,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
+    ReplicaFetchResult,
 )
 from tests.brokers.batches import values_of
 from tests.brokers.hands import Hands, create
@@ -199,6 +200,48 @@ def test_with_page_cache_nobody_waits_for_a_disk(tmp_path: Path) -> None:
     for node in cluster.nodes.values():
         node.hands.work_all()
         node.by_hand = False
+    cluster.stop()
+
+
+def test_a_topic_that_asks_for_fsync_has_all_on_disk_before_the_next_record_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    assert committed(one) == [b"a"]
+    for node in cluster.nodes.values():
+        node.by_hand = True
+    cluster.topic.config["durability"] = "fsync"
+    cluster.show()
+    answer = one.produce(b"b")
+    for node in cluster.nodes.values():
+        cluster.run()
+        assert answer == [], f"broker {node.number} has flushed neither of them"
+        node.by_hand = False
+        node.hands.work_all()
+    cluster.run()
+    assert answer[0].error == 0
+    for node in cluster.nodes.values():
+        assert node.log.recovery_point_offset == 2
+    cluster.stop()
+
+
+def test_who_waits_for_a_topic_that_asks_for_fsync_meanwhile_waits_for_no_checkpoint(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    cluster.cut = {(2, 1), (3, 1)}
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.topic.config["durability"] = "fsync"
+    cluster.show()
+    cluster.mend()
+    for _ in range(3):
+        cluster.later(1.0)
+    assert answer[0].error == 0
+    for node in cluster.nodes.values():
+        assert node.log.recovery_point_offset == 1
     cluster.stop()
 
 
@@ -860,6 +903,37 @@ def test_a_follower_that_finds_no_room_for_its_leaders_first_batch_begins_again(
     assert isr(cluster) == (1, 2, 3)
 
 
+def test_a_follower_without_room_gives_up_what_its_leader_has_and_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, three = cluster.nodes[1], cluster.nodes[3]
+    for _ in range(6):
+        one.produce(bytes(1000))
+        cluster.run()
+    room, real = used(three), os.pwritev
+
+    def write(fd: int, parts: list[bytes], position: int) -> int:
+        is_there = Path(os.readlink(f"/proc/self/fd/{fd}")).parent == three.log.directory
+        if is_there and used(three) + sum(map(len, parts)) > room:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        return real(fd, parts, position)
+
+    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", write)
+    one.produce(b"more")
+    cluster.later(1.0)
+    assert cluster.ends() == [7, 7, 6]
+    one.handlers.retention.delete_records(one.log, 5, lambda error: None)
+    for _ in range(4):
+        cluster.later(1.0)
+    assert cluster.ends() == [7, 7, 7]
+    assert three.log.log_start == 5
+
+
+def used(node: Node) -> int:
+    """Bytes of a replica's segments."""
+    return sum(path.stat().st_size for path in node.log.directory.glob("*.log"))
+
+
 @pytest.mark.parametrize("more", [0, 3])
 def test_a_follower_from_epochs_that_the_leader_has_given_up_goes_on_where_the_log_begins(
     cluster: Cluster, more: int
@@ -908,6 +982,77 @@ def test_a_recovery_point_behind_a_cut_is_taken_back_before_the_cut(cluster: Clu
     assert one.log.log_end == 0
     one.by_hand = False
     cluster.run()
+
+
+def test_a_log_is_not_cut_before_its_recovery_point_is_taken_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    one.produce(b"nobody else has it", acks=1)
+    one.handlers.flusher.flush(one.log)
+    assert one.log.recovery_point_offset == 1
+
+    def full(*_: object) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("folkmoot.brokers.replication.replica_manager.save_json", full)
+        # Who lacks room for that has it for leader epochs: they come first.
+        patch.setattr("folkmoot.brokers.replication.replica_manager._save_epochs", lambda *_: None)
+        cluster.designate(2, 1, 2, 3)
+        cluster.show()
+        for _ in range(4):
+            cluster.later(1.0)
+        assert cluster.ends() == [1, 0, 0]
+    for _ in range(2):
+        cluster.later(1.0)
+    assert cluster.ends() == [0, 0, 0]
+
+
+def test_who_is_told_to_lead_while_its_log_is_cut_leads_when_that_has_ended(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    cluster.cut = {(2, 1), (3, 1)}
+    one.produce(b"nobody else has it", acks=1)
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    one.by_hand = True
+    cluster.run()
+    while not one.log.is_being_cut:
+        one.hands.work()
+        cluster.run()
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    one.hands.jobs.reverse()
+    while one.log.is_being_cut:
+        assert not leads(one)
+        one.hands.work()
+    one.by_hand = False
+    one.hands.work_all()
+    cluster.later(1.0)
+    assert leads(one)
+    assert cluster.ends() == [0, 0, 0]
+
+
+def test_a_log_is_never_cut_below_what_is_committed_but_by_an_unclean_election(
+    cluster: Cluster,
+) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    for value in (b"a", b"b"):
+        one.produce(value)
+        cluster.run()
+    cluster.later(1.0)
+    assert two.log.high_watermark == 2
+    os.truncate(one.log.segments[0].path, 0)
+    one.log.was_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
+    cluster.kill(3)
+    two.replica.asked = None
+    two.replicas.flushed(two.log)
+    cluster.run()
+    assert two.log.log_end == 2
+    assert two.log.failed is not None
 
 
 def test_a_log_is_cut_when_the_flush_that_is_under_way_has_ended(tmp_path: Path) -> None:
@@ -1063,16 +1208,24 @@ def test_who_has_lost_its_page_cache_takes_no_isr_from_before_its_registration_f
     cluster.stop()
 
 
-def test_who_was_alone_in_sync_leads_without_its_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("noted", [False, True])
+def test_who_was_alone_in_sync_leads_without_its_page_cache_but_not_without_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: bool
 ) -> None:
     cluster = Cluster(tmp_path, {"durability": "page-cache", "min_in_sync": "1"})
     cluster.designate(1, 1)
     cluster.show()
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    if noted:
+        one.handlers.flusher.flush(one.log)
+        for _ in range(3):
+            one.handlers.flusher.task(one.now)
+        assert one.logs.checkpointed
     lose_power(cluster, 1, monkeypatch)
     cluster.start(1)
     cluster.show()
-    assert cluster.nodes[1].replica.leader is not None
+    assert leads(cluster.nodes[1]) is not noted
     cluster.stop()
 
 
@@ -1154,6 +1307,28 @@ def test_who_is_not_a_registered_replica_is_refused(cluster: Cluster) -> None:
     leader = one.replica.leader
     assert leader is not None
     assert one.log.high_watermark == 0
+
+
+def test_a_fetch_of_a_broker_that_has_no_replica_any_more_is_refused(cluster: Cluster) -> None:
+    cluster.topic = replace(cluster.topic, partitions=[[1, 3]])
+    cluster.show(1)
+    entry = ReplicaFetchEntry("t", TOPIC_ID, 0, 1, -1, 0, 0)
+    assert ask(cluster.nodes[1], entry) == NotLeader.code
+
+
+@pytest.mark.parametrize("epoch, log_end", [(0, 1), (1, 0)])
+def test_an_answer_to_an_earlier_question_is_passed_over(
+    cluster: Cluster, epoch: int, log_end: int
+) -> None:
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    two = cluster.nodes[2]
+    assert two.replica.asked == Position(1, 1, 1)
+    result = ReplicaFetchResult("t", 0, 0, "", epoch, log_end, -1, -1, 0, 1, True)
+    chunk = two.log.read(0, 1000, committed=False)
+    two.replicas.answered(TOPIC_ID, result, chunk, two.now)
+    assert two.replica.asked == Position(1, 1, 1), "the answer to that is still to come"
+    assert (two.log.failed, two.log.log_end) == (None, 1)
 
 
 def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> None:

@@ -19,6 +19,7 @@ from folkmoot.brokers.storage.segment_index import (
     Summary,
 )
 from folkmoot.protocol.batch_header import BatchHeader
+from folkmoot.protocol.checksum import crc32c
 
 LOG_BYTES = 10**9
 BASE = 1000
@@ -39,6 +40,11 @@ def made(path: Path, batches: Sequence[Batch], interval: int = 100) -> SegmentIn
     return index
 
 
+def packed(*entries: tuple[int, int, int]) -> bytes:
+    columns = [struct.pack(">IIq", *entry) for entry in entries]
+    return b"".join(each + struct.pack(">I", crc32c(each)) for each in columns)
+
+
 def entries(index: SegmentIndex) -> list[tuple[int, int]]:
     return list(index.entries_after(0))
 
@@ -56,7 +62,7 @@ def test_the_file_is_entries_with_the_largest_timestamp_before_each_and_a_footer
 ) -> None:
     path = tmp_path / "index"
     index = made(path, [(BASE, 0, 7), (BASE + 1, 256, 5), (BASE + 2, 512, 9)])
-    assert path.read_bytes() == struct.pack(">IIqIIq", 1, 256, 7, 2, 512, 7)
+    assert path.read_bytes() == packed((1, 256, 7), (2, 512, 7))
     index.seal(600, BASE + 3)
     assert path.stat().st_size == 2 * ENTRY_BYTES + FOOTER_BYTES
     found = SegmentIndex.load_summary(path, 600, BASE + 3)
@@ -74,7 +80,7 @@ def test_appends_go_on_behind_a_sealed_index_of_an_orderly_stop(tmp_path: Path) 
     index.observe(header(BASE + 2, 11), 300)
     index.observe(header(BASE + 3, 1), 400)
     index.save()
-    assert path.read_bytes().rstrip(bytes(1)) == struct.pack(">IIqIIq", 1, 256, 7, 3, 400, 11)
+    assert path.read_bytes().rstrip(bytes(1)) == packed((1, 256, 7), (3, 400, 11))
     index.seal(500, BASE + 4)
     assert SegmentIndex.load_summary(path, 500, BASE + 4) == Summary(BASE + 50, BASE + 53, 11)
 
@@ -105,7 +111,7 @@ def test_a_footer_is_written_over_and_cut_off_only_when_more_lies_behind(
     assert cuts == []
     torn = SegmentIndex.load_unsealed(path, BASE, 100, 500)
     torn.seal(500, BASE + 4)
-    assert cuts == [16 * torn.count]
+    assert cuts == [ENTRY_BYTES * torn.count]
     assert SegmentIndex.load_sealed(path, BASE, 100, 500, BASE + 4) is not None
 
 
