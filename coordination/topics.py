@@ -152,8 +152,8 @@ def check_in_sync(name: str, config: Mapping[str, str], replicas: int) -> None:
     needed = config.get("min_in_sync", "")
     if needed.isdecimal() and int(needed) > replicas:
         raise ConfigError(
-            f"min_in_sync={needed} is above the {replicas} replicas of topic {name}: no write with "
-            "acks=all could ever be acknowledged"
+            f"min_in_sync={needed} is above the {counted(replicas, 'replica')} of topic {name}: no "
+            "write with acks=all could ever be acknowledged"
         )
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.pages import follow
 from tests.tree import ROOT
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 
 def test_the_page_on_containers_can_be_followed_block_by_block(tmp_path: Path) -> None:

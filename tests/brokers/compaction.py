@@ -5,18 +5,16 @@ from pathlib import Path
 
 from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
-from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
+from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.records import Record
 from tests.brokers.batches import NOW
-from tests.brokers.hands import Hands, create, delete_before
+from tests.brokers.hands import OneLog
 
 COMPACT = LogConfig(
     cleanup_policy="compact",
@@ -36,27 +34,19 @@ def keyed(*rows: Row, codec: int = Codec.NONE, timestamp: int = NOW) -> bytes:
     return record_batch.encode(Columns(len(rows), keys, values, timestamp), codec)
 
 
-class Upkept:
-    """A data directory with one log, and what is done to it, on one thread and with a clock of its own."""
+class Upkept(OneLog):
+    """The log, and what is done to it, on one thread and with a clock of its own."""
 
     def __init__(
         self, data: Path, config: LogConfig = COMPACT, memory_bytes: int = 1_000_000
     ) -> None:
-        self.data = data
-        self.config = config
         self.memory_bytes = memory_bytes
         self.now = Now(1000.0, NOW)
         self.pauses: list[float] = []
-        self.open()
+        super().__init__(data, config)
 
     def open(self) -> None:
-        self.hands = Hands()
-        self.logs = LogManager(self.data, 1, self.config, submit=self.hands.submit)
-        self.logs.start()
-        self.log: Log = create(self.logs, "flights", "first", 0)
-        self.logs.configure("flights", "first", {})
-        self.flusher = Flusher(self.logs, self.hands.submit)
-        self.retention = Retention(self.logs, self.flusher, self.hands.submit)
+        super().open()
         self.cleaner = LogCleaner(
             self.logs, self.hands.submit, self.pause, self.memory_bytes, 2**40
         )
@@ -64,13 +54,6 @@ class Upkept:
     def pause(self, seconds: float) -> bool:
         self.pauses.append(seconds)
         return False
-
-    def reopen(self, *, clean: bool) -> None:
-        if clean:
-            self.logs.close()
-        else:
-            self.logs.abandon()
-        self.open()
 
     def later(self, seconds: float) -> None:
         self.now = Now(self.now.monotonic + seconds, self.now.wall + round(seconds * 1000))
@@ -104,9 +87,6 @@ class Upkept:
         self.checkpoint()
         self.retention.task(self.now)
         self.hands.work_all()
-
-    def delete_before(self, offset: int) -> None:
-        delete_before(self.retention, self.hands, self.log, offset)
 
     def compacted(self) -> CleanerCheckpoint:
         """How far the log is compacted."""

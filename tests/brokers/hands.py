@@ -1,12 +1,16 @@
 """A background whose jobs are done when a test says so, and logs made without waiting for it."""
 
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any
 
+from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
+from folkmoot.coordination.topic_config import LogConfig
+from tests.brokers.batches import SMALL
 
 
 class Hands:
@@ -55,14 +59,35 @@ def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:
     return log
 
 
-def delete_before(retention: Retention, hands: Hands, log: Log, offset: int) -> None:
-    """As DELETE_RECORDS does it; raises what it would answer."""
-    outcomes: list[Exception | None] = []
-    retention.delete_records(log, offset, outcomes.append)
-    hands.work_all()
-    [error] = outcomes
-    if error is not None:
-        raise error
+class OneLog:
+    """A data directory with one log, and what lets go of its records."""
+
+    def __init__(self, data: Path, config: LogConfig = SMALL) -> None:
+        self.data = data
+        self.config = config
+        self.open()
+
+    def open(self) -> None:
+        self.hands = Hands()
+        self.logs = LogManager(self.data, 1, self.config, submit=self.hands.submit)
+        self.logs.start()
+        self.log: Log = create(self.logs, "flights", "first", 0)
+        self.logs.configure("flights", "first", {})
+        self.flusher = Flusher(self.logs, self.hands.submit)
+        self.retention = Retention(self.logs, self.flusher, self.hands.submit)
+
+    def reopen(self, *, clean: bool) -> None:
+        self.logs.close() if clean else self.logs.abandon()
+        self.open()
+
+    def delete_before(self, offset: int) -> None:
+        """As DELETE_RECORDS does it; raises what it would answer."""
+        outcomes: list[Exception | None] = []
+        self.retention.delete_records(self.log, offset, outcomes.append)
+        self.hands.work_all()
+        [error] = outcomes
+        if error is not None:
+            raise error
 
 
 def truncate(log: Log, offset: int) -> None:

@@ -1,31 +1,16 @@
 """`folkmoot topic reassign`, `broker drain` and `log sizes`, against a real ZooKeeper and real brokers."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from folkmoot.console import options
 from folkmoot.console.main import main
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, reassignments, topics
 from folkmoot.coordination.zookeeper.execute import execute
 from tests.console.cluster import Shell
-from tests.console.test_cluster_status import Cluster, Command
+from tests.console.test_cluster_status import Cluster, Command, cluster, command
 from tests.waiting import eventually
 
-
-@pytest.fixture
-def cluster(chroot: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Brokers 1, 2 and 3 are registered, without processes; topic t has three replicas."""
-    monkeypatch.setenv(options.ENVIRONMENT, chroot)
-    made = Cluster(chroot)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
+__all__ = ["cluster", "command"]
 
 
 def test_without_execute_the_plan_is_shown_and_nothing_is_moved(
@@ -110,7 +95,7 @@ def test_a_drained_broker_gets_nothing_new_until_that_is_taken_back(
             ("topic", "reassign", "t", "--replicas", "0"),
             "0 replicas of t-0 are not possible",
         ),
-        (("topic", "reassign", "t", "--replicas", "1"), "min_in_sync=2 is above the 1 replicas"),
+        (("topic", "reassign", "t", "--replicas", "1"), "min_in_sync=2 is above the 1 replica"),
         (("topic", "reassign", "nix", "--replicas", "2"), "topic nix does not exist"),
         (("topic", "reassign", "t", "--partition", "7", "--replicas", "2"), "no partition 7"),
         (("topic", "reassign", "t"), "say where to: either --brokers, or --replicas"),
@@ -124,8 +109,8 @@ def test_what_cannot_be_moved_is_one_line_and_nothing_is_done(
     before = execute(cluster.session, topics.read("t"))
     # The plan is refused as well, but where without --execute it is something else that is asked for.
     asked = [[*words, "--execute"], *([[*words]] if words != ("topic", "reassign", "t") else [])]
-    for command in asked:
-        assert main(command) != 0
+    for each in asked:
+        assert main(each) != 0
         err = capsys.readouterr().err
         assert (err.count("\n"), why in err) == (1, True), err
     assert execute(cluster.session, topics.read("t")) == before

@@ -67,7 +67,7 @@ def test_options_that_no_broker_would_follow_change_nothing(client: Client, benc
                 ({"retention": -1}, "retention=-1 is not allowed"),
                 ({"retention": "a week"}, "retention='a week' is not allowed"),
                 ({"max_compaction_lag": 10}, "no record could be compacted"),
-                ({"min_in_sync": 2}, "above the 1 replicas"),
+                ({"min_in_sync": 2}, "above the 1 replica"),
             ):
                 with pytest.raises(ConfigError, match=said):
                     await admin.set_topic_options(name, wrong)

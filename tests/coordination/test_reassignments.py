@@ -178,7 +178,7 @@ def test_the_rate_is_changed_while_it_runs(scene: Scene) -> None:
         ({0: [4, 1]}, InvalidReplicaAssignment, "t-0: broker 4 is drained: name another"),
         ({2: [3, 2]}, UnknownTopicOrPartition, "topic t has no partition 2, only 0 to 1"),
         ({1: [3, 4]}, ReassignmentInProgress, r"t-1 is being moved from \[1, 2\] to \[2, 3\]"),
-        ({0: [3]}, ConfigError, "min_in_sync=2 is above the 1 replicas of topic t"),
+        ({0: [3]}, ConfigError, "min_in_sync=2 is above the 1 replica of topic t"),
     ],
 )
 def test_what_cannot_be_moved_is_refused_and_nothing_is_done(

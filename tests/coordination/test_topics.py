@@ -50,7 +50,7 @@ def test_a_minimum_above_the_replicas_is_refused_at_creation_and_later() -> None
     session = MemoryZooKeeper().connect()
     with pytest.raises(ConfigError, match="min_in_sync=3 is above the 2 replicas of topic t"):
         execute(session, topics.create("t", 1, [1, 2, 3], {"min_in_sync": "3"}, replicas=2))
-    with pytest.raises(ConfigError, match="min_in_sync=2 is above the 1 replicas"):
+    with pytest.raises(ConfigError, match="min_in_sync=2 is above the 1 replica"):
         execute(session, topics.create("t", 1, [1, 2, 3], {"min_in_sync": "2"}))
     assert execute(session, topics.names()) == []
     execute(session, topics.create("t", 1, [1, 2, 3], replicas=2))

@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage import retention
-from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now
-from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import REMOVE_AGAIN_AFTER, LogManager
-from folkmoot.brokers.storage.retention import RETENTION_INTERVAL, Retention
+from folkmoot.brokers.storage.retention import RETENTION_INTERVAL
 from folkmoot.brokers.storage.segment import Segment, SegmentReader
 from folkmoot.brokers.storage.segment_index import Summary
 from folkmoot.coordination.topic_config import DAY, LogConfig
 from folkmoot.protocol.batch_header import MAX_TIMESTAMP
 from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange
 from tests.brokers.batches import NOW, SMALL, a_batch, append, read_all, timed_batch, values_of
-from tests.brokers.hands import Hands, create, delete_before
+from tests.brokers.hands import OneLog, create
 from tests.brokers.storage.test_log_manager import found
 
 HOUR = 3_600_000
@@ -27,26 +25,8 @@ WEEK = 7 * 24 * HOUR
 FLIGHTS_OF_2013 = 1_357_000_000_000
 
 
-class Kept:
-    """A log, and what lets go of it."""
-
-    def __init__(self, data: Path, config: LogConfig = SMALL) -> None:
-        self.data = data
-        self.config = config
-        self.open()
-
-    def open(self) -> None:
-        self.hands = Hands()
-        self.logs = LogManager(self.data, 1, self.config, submit=self.hands.submit)
-        self.logs.start()
-        self.log: Log = create(self.logs, "flights", "first", 0)
-        self.logs.configure("flights", "first", {})
-        self.flusher = Flusher(self.logs, self.hands.submit)
-        self.retention = Retention(self.logs, self.flusher, self.hands.submit)
-
-    def reopen(self, *, clean: bool) -> None:
-        self.logs.close() if clean else self.logs.abandon()
-        self.open()
+class Kept(OneLog):
+    """The log, with times of a test's own."""
 
     def expire(self, now: int) -> None:
         """A round; what a snapshot has to tell of first goes after the next flush."""
@@ -57,9 +37,6 @@ class Kept:
                 self.hands.work_all()
             self.flusher.flush(self.log)
             self.hands.work_all()
-
-    def delete_before(self, offset: int) -> None:
-        delete_before(self.retention, self.hands, self.log, offset)
 
     def append_at(self, *times: int) -> None:
         """Five such batches fill a segment."""

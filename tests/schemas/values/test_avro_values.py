@@ -14,7 +14,7 @@ from folkmoot.schemas.values import deserializer
 from folkmoot.schemas.values.deserializer import AvroDeserializer
 from folkmoot.schemas.values.serializer import AvroSerializer
 from folkmoot.schemas.values.wire import schema_id
-from tests.schemas.sessions import CountingSession, memory_session
+from tests.schemas.sessions import CountingSession
 
 PERSON = {
     "type": "record",
@@ -29,16 +29,6 @@ ADA = {"name": "Ada", "age": 36}
 
 def person(registry: SchemaRegistry) -> Callable[[Any], bytes]:
     return partial(AvroSerializer(registry, PERSON).serialize, "people")
-
-
-@pytest.fixture
-def session() -> CountingSession:
-    return CountingSession(memory_session())
-
-
-@pytest.fixture
-def registry(session: CountingSession) -> SchemaRegistry:
-    return SchemaRegistry(session)
 
 
 def test_a_value_is_byte_0_then_the_id_then_the_avro_body(registry: SchemaRegistry) -> None:

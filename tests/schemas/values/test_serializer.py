@@ -86,16 +86,6 @@ class Other:
     y: str
 
 
-@pytest.fixture
-def session() -> CountingSession:
-    return CountingSession(memory_session())
-
-
-@pytest.fixture
-def registry(session: CountingSession) -> SchemaRegistry:
-    return SchemaRegistry(session)
-
-
 # -- classes ------------------------------------------------------------------------------------------
 
 
