@@ -239,8 +239,8 @@ def add_schema_context(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def schema_text(path: Path) -> str:
-    """The text of a file with a schema. Raises ConfigError."""
+def text_of(path: Path) -> str:
+    """The text of a file. Raises ConfigError."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
