@@ -48,7 +48,10 @@ class NotReadToTheEnd(FolkmootError):
 def confirm(warning: str, what: str, name: str, done: str) -> None:
     """Have the name typed of what is to be lost. Raises NotConfirmed."""
     print(f"{warning}Type its name to go on: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != name:
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # the input has ended, behind the question
+        print(file=sys.stderr)
+    if answer.strip() != name:
         raise NotConfirmed(f"{what} {name} was not {done}: type its name, or use --yes")
 
 

@@ -31,5 +31,5 @@ def find(name: str) -> Path:
             return path
         raise ConfigError(f"there is no file {name}: `folkmoot spark list` shows the examples")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}."
     raise ConfigError(f"unknown app {name}: {hint} Or give the path of a .py")

@@ -98,7 +98,9 @@ def test_a_cluster_gets_the_python_and_the_files_that_it_was_told_of(
 
 def test_an_unknown_app_is_told_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean replay?" in refused(capsys, "run", "replai")
-    assert "known are enrichment, " in refused(capsys, "run", "something")
+    said = refused(capsys, "run", "something")
+    assert "known are enrichment, " in said
+    assert ". Or give the path of a .py" in said
     assert "there is no file mine.py" in refused(capsys, "submit", "--master", "local", "mine.py")
 
 
