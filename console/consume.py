@@ -173,7 +173,8 @@ def _start(args: argparse.Namespace) -> int | str | datetime:
         return str(args.start)
     if args.group is not None:
         raise ConfigError(
-            "a member reads where its group is: use --from WHERE and --last without --group"
+            "a member reads where its group is: use --last, and --from an offset or a time, "
+            "without --group"
         )
     if args.start.isdecimal():
         return int(args.start)
