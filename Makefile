@@ -31,7 +31,7 @@ $(READY): requirements-dev.txt pyproject.toml setup.py $(wildcard */*.pyx */*/*.
 	    echo "making .venv with $$found ($$($$found --version))"; \
 	    $$found -m venv --clear .venv; \
 	fi
-	@echo "installing requirements-dev.txt into .venv"
+	@echo "installing requirements-dev.txt into .venv, which takes minutes the first time"
 	@awk '/^[a-z]/ { wanted = /^uv==/ } wanted' requirements-dev.txt > .venv/uv.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
 	@# pip is slower, and knows of indexes and certificates that only its own settings name.
@@ -41,6 +41,7 @@ $(READY): requirements-dev.txt pyproject.toml setup.py $(wildcard */*.pyx */*/*.
 	}
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+	@echo ".venv is ready; . .venv/bin/activate makes its commands known to a terminal"
 
 demo: env
 	$(BIN)/folkmoot demo $(DEMO_ARGS)

@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   zsh    echo 'eval "$(folkmoot completion zsh)"' >> ~/.zshrc     (behind compinit)
   fish   folkmoot completion fish > ~/.config/fish/completions/folkmoot.fish"""
     parser.add_argument("shell", choices=(*SCRIPTS, WORDS), metavar="{bash,zsh,fish}")
-    parser.add_argument("typed", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    typed = parser.add_argument("typed", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    typed.required = False  # argparse would say that it is missing
 
 
 def run(args: argparse.Namespace) -> int:

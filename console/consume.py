@@ -20,9 +20,9 @@ from folkmoot.console.options import (
     at_least_one,
     cluster_of,
     point_in_time,
-    schema_text,
     session_of,
     set_of,
+    text_of,
     whole_number,
 )
 from folkmoot.protocol.errors import (
@@ -156,7 +156,7 @@ def _pages(args: argparse.Namespace, consumer: "Consumer") -> AbstractContextMan
 def _readers(args: argparse.Namespace) -> dict[str, str]:
     """The schemas to read by. Raises ConfigError, InvalidSchema."""
     files = {"key": args.key_schema, "value": args.reader_schema}
-    readers = {field: schema_text(path) for field, path in files.items() if path is not None}
+    readers = {field: text_of(path) for field, path in files.items() if path is not None}
     if readers:
         from folkmoot.schemas.avro.identity import canonical
 
@@ -173,7 +173,8 @@ def _start(args: argparse.Namespace) -> int | str | datetime:
         return str(args.start)
     if args.group is not None:
         raise ConfigError(
-            "a member reads where its group is: use --from WHERE and --last without --group"
+            "a member reads where its group is: use --last, and --from an offset or a time, "
+            "without --group"
         )
     if args.start.isdecimal():
         return int(args.start)

@@ -48,7 +48,10 @@ class NotReadToTheEnd(FolkmootError):
 def confirm(warning: str, what: str, name: str, done: str) -> None:
     """Have the name typed of what is to be lost. Raises NotConfirmed."""
     print(f"{warning}Type its name to go on: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != name:
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # the input has ended, behind the question
+        print(file=sys.stderr)
+    if answer.strip() != name:
         raise NotConfirmed(f"{what} {name} was not {done}: type its name, or use --yes")
 
 
@@ -239,8 +242,8 @@ def add_schema_context(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def schema_text(path: Path) -> str:
-    """The text of a file with a schema. Raises ConfigError."""
+def text_of(path: Path) -> str:
+    """The text of a file. Raises ConfigError."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:

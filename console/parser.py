@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
             if choosing is None:
                 self.error(f"unexpected argument {word!r}")
             name, what, known = word, str(choosing.metavar).lower(), list(self.commands())
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
         self.error(f"unknown {what} {name}: {hint}")
 

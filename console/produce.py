@@ -16,9 +16,9 @@ from folkmoot.console.options import (
     add_schema_context,
     add_set,
     cluster_of,
-    schema_text,
     set_of,
     sigterm_like_ctrl_c,
+    text_of,
     whole_number,
 )
 from folkmoot.protocol.errors import (
@@ -170,7 +170,7 @@ def _schema(given: str) -> dict[str, Any]:
         return {"version": "latest"}
     if given.isdecimal():
         return {"id": int(given)}
-    return {"schema": schema_text(Path(given))}
+    return {"schema": text_of(Path(given))}
 
 
 def _check_partition(args: argparse.Namespace, producer: "Producer") -> None:

@@ -100,7 +100,7 @@ def _judge(broker_id: int, mine: Registration, found: Registration) -> Registrat
     where = ", ".join(sorted(found.listeners.values())) or "an unknown address"
     raise BrokerIdTaken(
         f"broker id {broker_id} is taken by the broker at {where}: "
-        "stop that one or choose another --id"
+        "stop that one or choose another --broker-id"
     )
 
 

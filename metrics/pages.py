@@ -77,7 +77,7 @@ def serve_metrics(host: str, port: int, watched: Watched) -> Iterator[str]:
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise AddressTaken(
-            f"metrics at {host}:{port} cannot be listened for: {why}: choose another port or host"
+            f"metrics cannot be served at {host}:{port}: {why}: choose another port or host"
         ) from None
     thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()

@@ -76,7 +76,7 @@ def moment(text: str) -> datetime:
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{text!r} is no time: write it as in 2026-01-31T12:00Z or 2026-01-31T12:00+01:00, "
-            "or in milliseconds since 1970"
+            "in milliseconds since 1970, or as in -15m for so long ago"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 

@@ -42,9 +42,10 @@ def results() -> Iterator[str]:
 def cluster(
     zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedCluster]:
-    """One of their own: pages use names that others use as well."""
+    """One of their own: pages use names that others use as well. As `folkmoot dev` starts it."""
     connect_string = f"{zookeeper.address}/docs"
-    with EmbeddedCluster(tmp_path_factory.mktemp("docs"), 1, connect_string) as cluster:
+    directory = tmp_path_factory.mktemp("docs")
+    with EmbeddedCluster(directory, 3, connect_string, default_replicas=3) as cluster:
         yield cluster
 
 

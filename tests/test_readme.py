@@ -102,7 +102,7 @@ def test_programs_and_commands_run_as_printed(
 ) -> None:
     zookeeper = shared_cluster.zookeeper
     first, *later = [words for words in folkmoot_commands() if words[0] not in UNTIL_STOPPED]
-    assert run([*FOLKMOOT, *first], zookeeper, tmp_path).startswith("created topic orders")
+    assert run([*FOLKMOOT, *first], zookeeper, tmp_path).startswith("created topic drinks")
 
     produced, consumed = (
         run([sys.executable, "-c", block], zookeeper, tmp_path) for block in PROGRAMS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from folkmoot.console.options import confirm, connecting, schema_text
+from folkmoot.console.options import confirm, connecting, text_of
 from folkmoot.console.schema.places import Here, is_url, remote
 from folkmoot.console.schema.transfer import gather, load, save, spread
 from folkmoot.console.tables import show
@@ -20,7 +20,7 @@ from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 
 
 def _register(args: argparse.Namespace, registry: SchemaRegistry) -> int:
-    text, references = schema_text(args.file), _references(args.reference)
+    text, references = text_of(args.file), _references(args.reference)
     made = registry.register(args.subject, text, references=references, normalize=args.normalize)
     if args.output == "json":
         print(json.dumps({"subject": made.subject, "version": made.version, "id": made.id}))
@@ -78,7 +78,7 @@ def _versions(args: argparse.Namespace, registry: SchemaRegistry) -> int:
 
 def _check(args: argparse.Namespace, registry: SchemaRegistry) -> int:
     findings = registry.check(
-        args.subject, schema_text(args.file), args.version, references=_references(args.reference)
+        args.subject, text_of(args.file), args.version, references=_references(args.reference)
     )
     _show(findings, args.output)
     if any(not each.warning for each in findings):
@@ -132,7 +132,7 @@ def _resolved(args: argparse.Namespace, registry: SchemaRegistry) -> str:
     for each in _references(args.reference):
         number = registry.version(each.subject, each.version).id
         texts.append(registry.resolved(number, subject=each.subject))
-    return resolve(schema_text(args.file), texts)
+    return resolve(text_of(args.file), texts)
 
 
 def _compat(args: argparse.Namespace, registry: SchemaRegistry) -> int:

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from folkmoot.console.options import text_of
 from folkmoot.console.schema.places import Place, Source, begins, json_of, made, version_of
 from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.versions import SchemaVersion
@@ -132,11 +133,7 @@ def save(schemas: Schemas, path: Path) -> None:
 def load(path: Path) -> "Lines":
     """What `save` has written. Raises ConfigError, RegistryError with the line's number."""
     found = Lines({}, {})
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text_of(path).splitlines(), start=1):
         try:
             told = made(json.loads(line), dict[str, Any])
             if "compatibility" in told:
@@ -145,6 +142,8 @@ def load(path: Path) -> "Lines":
             else:
                 each = version_of(told)
                 found.by_subject.setdefault(each.subject, []).append(each)
+        except json.JSONDecodeError as error:
+            raise RegistryError(f"{path}, line {number}: this is not JSON: {error.msg}") from None
         except (ValueError, KeyError, RegistryError) as error:
             raise RegistryError(f"{path}, line {number}: {error}") from None
     return found

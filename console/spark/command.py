@@ -52,9 +52,10 @@ def _add_application(action: argparse.ArgumentParser) -> None:
         "--archives", metavar="FILES", help="what executors unpack, such as a packed environment"
     )
     action.add_argument("app", metavar="APP", help="a name that `list` shows, or the path of a .py")
-    action.add_argument(
+    own = action.add_argument(
         "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the application's own"
     )
+    own.required = False  # argparse would say that they are missing
 
 
 def _add_cluster(actions: "_Actions[_Parser]") -> None:

@@ -260,6 +260,7 @@ def _check_movable(each: PartitionStatus, broker: int) -> None:
     is_alone = len(each.replicas) == 1 and broker in each.in_sync
     if not others and not is_alone:
         raise InvalidReplicaAssignment(
-            f"broker {broker} is the last in-sync replica of {name}: wait until others are in sync "
-            "(`folkmoot topic describe --under-replicated`), or start it if it is not alive"
+            f"broker {broker} is the last in-sync replica of {name}: wait until others of "
+            f"{list(each.replicas)} are in sync, and start those that are not alive "
+            "(`folkmoot topic describe --under-replicated`)"
         )

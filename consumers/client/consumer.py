@@ -205,7 +205,10 @@ class Consumer(Generic[K, V]):
             raise
 
     def stop(self) -> None:
-        """End the iteration after the record under way. From any thread, or a signal handler."""
+        """End the iteration after the record under way, and have `poll` and its like return nothing.
+
+        From any thread, or a signal handler.
+        """
         self._stopped = True
         if not self._is_forked:
             self._wake()
@@ -666,7 +669,7 @@ class Consumer(Generic[K, V]):
             try:
                 views: list[RecordBatchView | Skipped] = []
                 left = limit
-                while left > 0 and (view := take(left)) is not None:
+                while left > 0 and not self._stopped and (view := take(left)) is not None:
                     views.append(view)
                     # The group is looked at behind a record that is skipped: there may be many.
                     left = 0 if one or isinstance(view, Skipped) else left - len(view)

@@ -208,7 +208,10 @@ class KazooSession:
             if connected:
                 self.session_id, self.password = self._client.client_id
         if not connected:
-            log.warning("no ZooKeeper server answers session 0x%x for now", self.session_id)
+            servers, session_id = self._servers, self.session_id
+            log.warning(
+                "no ZooKeeper server at %s answers session 0x%x for now", servers, session_id
+            )
         self._tell()
         self._hand_over()
 

@@ -70,7 +70,8 @@ class Users:
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the users' file {file} cannot be read: {error}") from None
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"the users' file {file} cannot be read: {why}") from None
         passwords: dict[str, Password] = {}
         for number, line in enumerate(lines, start=1):
             if line.strip() and not line.startswith("#"):

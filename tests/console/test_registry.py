@@ -167,7 +167,11 @@ def test_an_address_in_use_is_said_once(
     ("words", "code", "said"),
     [
         (["--zookeeper", "x:"], 2, "x:"),
-        (["--users", "none"], 2, "the users' file none cannot be read"),
+        (
+            ["--users", "none"],
+            2,
+            "the users' file none cannot be read: No such file or directory\n",
+        ),
         (
             ["--tls-certificate", "none"],
             2,

@@ -101,7 +101,10 @@ def test_deleting_asks_for_the_name(
     for typed, code in (("", 4), ("yes\n", 4), ("t\n", 0)):
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
         assert main(["topic", "delete", "t"]) == code
-    assert "Type its name" in capsys.readouterr().err
+        asked, _, rest = capsys.readouterr().err.partition("Type its name to go on: ")
+        assert asked
+        # What is said then stands in a line of its own: a terminal shows what was typed itself.
+        assert rest.startswith("\n") == (typed == "")
 
 
 @pytest.mark.parametrize(

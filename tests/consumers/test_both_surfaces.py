@@ -116,6 +116,25 @@ def test_batches_and_arrow_are_iterated_over_until_stopped(client: Client, bench
 
 
 @each
+def test_a_stopped_consumer_hands_out_nothing_more_and_leaves_it_uncommitted(
+    client: Client, bench: Bench
+) -> None:
+    bench.send(range(2_000))
+
+    async def scenario() -> None:
+        async with member(client, bench, commit_interval=NEVER) as consumer:
+            while not await consumer.poll(0.1, 10):
+                pass
+            consumer.stop()  # what follows lies in the buffer already
+            assert await consumer.poll(NEVER, 10) == []
+            assert await consumer.poll_batch(NEVER) is None
+            assert (await consumer.poll_arrow(NEVER)).num_rows == 0
+
+    run(scenario)
+    assert bench.committed() == 10
+
+
+@each
 def test_seeking_pausing_and_asking_for_offsets(client: Client, bench: Bench) -> None:
     bench.send(range(10))
     first, other = bench.partition(0), bench.partition(1)

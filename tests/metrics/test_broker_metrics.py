@@ -231,6 +231,8 @@ def test_a_page_that_does_not_exist_names_those_that_do(tmp_path: Path) -> None:
             {"ok": False, "pages": ["/metrics", "/healthz", "/readyz"]},
         )
         host, _, port = address.rpartition(":")
-        with pytest.raises(AddressTaken, match=f"{host}:{port}.*choose another"):
+        with pytest.raises(
+            AddressTaken, match=f"cannot be served at {host}:{port}: .*choose another"
+        ):
             serve_metrics(host, int(port), ControllerMetrics(controller)).__enter__()
     controller.close()
