@@ -22,7 +22,7 @@ from folkmoot.brokers.storage.atomic_file import load_json
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE
-from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.coordination.partition_states import (
     NOBODY,
@@ -822,6 +822,39 @@ def test_a_follower_goes_on_where_its_leaders_log_begins_be_it_within_a_batch(
     cluster.show()
     cluster.run()
     assert committed(cluster.nodes[3]) == there
+
+
+@pytest.mark.parametrize("job", ["log starts", "deletion"])
+def test_a_follower_that_dies_while_it_goes_on_where_its_leaders_log_begins_does_so_again(
+    cluster: Cluster, job: str
+) -> None:
+    """Its start finds the log's start, and in front of that what it had: alone, or with the new segment."""
+    one = cluster.nodes[1]
+    one.produce(b"early")
+    cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    one.produce(*[b"%d" % number for number in range(6)])
+    cluster.run()
+    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
+    cluster.start(3)
+    three = cluster.nodes[3]
+    three.by_hand = True
+    cluster.show()
+    while three.hands.keys()[:1] != [job]:
+        three.hands.work()
+        cluster.run()
+    if job == "log starts":
+        save_log_start(three.log.directory, 4)
+    cluster.kill(3)
+    cluster.start(3)
+    three = cluster.nodes[3]
+    assert (three.log.log_start, three.log.log_end, three.log.size > 0) == (4, 4, True)
+    cluster.show()
+    cluster.later(1.0)
+    assert (three.log.log_start, three.log.log_end, three.log.failed) == (4, 7, None)
+    assert not three.log.is_damaged
+    assert set(isr(cluster)) == {1, 2, 3}
 
 
 @pytest.mark.parametrize("then", ["it goes on", "it dies"])
