@@ -2,9 +2,9 @@
 
 SEEDS=1000 are so many from a seed on that follows from the code: another change, other histories.
 What is done is noted, a hundred seeds a line, in the file named by STATE, and is not done again as long as
-the kind and the code that histories run through are the same (fingerprint.py). A history that breaks a promise is
-printed and noted, and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred histories
-of each process.
+the kind and the code that histories run through are the same (fingerprint.py). A history that breaks a
+promise is printed and noted, and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred
+histories of each process.
 """
 
 import argparse
