@@ -597,7 +597,8 @@ class ReplicaManager:
         leader may come from."""
         replica = self._by_log.get(log)
         if replica is None:
-            done(None)
+            moved = NotLeader(f"{log.name} has its replicas on other brokers now")
+            done(moved if log.is_replica else None)
             return
         if replica.leader is not None:
             replica.leader.given_up = max(replica.leader.given_up, offset)

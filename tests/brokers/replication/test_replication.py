@@ -767,6 +767,20 @@ def test_who_deletes_records_is_sent_to_the_next_leader(cluster: Cluster) -> Non
     assert answer[0].error == NotLeader.code
 
 
+def test_who_deletes_records_is_sent_on_when_the_replica_was_moved_away_meanwhile(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    one.by_hand = True
+    answer = one.delete_records(1)
+    cluster.topic = replace(cluster.topic, partitions=[[2, 3]], reassigned=1)
+    cluster.show(1)
+    one.hands.work_all()
+    assert answer[0].error == NotLeader.code
+
+
 def test_who_has_records_that_were_deleted_is_not_in_sync(cluster: Cluster) -> None:
     for value in (b"a", b"b"):
         cluster.nodes[1].produce(value)
