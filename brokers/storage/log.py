@@ -31,6 +31,7 @@ from folkmoot.brokers.storage.recovery import (
     recover,
 )
 from folkmoot.brokers.storage.segment import (
+    LOG_SUFFIX,
     Damage,
     OpenSegments,
     Segment,
@@ -884,6 +885,9 @@ class Log:
         its log begins. Raises StorageError.
         """
         self._require_no_flush()
+        path = self.directory / f"{SegmentName(base_offset).stem}{LOG_SUFFIX}"
+        if path.exists() and all(segment.path != path for segment in self.segments):
+            raise StorageError(f"{path} is still being removed: ask again later")
         start = self.log_end
         self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
         former, self.segments = self.segments, []

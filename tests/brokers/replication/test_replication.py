@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.replication.leader_state import Position
-from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN
+from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN, DISK_AGAIN_AFTER
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
@@ -869,6 +869,36 @@ def test_a_follower_that_dies_while_it_goes_on_where_its_leaders_log_begins_does
     assert (three.log.log_start, three.log.log_end, three.log.failed) == (4, 7, None)
     assert not three.log.is_damaged
     assert set(isr(cluster)) == {1, 2, 3}
+
+
+def test_a_follower_that_goes_on_within_a_batch_waits_until_a_file_of_that_name_is_gone(
+    cluster: Cluster,
+) -> None:
+    directory = cluster.nodes[3].log.directory
+    cluster.kill(3)
+    cluster.show()
+    (directory / f"{0:020}.log").touch()
+    one = cluster.nodes[1]
+    one.produce(*[b"%d" % number for number in range(6)])
+    cluster.run()
+    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
+    cluster.start(3)
+    three = cluster.nodes[3]
+    three.by_hand = True
+    cluster.show()
+    while three.hands.keys()[:1] != ["deletion"]:
+        three.hands.work()
+        cluster.run()
+    deletion = three.hands.jobs.pop(0)
+    three.hands.work_all()
+    cluster.run()
+    assert (three.log.log_start, three.log.log_end, three.log.failed) == (4, 4, None)
+    three.by_hand = False
+    three.hands.jobs.append(deletion)
+    three.hands.work_all()
+    cluster.later(DISK_AGAIN_AFTER)
+    cluster.later(1.0)
+    assert (three.log.log_start, three.log.log_end, three.log.high_watermark) == (4, 6, 6)
 
 
 @pytest.mark.parametrize("then", ["it goes on", "it dies"])
