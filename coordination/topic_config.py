@@ -20,7 +20,8 @@ MAX_SEGMENT_BYTES: Final = 1024 * 1024 * 1024
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 CLEANUP_POLICIES: Final = ("delete", "compact", "compact,delete")
 FSYNC: Final = "fsync"
-DURABILITIES: Final = (FSYNC, "page-cache")
+PAGE_CACHE: Final = "page-cache"
+DURABILITIES: Final = (FSYNC, PAGE_CACHE)
 
 Age = Annotated[float, Meta(ge=0.001, le=FOREVER)]
 Lag = Annotated[float, Meta(ge=0, le=FOREVER)]

@@ -1089,15 +1089,18 @@ def lose_power(cluster: Cluster, number: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("folkmoot.brokers.storage.log_manager.boot_id", lambda: boot)
 
 
+@pytest.mark.parametrize("durability_since", ["page-cache", "fsync"])
 @pytest.mark.parametrize("killed_again", [False, True])
 def test_who_has_lost_its_page_cache_does_not_lead_before_it_has_all_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_again: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_again: bool, durability_since: str
 ) -> None:
     cluster = Cluster(tmp_path, {"durability": "page-cache"})
     answer = cluster.nodes[1].produce(b"a")
     cluster.run()
     assert answer[0].error == 0
     lose_power(cluster, 1, monkeypatch)
+    options = {"durability": durability_since}
+    cluster.topic = replace(cluster.topic, config=options, had_page_cache=True)
     cluster.start(1)
     if killed_again:
         cluster.kill(1)
