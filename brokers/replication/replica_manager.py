@@ -485,7 +485,7 @@ class ReplicaManager:
         if replica.leader is not None:
             if not replica.state.may_lead:
                 logger.critical(
-                    "%s: leads alone, and has lost what its page cache had", replica.log.name
+                    "%s: leads alone: what only its page cache had is lost", replica.log.name
                 )
                 replica.state.may_lead = True
             logger.info("%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
