@@ -98,9 +98,9 @@ simulate: env
 
 # Whole clusters with their clients, the same way; and those whose machines all lose their power, ten times each.
 simulate-replication: env
-	$(BIN)/python -m tests.simulation $(SEEDS) --of replication --state $(STATE)-replication
+	$(BIN)/python -m tests.simulation $(SEEDS) --of replication --state $(STATE)
 simulate-blackouts: env
-	$(BIN)/python -m tests.simulation $(SEEDS) --of blackouts --state $(STATE)-blackouts
+	$(BIN)/python -m tests.simulation $(SEEDS) --of blackouts --state $(STATE)
 
 # Broker processes killed under load: make kills KILLS=2000. Goes on where it was ended.
 KILLS ?= 2000

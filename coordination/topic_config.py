@@ -19,6 +19,7 @@ FOREVER: Final = 1000 * 365 * DAY
 MAX_SEGMENT_BYTES: Final = 1024 * 1024 * 1024
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 FSYNC: Final = "fsync"
+PAGE_CACHE: Final = "page-cache"
 
 Age = Annotated[float, Meta(ge=0.001, le=FOREVER)]
 Lag = Annotated[float, Meta(ge=0, le=FOREVER)]

@@ -12,7 +12,7 @@ import msgspec
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.placement import place
-from folkmoot.coordination.topic_config import LogConfig
+from folkmoot.coordination.topic_config import PAGE_CACHE, LogConfig
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
     BadVersion,
@@ -70,7 +70,8 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     `reassignments` has the partitions whose replicas are being moved (reassignments.py). `with_epochs`
     are partitions that have one replica, or had, and were moved: others than the first may have what was
     written, so they are led in leader epochs as those of several replicas are, and for good. `reassigned`
-    is how often reassignments have ended.
+    is how often reassignments have ended. `had_page_cache`: `durability` was page-cache once, so what was
+    acknowledged then may be in page caches alone, whatever the option is now.
     """
 
     topic_id: str
@@ -79,6 +80,7 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     reassignments: dict[int, Reassignment] = {}
     with_epochs: frozenset[int] = frozenset()
     reassigned: int = 0
+    had_page_cache: bool = False
 
     def is_replicated(self, partition: int) -> bool:
         """Whether its state says who leads; else its only replica does, in epoch 0."""
@@ -191,7 +193,8 @@ def configure(name: str, changes: Mapping[str, str | None]) -> Recipe[TopicInfo]
         merged = {**topic.config, **changes}
         config = {key: value for key, value in merged.items() if value is not None}
         check_in_sync(name, config, topic.replicas)
-        return msgspec.structs.replace(topic, config=config)
+        had = topic.had_page_cache or topic.config.get("durability") == PAGE_CACHE
+        return msgspec.structs.replace(topic, config=config, had_page_cache=had)
 
     return (yield from update(name, configured))
 

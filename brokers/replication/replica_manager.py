@@ -346,7 +346,8 @@ class ReplicaManager:
         # followed, and then nothing was committed.
         is_blank = found is not None and found.state.leader_epoch > 0 and not log.is_replica
         # What was only in the page cache when the machine went down is gone, though it was acked.
-        is_suspect = log.directory.name in self._logs.suspects and not log.flushes
+        has_counted = not log.flushes or topic.had_page_cache
+        is_suspect = log.directory.name in self._logs.suspects and has_counted
         lacks = log.is_incomplete or is_blank or log.failed is not None
         replica.state.may_lead = not (lacks or is_suspect)
         replica.state.may_lead_alone = is_suspect and not lacks
@@ -608,7 +609,8 @@ class ReplicaManager:
         leader may come from."""
         replica = self._by_log.get(log)
         if replica is None:
-            done(None)
+            moved = NotLeader(f"{log.name} has its replicas on other brokers now")
+            done(moved if log.is_replica else None)
             return
         if replica.leader is not None:
             replica.leader.given_up = max(replica.leader.given_up, offset)

@@ -31,6 +31,7 @@ from folkmoot.brokers.storage.recovery import (
     recover,
 )
 from folkmoot.brokers.storage.segment import (
+    LOG_SUFFIX,
     Damage,
     OpenSegments,
     Segment,
@@ -598,8 +599,8 @@ class Log:
     def append_as_follower(self, chunk: _Bytes) -> None:
         """Append whole batches, back to back, as the leader has stamped them; all or none.
 
-        Their offsets rise from the log's end on, and may have gaps; only the first batch of an empty log
-        may begin before. Raises CorruptBatch, InvalidRequest, StorageError.
+        Their offsets rise from the log's end on, and may have gaps; only the first batch of a log that has
+        given up all it had may begin before. Raises CorruptBatch, InvalidRequest, StorageError.
         """
         self.require_writable()
         self.producers()
@@ -607,7 +608,7 @@ class Log:
         headers: list[BatchHeader] = []
         offset = self.log_end
         for header, data in batch_header.split(chunk):
-            is_first = not stamped and not self.size and header.next_offset > offset
+            is_first = not stamped and self.log_start == offset < header.next_offset
             if header.base_offset < offset and not is_first:
                 raise InvalidRequest(
                     f"{self.name} ends at {self.log_end}: a batch of offset {header.base_offset} "
@@ -877,13 +878,16 @@ class Log:
         return [*snapshots, *(path for segment in former for path in segment.files())]
 
     def _begin_within_batch(self, base_offset: int) -> None:
-        """Have an empty log begin with the batch of its leader in which the log's start lies.
+        """Have a log that has given up all begin with its leader's batch in which the log's start lies.
 
-        A death after the old files are gone leaves no segment: the next start goes on at the log's start,
-        which is on disk. Without room for the new one the leader is asked from offset 0 on, and says where
+        A death after some old files are gone, or all: the next start goes on at the log's start, which is
+        on disk. Without room for the new one the leader is asked from offset 0 on, and says where
         its log begins. Raises StorageError.
         """
         self._require_no_flush()
+        path = self.directory / f"{SegmentName(base_offset).stem}{LOG_SUFFIX}"
+        if path.exists() and all(segment.path != path for segment in self.segments):
+            raise StorageError(f"{path} is still being removed: ask again later")
         start = self.log_end
         self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
         former, self.segments = self.segments, []

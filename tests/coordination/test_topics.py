@@ -60,6 +60,16 @@ def test_a_minimum_above_the_replicas_is_refused_at_creation_and_later() -> None
     assert changed.min_in_sync == 2
 
 
+def test_a_topic_keeps_that_its_records_counted_in_the_page_cache() -> None:
+    session = MemoryZooKeeper().connect()
+    execute(session, topics.create("t", 1, [1, 2, 3], replicas=2))
+    had = [
+        execute(session, topics.configure("t", {"durability": durability})).had_page_cache
+        for durability in ("fsync", "page-cache", "fsync", None)
+    ]
+    assert had == [False, False, True, True]
+
+
 def test_added_partitions_have_as_many_replicas_as_the_others() -> None:
     session = MemoryZooKeeper().connect()
     before = execute(session, topics.create("t", 2, [1, 2, 3], replicas=2))

@@ -2,9 +2,9 @@
 
 SEEDS=1000 are so many from a seed on that follows from the code: another change, other histories.
 What is done is noted, a hundred seeds a line, in the file named by STATE, and is not done again as long as
-the code that histories run through is the same (fingerprint.py). A history that breaks a promise is
-printed and noted, and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred histories
-of each process.
+the kind and the code that histories run through are the same (fingerprint.py). A history that breaks a
+promise is printed and noted, and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred
+histories of each process.
 """
 
 import argparse
@@ -75,7 +75,7 @@ EXPECTED: Final[dict[str, tuple[str, ...]]] = {
 class Done(msgspec.Struct, frozen=True):
     """A line of the state file: histories `first` to `last`, both included, and what happened in them."""
 
-    code: str
+    code: str  # the kind and the fingerprint
     first: int
     last: int
     seconds: float
@@ -150,7 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     begin, _, replay = KINDS[given.of]
     code = fingerprint(begin)
-    noted = earlier(given.state, code)
+    kind_and_code = f"{given.of} {code}"
+    noted = earlier(given.state, kind_and_code)
     first, last = given.seeds
     if first is None:
         first = first_seed(code)
@@ -159,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = sum(d.last - d.first + 1 for d in noted)
     print(f"code {code}, seeds {first}..{last}: {count} histories are noted", flush=True)
     with ProcessPoolExecutor(given.jobs) as pool, given.state.open("ab") as out:
-        running = [pool.submit(live, given.of, code, *portion) for portion in todo]
+        running = [pool.submit(live, given.of, kind_and_code, *portion) for portion in todo]
         try:
             for number, future in enumerate(as_completed(running), 1):
                 done = future.result()

@@ -20,15 +20,26 @@ def test_histories_are_noted_and_not_lived_again(
     state.write_text(lines[0] + "\n" + lines[1][:40])  # the end was cut off by a crash
     assert command.main(["98..101", "--state", str(state), "--jobs", "1"]) == 0
     assert "code" in capsys.readouterr().out
-    assert len(command.earlier(state, fingerprint.fingerprint())) == 2
+    assert len(command.earlier(state, f"groups {fingerprint.fingerprint()}")) == 2
     assert command.main(["98..101", "--state", str(state), "--jobs", "1"]) == 0
-    assert len(command.earlier(state, fingerprint.fingerprint())) == 2
+    assert len(command.earlier(state, f"groups {fingerprint.fingerprint()}")) == 2
 
 
 def test_of_other_code_nothing_is_taken_over(tmp_path: Path) -> None:
     state = tmp_path / "state"
     command.main(["1..1", "--state", str(state), "--jobs", "1"])
     assert command.earlier(state, "another") == []
+
+
+def test_two_kinds_of_histories_of_the_same_code_share_a_state_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    monkeypatch.setitem(command.KINDS, "replication", command.KINDS["groups"])
+    for kind in ("groups", "replication"):
+        assert command.main(["1..1", "--of", kind, "--state", str(state), "--jobs", "1"]) == 0
+    lines = [line for line in state.read_text().splitlines() if line]
+    assert len(lines) == 2
 
 
 def test_a_broken_promise_is_told_with_its_seed(
@@ -60,7 +71,7 @@ def test_so_many_histories_begin_where_the_code_says(
         monkeypatch.setattr(command, "fingerprint", lambda _, code=code: code)
         state = tmp_path / code
         assert command.main(["2", "--state", str(state), "--jobs", "1"]) == 0
-        [done] = command.earlier(state, code)
+        [done] = command.earlier(state, f"groups {code}")
         assert f"seeds {done.first}..{done.last}:" in capsys.readouterr().out
         assert done.last == done.first + 1
         firsts.append(done.first)

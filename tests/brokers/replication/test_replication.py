@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.replication.leader_state import Position
-from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN
+from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN, DISK_AGAIN_AFTER
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
@@ -22,7 +22,7 @@ from folkmoot.brokers.storage.atomic_file import load_json
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE
-from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.coordination.partition_states import (
     NOBODY,
@@ -811,6 +811,20 @@ def test_who_deletes_records_is_sent_to_the_next_leader(cluster: Cluster) -> Non
     assert answer[0].error == NotLeader.code
 
 
+def test_who_deletes_records_is_sent_on_when_the_replica_was_moved_away_meanwhile(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    one.by_hand = True
+    answer = one.delete_records(1)
+    cluster.topic = replace(cluster.topic, partitions=[[2, 3]], reassigned=1)
+    cluster.show(1)
+    one.hands.work_all()
+    assert answer[0].error == NotLeader.code
+
+
 def test_who_has_records_that_were_deleted_is_not_in_sync(cluster: Cluster) -> None:
     for value in (b"a", b"b"):
         cluster.nodes[1].produce(value)
@@ -866,6 +880,69 @@ def test_a_follower_goes_on_where_its_leaders_log_begins_be_it_within_a_batch(
     cluster.show()
     cluster.run()
     assert committed(cluster.nodes[3]) == there
+
+
+@pytest.mark.parametrize("job", ["log starts", "deletion"])
+def test_a_follower_that_dies_while_it_goes_on_where_its_leaders_log_begins_does_so_again(
+    cluster: Cluster, job: str
+) -> None:
+    """Its start finds the log's start, and in front of that what it had: alone, or with the new segment."""
+    one = cluster.nodes[1]
+    one.produce(b"early")
+    cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    one.produce(*[b"%d" % number for number in range(6)])
+    cluster.run()
+    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
+    cluster.start(3)
+    three = cluster.nodes[3]
+    three.by_hand = True
+    cluster.show()
+    while three.hands.keys()[:1] != [job]:
+        three.hands.work()
+        cluster.run()
+    if job == "log starts":
+        save_log_start(three.log.directory, 4)
+    cluster.kill(3)
+    cluster.start(3)
+    three = cluster.nodes[3]
+    assert (three.log.log_start, three.log.log_end, three.log.size > 0) == (4, 4, True)
+    cluster.show()
+    cluster.later(1.0)
+    assert (three.log.log_start, three.log.log_end, three.log.failed) == (4, 7, None)
+    assert not three.log.is_damaged
+    assert set(isr(cluster)) == {1, 2, 3}
+
+
+def test_a_follower_that_goes_on_within_a_batch_waits_until_a_file_of_that_name_is_gone(
+    cluster: Cluster,
+) -> None:
+    directory = cluster.nodes[3].log.directory
+    cluster.kill(3)
+    cluster.show()
+    (directory / f"{0:020}.log").touch()
+    one = cluster.nodes[1]
+    one.produce(*[b"%d" % number for number in range(6)])
+    cluster.run()
+    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
+    cluster.start(3)
+    three = cluster.nodes[3]
+    three.by_hand = True
+    cluster.show()
+    while three.hands.keys()[:1] != ["deletion"]:
+        three.hands.work()
+        cluster.run()
+    deletion = three.hands.jobs.pop(0)
+    three.hands.work_all()
+    cluster.run()
+    assert (three.log.log_start, three.log.log_end, three.log.failed) == (4, 4, None)
+    three.by_hand = False
+    three.hands.jobs.append(deletion)
+    three.hands.work_all()
+    cluster.later(DISK_AGAIN_AFTER)
+    cluster.later(1.0)
+    assert (three.log.log_start, three.log.log_end, three.log.high_watermark) == (4, 6, 6)
 
 
 @pytest.mark.parametrize("then", ["it goes on", "it dies"])
@@ -1158,15 +1235,18 @@ def lose_power(cluster: Cluster, number: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("folkmoot.brokers.storage.log_manager.boot_id", lambda: boot)
 
 
+@pytest.mark.parametrize("durability_since", ["page-cache", "fsync"])
 @pytest.mark.parametrize("killed_again", [False, True])
 def test_who_has_lost_its_page_cache_does_not_lead_before_it_has_all_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_again: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_again: bool, durability_since: str
 ) -> None:
     cluster = Cluster(tmp_path, {"durability": "page-cache"})
     answer = cluster.nodes[1].produce(b"a")
     cluster.run()
     assert answer[0].error == 0
     lose_power(cluster, 1, monkeypatch)
+    options = {"durability": durability_since}
+    cluster.topic = replace(cluster.topic, config=options, had_page_cache=True)
     cluster.start(1)
     if killed_again:
         cluster.kill(1)
