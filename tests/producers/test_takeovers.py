@@ -36,6 +36,7 @@ class Partition:
         self.records: list[int] = []
         self.batches: list[tuple[BatchHeader, int]] = []
         self.committed = 0
+        self.leader_epoch = 0
         self.state = ProducerState(10)
 
     def append(self, header: BatchHeader, records: list[int]) -> int:
@@ -49,6 +50,7 @@ class Partition:
         return len(self.records)
 
     def fail_over(self) -> None:
+        self.leader_epoch += 1
         del self.records[self.committed :]
         self.batches = [each for each in self.batches if each[1] < self.committed]
         self.state = ProducerState(10)
@@ -103,11 +105,10 @@ class World:
                 if self.chance.random() < 0.2:  # the first time it lies in a buffer on the way
                     self.on_their_way.append((place, header, batch))
                     yield
-                end = self.partitions[place].append(header, batch)
-                yield
-                while self.partitions[place].committed < end:
-                    if len(self.partitions[place].records) < end:  # a failover has lost it
-                        end = self.partitions[place].append(header, batch)
+                partition, asked = self.partitions[place], -1
+                while asked < partition.leader_epoch or partition.committed < end:
+                    if asked < partition.leader_epoch:  # also of a leader that may have lost it
+                        asked, end = partition.leader_epoch, partition.append(header, batch)
                     yield
                 left, sequence = left[len(batch) :], following_sequence(sequence, len(batch))
                 yield
