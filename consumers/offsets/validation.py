@@ -53,5 +53,5 @@ def partition_of(given: object) -> TopicPartition:
         case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
             return TopicPartition(topic, index(number))
     raise TypeError(
-        f"a partition is a topic and a number, as in ('flights', 0), not {shown(given)}"
+        f"a partition is a topic and a number, as in [('flights', 0)], not {shown(given)}"
     )
