@@ -127,11 +127,6 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
             raise ConfigError("topics are divided within a group: give group=…, or use assign()")
         check_pattern(self.pattern)
         assignors_of(self.assignors)
-        if self.on_decode_error not in ON_DECODE_ERROR and not callable(self.on_decode_error):
-            raise ConfigError(
-                f"on_decode_error={self.on_decode_error!r} is not known: use 'raise', 'skip', 'raw', or "
-                "a function of consumer and error"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.protocol.names import check_name
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -54,8 +55,14 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 def read_cluster(
     session: Session, timeout: float, names: Iterable[str] | None = None
 ) -> ClusterStatus:
-    """The topics of these names, or all. Raises UnknownTopicOrPartition, ZooKeeperUnreachable, Malformed."""
-    wanted = execute(session, topics.names(), timeout) if names is None else list(names)
+    """The topics of these names, or all.
+
+    Raises UnknownTopicOrPartition, InvalidName, ZooKeeperUnreachable, Malformed.
+    """
+    if names is None:
+        wanted = execute(session, topics.names(), timeout)
+    else:
+        wanted = [check_name("topic", each) for each in names]
     read = execute_all(session, map(topics.read, wanted), timeout=timeout)
     found = dict(zip(wanted, read, strict=True))
     for name, topic in found.items():

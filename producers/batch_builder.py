@@ -298,15 +298,19 @@ class _Topic:
                     del self.rows[:count]
                 self.carry_out()
 
-    def put(self, rows: list[_Row], framed: bool) -> list[_Step]:
-        """Plan to place rows that were not staged, behind those that are. Raises MemoryError; then they
-        are not. The lock is held. `framed`: their values begin with a schema's id."""
+    def put(self, rows: list[_Row], framed: bool, size: int) -> list[_Step]:
+        """Plan to place rows that were not staged, behind those that are, and count them. Raises
+        MemoryError; then they are not taken. The lock is held. `framed`: their values begin with a
+        schema's id; `size`: of all."""
+        count = len(rows)
         while True:
             self.place()
             turn = self._plans
             plan = self.plan(rows, framed)
             if self._plans == turn and not self.rows:
                 self._plan, self._plans = plan, turn + 1
+                self._appender.used += size
+                self._appender.placed += count
                 return plan
 
     def carry_out(self) -> None:
@@ -598,9 +602,7 @@ class Appender:
             else:
                 number = self._choose(topic, key, size) if chosen is None else chosen[position]
             rows.append((number, size, key, value, stamp, headers, None, None))
-        plan = topic.put(rows, columns.framed)
-        self.used += taken
-        self.placed += len(rows)
+        plan = topic.put(rows, columns.framed, taken)
         with suppress(MemoryError):  # they are taken; the rest is done later
             topic.carry_out()
         runs = [(step.builder, step.start, step.end - step.start) for step in plan if step.columns]

@@ -27,7 +27,7 @@ from folkmoot.consumers.config import AdminConfig, ConsumerConfig
 from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, known_offsets, no_answer
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
 from folkmoot.consumers.offsets.seek_target import ENDS
-from folkmoot.consumers.offsets.validation import whole
+from folkmoot.consumers.offsets.validation import partition_of, whole
 from folkmoot.coordination import brokers, reassignments, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus, read_cluster
@@ -203,7 +203,7 @@ class Admin:
     ) -> dict[str, list[PartitionStatus]]:
         """Who leads each partition of these topics, or of all, and which replicas are in sync.
 
-        Raises UnknownTopicOrPartition.
+        Raises UnknownTopicOrPartition, InvalidName.
         """
         found: dict[str, list[PartitionStatus]] = {}
         for each in self._cluster(topics).partitions:
@@ -215,9 +215,8 @@ class Admin:
         return self._cluster(()).brokers
 
     def _cluster(self, topics: Sequence[str] | None) -> ClusterStatus:
-        names = None if topics is None else [check_name("topic", each) for each in topics]
         with self._opened() as session:
-            return read_cluster(session, self._timeout, names)
+            return read_cluster(session, self._timeout, topics)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Have the topic have so many. Records of a key may go to another partition from then on.
@@ -297,7 +296,7 @@ class Admin:
     def reassignments(self, topics: Sequence[str] | None = None) -> list[RunningMove]:
         """What is being moved of these topics, or of all, and how far it is.
 
-        Raises UnknownTopicOrPartition.
+        Raises UnknownTopicOrPartition, InvalidName.
         """
         with self._moves() as moves:
             return moves.running(topics)
@@ -309,7 +308,7 @@ class Admin:
         broker is the last in-sync replica of a partition, ReassignmentInProgress.
         """
         with self._moves() as moves:
-            return moves.plan_drain(broker)
+            return moves.plan_drain(whole("broker id", broker))
 
     def drain(self, broker: int, *, throttle: int = 0) -> list[PlannedMove]:
         """Have a broker get nothing new until `cancel_drain`, and begin to move away what it holds.
@@ -318,12 +317,12 @@ class Admin:
         """
         rate = whole("throttle", throttle)
         with self._moves() as moves:
-            return moves.drain(broker, rate)
+            return moves.drain(whole("broker id", broker), rate)
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
         """Have a broker get replicas again, and keep what it still has → what is taken back."""
         with self._moves() as moves:
-            return moves.cancel_drain(broker)
+            return moves.cancel_drain(whole("broker id", broker))
 
     def log_sizes(self, topics: Sequence[str] | None = None) -> list[ReplicaSize]:
         """How much of these topics, or of all, lies on each broker, as far as they answer.
@@ -369,7 +368,8 @@ class Admin:
 
     def _ids_of(self, topic: str | Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Of each partition its topic's id. Raises UnknownTopicOrPartition, InvalidName."""
-        return self._topic_ids(self.partitions_of(topic) if isinstance(topic, str) else topic)
+        named = self.partitions_of(topic) if isinstance(topic, str) else map(partition_of, topic)
+        return self._topic_ids(named)
 
     def offsets_for_times(
         self, topic: str, moment: datetime, timeout: float = TIMEOUT
@@ -392,7 +392,7 @@ class Admin:
         afterwards is told by RecordsNotDeleted: partitions are independent, and to ask again is harmless.
         """
         # Read before the offsets are: if the topic is created anew meanwhile, the new one is left alone.
-        ids = self._topic_ids(TopicPartition(*each) for each in before)
+        ids = self._topic_ids(partition_of(each) for each in before)
         checked = self.plan_delete_records(before, timeout)
         wanted = {
             each: partial(_deletion, each, ids[each], offset) for each, offset in checked.items()
@@ -423,7 +423,7 @@ class Admin:
 
         Raises UnknownTopicOrPartition, OffsetOutOfRange, ConfigError, InvalidName, BrokerUnreachable.
         """
-        given = {TopicPartition(*each): _before(each, offset) for each, offset in before.items()}
+        given = {partition_of(each): _before(each, offset) for each, offset in before.items()}
         latest = self._find(self._topic_ids(given), LATEST, timeout)
         for partition, offset in given.items():
             if offset != "latest" and offset > latest[partition]:
@@ -441,7 +441,7 @@ class Admin:
         return self._execute(inspection.names())
 
     def groups(self, names: Iterable[str] | None = None) -> list[GroupSummary]:
-        """All groups, by name, or those of these names that exist."""
+        """All groups, by name, or those of these names that exist. Raises InvalidName."""
         found = map(self._described, self.group_names() if names is None else names)
         return [
             GroupSummary(
@@ -457,7 +457,6 @@ class Admin:
 
     def describe_group(self, group: str, timeout: float = PATIENCE) -> GroupView:
         """A group with its members, who owns what, and how far it is. Raises UnknownGroup."""
-        check_name("group", group)
         state = self._described(group)
         if state is None:
             raise _unknown(group)
@@ -546,7 +545,7 @@ class Admin:
         if isinstance(to, Mapping):
             wanted = set(to)
         else:
-            wanted = self._scope(group, topics, {TopicPartition(*each) for each in partitions})
+            wanted = self._scope(group, topics, {partition_of(each) for each in partitions})
         ids = self._topic_ids(wanted)
         by_name = {each.topic: topic_id for each, topic_id in ids.items()}
         found = _committed(self._offsets(group, ids), by_name)
@@ -573,7 +572,7 @@ class Admin:
         UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable, ConfigError, InvalidName.
         """
         wanted = {
-            TopicPartition(*each): whole_offset(each, offset) for each, offset in offsets.items()
+            partition_of(each): whole_offset(each, offset) for each, offset in offsets.items()
         }
         ids = self._topic_ids(wanted)
         self.plan_reset(group, wanted, timeout=timeout)
@@ -712,7 +711,7 @@ class Admin:
 
     def _described(self, group: str) -> GroupState | None:
         with self._opened() as session:
-            return inspection.describe(session, group, self._timeout)
+            return inspection.describe(session, check_name("group", group), self._timeout)
 
     def _check_known(self, group: str) -> None:
         check_name("group", group)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, SupportsIndex
 
-from folkmoot.consumers.offsets.validation import HIGHEST, whole
+from folkmoot.consumers.offsets.validation import HIGHEST, partition_of, whole
 from folkmoot.protocol.errors import ConfigError, NoOffset, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
 
@@ -41,7 +41,7 @@ def checked_target(
     """The same with whole numbers for its offsets, numpy's too. Raises ConfigError."""
     match to:
         case Mapping():
-            return {TopicPartition(*each): whole_offset(each, at) for each, at in to.items()}
+            return {partition_of(each): whole_offset(each, at) for each, at in to.items()}
         case Shift(by):
             return Shift(whole("shift", by, least=-HIGHEST))
         case SupportsIndex():
@@ -51,7 +51,7 @@ def checked_target(
 
 def whole_offset(partition: tuple[str, int], offset: object) -> int:
     """Raises ConfigError for what is no offset of any partition."""
-    return whole(f"offset of {TopicPartition(*partition)}", offset)
+    return whole(f"offset of {partition_of(partition)}", offset)
 
 
 def planned(

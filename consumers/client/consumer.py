@@ -14,7 +14,6 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from math import isnan
-from operator import index
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, SupportsIndex, TypeVar, overload
 
@@ -28,7 +27,7 @@ from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets
 from folkmoot.consumers.offsets.offset_lookup import first_offsets
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
-from folkmoot.consumers.offsets.validation import offset_and_metadata, whole
+from folkmoot.consumers.offsets.validation import offset_and_metadata, partition_of, whole
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.consumers.records.deserialization import Deserialization, Skipped
@@ -374,10 +373,10 @@ class Consumer(Generic[K, V]):
             raise ConfigError(
                 "a member gets its partitions by its group: unsubscribe() before assign()"
             )
-        wanted = {_pair(each) for each in partitions}
+        wanted = {partition_of(each) for each in partitions}
         starts = partitions if isinstance(partitions, Mapping) else {}
         places = {
-            _pair(each): place_of(_pair(each), target)
+            partition_of(each): place_of(partition_of(each), target)
             for each, target in starts.items()
             if target is not None
         }
@@ -552,9 +551,9 @@ class Consumer(Generic[K, V]):
             raise ConfigError("without a group nothing is committed: give group=…")
         match partitions:
             case (str(), SupportsIndex()):
-                found = self._discovery.ask(self._committed([_pair(partitions)]))
+                found = self._discovery.ask(self._committed([partition_of(partitions)]))
                 return next(each and each.offset for each in found.values())
-        return self._discovery.ask(self._committed([_pair(each) for each in partitions]))
+        return self._discovery.ask(self._committed([partition_of(each) for each in partitions]))
 
     def _committed(
         self, partitions: Iterable[TopicPartition]
@@ -605,7 +604,7 @@ class Consumer(Generic[K, V]):
     def _ends(
         self, partitions: Iterable[TopicPartition], place: int, timeout: float
     ) -> dict[TopicPartition, int]:
-        wanted = [_pair(each) for each in partitions]
+        wanted = [partition_of(each) for each in partitions]
         self._check_exist(wanted)
         ids = {each: self._cluster.topic_id(each.topic) or "" for each in wanted}
         config = self.config
@@ -641,7 +640,7 @@ class Consumer(Generic[K, V]):
         self._check_usable()
         self._take_back()
         for partition in partitions:
-            self._fetcher.pause(TopicPartition(*partition), paused)
+            self._fetcher.pause(partition_of(partition), paused)
 
     # -- handing out ------------------------------------------------------------------------------
 
@@ -957,10 +956,3 @@ def _limit(max_records: int | None, otherwise: int) -> int:
 
 def _as_it_is(view: RecordBatchView) -> RecordBatchView:
     return view
-
-
-def _pair(given: object) -> TopicPartition:
-    match given:
-        case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
-            return TopicPartition(topic, index(number))
-    raise TypeError(f"a partition is a topic and a number, as in [('flights', 0)], not {given!r}")

@@ -30,6 +30,7 @@ from folkmoot.consumers.group.group_thread import Member, again
 from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
+from folkmoot.consumers.offsets.validation import partition_of
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
     CommitBehind,
@@ -256,7 +257,7 @@ class RebalanceListener:
         """Go where the application says; all of it is checked before anything is moved."""
         if not isinstance(starts or {}, Mapping):
             raise ConfigError(f"on_assign must return places by partition, or None, not {starts!r}")
-        named = ((TopicPartition(*each), target) for each, target in (starts or {}).items())
+        named = ((partition_of(each), target) for each, target in (starts or {}).items())
         places = {each: place_of(each, target) for each, target in named if target is not None}
         for partition in places:
             if partition not in self.epochs or partition in self._unaccepted:

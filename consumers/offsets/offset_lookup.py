@@ -14,6 +14,7 @@ from typing import Any, Final
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.offsets.seek_target import milliseconds
+from folkmoot.consumers.offsets.validation import partition_of
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import said_of
@@ -38,7 +39,7 @@ def first_offsets(
 
     Raises RequestTimeout, ConfigError, and what makes a partition unreadable.
     """
-    wanted = {TopicPartition(*each): milliseconds(moment) for each, moment in times.items()}
+    wanted = {partition_of(each): milliseconds(moment) for each, moment in times.items()}
     found: dict[TopicPartition, int | None] = {}
     deadline = time.monotonic() + timeout
     with _fetcher(config, discover) as fetcher:

@@ -1,13 +1,14 @@
-"""Whole numbers that applications give: taken as they are meant, or refused before anything happens."""
+"""Partitions and whole numbers that applications give: taken as they are meant, or refused before anything
+happens."""
 
 from operator import index
-from typing import Final
+from typing import Final, SupportsIndex
 
 import msgspec
 
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.options import shown
-from folkmoot.protocol.records import OffsetAndMetadata
+from folkmoot.protocol.records import OffsetAndMetadata, TopicPartition
 
 METADATA_BYTES: Final = 512
 """Beside an offset, as JSON: five hundred of them fit into one transaction."""
@@ -44,3 +45,13 @@ def offset_and_metadata(partition: str, value: object) -> OffsetAndMetadata:
             f"{METADATA_BYTES} bytes"
         )
     return OffsetAndMetadata(whole(what, offset), metadata)
+
+
+def partition_of(given: object) -> TopicPartition:
+    """A topic's name and a partition's number, as a pair of any kind. Raises TypeError."""
+    match given:
+        case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
+            return TopicPartition(topic, index(number))
+    raise TypeError(
+        f"a partition is a topic and a number, as in [('flights', 0)], not {shown(given)}"
+    )

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
@@ -347,6 +347,29 @@ def test_what_was_not_sent_when_an_admin_gave_up_is_not_done_later() -> None:
             admin.delete_topic("t")
         connect.zookeeper.resume(connect.sessions[0])
         assert admin.topics() == ["t"]
+
+
+def test_pairs_of_any_kind_name_partitions_and_what_names_nothing_is_refused() -> None:
+    connect = Unreliable()
+    given: Any = [("t", 0)]
+    wrong: list[Any] = [["t"], [5], [("t", True)], [("t", "0")]]
+    with Admin(zookeeper=connect, timeout=5.0) as admin:
+        execute(connect.sessions[0], topics.create("t", 1, [1]))
+        with pytest.raises(BrokerUnreachable):
+            admin.offsets(given, "latest", timeout=0.05)
+        assert admin.known_offsets(given, "latest", timeout=0.05) == ({("t", 0): None}, {})
+        for each in wrong:
+            with pytest.raises(TypeError, match=r"a partition is a topic and a number, as in"):
+                admin.offsets(each, "latest")
+            with pytest.raises(TypeError, match=r"a partition is a topic and a number, as in"):
+                admin.delete_records(dict.fromkeys(each, 0))
+        for call in (admin.groups, admin.reassignments, admin.describe_topics):
+            with pytest.raises(InvalidName):
+                call(["a/b"])
+        no_id: Any = ""
+        for drain in (admin.plan_drain, admin.drain, admin.cancel_drain):
+            with pytest.raises(ConfigError, match="broker id is ''"):
+                drain(no_id)
 
 
 def test_an_admin_whose_session_is_over_opens_another() -> None:

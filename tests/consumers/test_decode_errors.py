@@ -307,5 +307,5 @@ def test_batches_have_the_bytes_and_are_not_asked_about(bench: Bench) -> None:
 
 
 def test_another_word_is_refused(bench: Bench) -> None:
-    with pytest.raises(ConfigError, match="on_decode_error='ignore' is not known"):
+    with pytest.raises(ConfigError, match="on_decode_error='ignore' is not allowed: use 'raise'"):
         Consumer(zookeeper=bench.zookeeper, on_decode_error="ignore")  # type: ignore[arg-type]

@@ -651,6 +651,29 @@ def test_a_signal_that_comes_while_records_are_moved_to_their_batch_may_send_mor
     assert owner.appender.records == 3
 
 
+def test_rows_of_columns_are_counted_whenever_a_signal_interrupts_their_sender(
+    implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if implementation is COMPILED:
+        pytest.skip("in C none comes in between")
+    owner = Owner(implementation, 1)
+    put = PLAIN._Topic.put
+
+    def interrupted(*given: Any) -> None:
+        put(*given)
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PLAIN._Topic, "put", interrupted)
+        with pytest.raises(Interrupted):
+            owner.appender.send_columns("t", RecordColumns([b"a", b"b"]), 0)
+    assert [len(records) for records in owner.records().values()] == [2]
+    assert owner.appender.records == 2
+    assert owner.appender.used == sum(
+        each.size for batches in owner.batches().values() for each in batches
+    )
+
+
 @pytest.mark.usefixtures("hasty_switches", "no_callbacks_of_the_collector")
 @pytest.mark.parametrize("handler", ["raises", "sends"])
 def test_signals_between_any_two_steps_lose_double_and_reorder_nothing(

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -235,6 +236,7 @@ def test_a_full_buffer_blocks_and_then_refuses(client: Client, cluster: FakeClus
     async def scenario() -> None:
         options = {"buffer_bytes": 50_000, "max_block": 0.1, "request_timeout": 0.2}
         async with client(zookeeper=cluster.connect, **options) as producer:
+            await _know(producer, "t")
             sent = [await producer.send("t", bytes(10_000)) for _ in range(5)]
             with pytest.raises(BufferFull, match="raise buffer_bytes"):
                 await producer.send("t", b"no room")
@@ -409,6 +411,7 @@ def test_what_found_room_of_a_batch_that_did_not_is_told_with_the_error(
     async def scenario() -> None:
         options = {"buffer_bytes": 50_000, "max_block": 0.1, "request_timeout": 0.2}
         async with client(zookeeper=cluster.connect, **options) as producer:
+            await _know(producer, "t")
             values = [b"%03d" % number + bytes(10_000) for number in range(100)]
             with pytest.raises(BufferFull) as error:
                 await producer.send_batch("t", values, partition=0)
@@ -420,6 +423,14 @@ def test_what_found_room_of_a_batch_that_did_not_is_told_with_the_error(
     run(scenario)
     written = [value[:3] for value in cluster.values() if value]
     assert written == [b"%03d" % number for number in range(len(written))]
+
+
+async def _know(producer: Any, topic: str) -> None:
+    """On a busy machine a look-up takes longer than a short `max_block`."""
+    for _ in range(100):
+        with suppress(UnknownTopicOrPartition):
+            await producer.partitions_of(topic)
+            return
 
 
 async def _result(delivery: Any) -> dict[int, list[range]]:
