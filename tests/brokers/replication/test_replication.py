@@ -1315,7 +1315,7 @@ def test_a_fetch_of_a_broker_that_has_no_replica_any_more_is_refused(cluster: Cl
     assert ask(cluster.nodes[1], entry) == NotLeader.code
 
 
-@pytest.mark.parametrize("epoch, log_end", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("epoch", "log_end"), [(0, 1), (1, 0)])
 def test_an_answer_to_an_earlier_question_is_passed_over(
     cluster: Cluster, epoch: int, log_end: int
 ) -> None:
