@@ -626,6 +626,30 @@ def test_a_replica_that_has_lost_what_it_had_on_disk_does_not_lead(
     assert two.replica.state.may_lead
 
 
+def test_a_leader_takes_out_of_the_isr_who_has_lost_what_is_committed(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    assert committed(one) == [b"a"]
+    cluster.kill(3)
+    [path] = (cluster.directory / "3").glob("*/*.log")
+    path.write_bytes(b"")
+    cluster.start(3)
+    cluster.nodes[3].by_hand = True
+    cluster.show()
+    for _ in range(9):
+        while cluster.nodes[3].log.log_end == 0 and cluster.nodes[3].hands.jobs:
+            cluster.nodes[3].hands.work()
+        cluster.run(1)
+    cluster.later(1.0)
+    assert isr(cluster) == (1, 2), "it has copied that again, but not onto its disk"
+    cluster.nodes[3].by_hand = False
+    cluster.nodes[3].hands.work_all()
+    for _ in range(3):
+        cluster.later(1.0)
+    assert set(isr(cluster)) == {1, 2, 3}
+
+
 def test_a_broker_with_another_disk_does_not_lead_though_it_was_in_sync(
     cluster: Cluster, tmp_path: Path
 ) -> None:
