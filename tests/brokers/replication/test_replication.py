@@ -1282,6 +1282,30 @@ def test_who_ended_since_a_flush_failed_has_lost_its_page_cache(
     cluster.stop()
 
 
+def test_who_loses_its_power_behind_a_stop_that_left_a_flush_does_not_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody hears of the end of a flush that is under way when the event loop has ended."""
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    one = cluster.nodes[1]
+    one.by_hand = True
+    answer = one.produce(b"a")
+    one.handlers.flusher.flush(one.log)
+    cluster.run()
+    assert answer[0].error == 0
+    [(_, flush, _)] = one.hands.jobs
+    [path] = one.log.directory.glob("*.log")
+    flush()
+    one.logs.close()
+    cluster.kill(1)
+    path.write_bytes(b"")
+    monkeypatch.setattr("folkmoot.brokers.storage.log_manager.boot_id", lambda: b"another")
+    cluster.start(1)
+    cluster.show()
+    assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (2, 3))
+    cluster.stop()
+
+
 def fails(fd: int) -> None:
     raise OSError(EIO, "Input/output error")
 
