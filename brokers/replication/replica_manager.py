@@ -430,11 +430,15 @@ class ReplicaManager:
             self._unpersisted[replica] = step.epoch
             if len(self._unpersisted) == 1:
                 self._post(self._persist)  # with all that this turn brings
-        elif isinstance(step, Activate) and step.write.state.active and log.is_being_cut:
+        elif (
+            isinstance(step, Activate)
+            and step.write.state.active
+            and (log.is_being_cut or log.failed is not None)
+        ):
             state.failed()
             self._try_again(replica)
         elif isinstance(step, Activate):
-            if not state.may_lead:
+            if not (state.may_lead or step.write.state.active):
                 logger.error("%s: this disk lacks what it had; another is to lead", log.name)
             self._write(replica, step.write, partial(self._activated, replica))
         elif state.follower is not None and replica.asked is None:
@@ -485,9 +489,7 @@ class ReplicaManager:
         step = replica.state.activated(answer, partial(self._lead, replica))
         if replica.leader is not None:
             if not replica.state.may_lead:
-                logger.critical(
-                    "%s: leads alone, and has lost what its page cache had", replica.log.name
-                )
+                logger.critical("%s: leads alone, and lacks what it has lost", replica.log.name)
                 replica.state.may_lead = True
             logger.info("%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
             self.elected += 1

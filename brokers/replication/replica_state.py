@@ -54,7 +54,8 @@ class ReplicaState:
     - **A disk that has lost something**, or is another one: the ISR counts on records that are not here.
       Such a replica does not lead (`may_lead`), and leaves the ISR if it is designated and not alone in
       there; a leader finds out by its fetch, and takes it out. With `durability=page-cache` the same
-      holds for any log whose machine went down under it, but that one leads if it is alone.
+      holds for any log whose machine went down under it, but that one leads if it is alone. An unclean
+      election has either lead.
 
     A death right before the epoch is on disk: nothing has happened. Right behind it: the epoch is
     skipped, unless the activation finds the same number free. Right behind the compare-and-set: the
@@ -125,7 +126,8 @@ class ReplicaState:
             return None
         state = self.known.state
         if state.leader == self.broker_id:
-            may_lead = self.may_lead or (self.may_lead_alone and len(state.isr) == 1)
+            is_asked = state.unclean_epoch > state.leader_epoch  # to lead with what it has
+            may_lead = self.may_lead or ((self.may_lead_alone or is_asked) and len(state.isr) == 1)
             if self.broker_id in state.isr and may_lead:
                 self._step = self._activation(self.known)
             elif self.broker_id in state.isr and len(state.isr) > 1:

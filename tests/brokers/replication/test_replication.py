@@ -754,6 +754,14 @@ def test_who_cannot_open_its_log_has_another_lead(cluster: Cluster) -> None:
     cluster.nodes[1].log.fail("it cannot be read")
     cluster.show()
     assert (cluster.state.state.leader, isr(cluster)) == (-1, (2, 3))
+    # Nor does it lead where a command asks for that.
+    state = replace(cluster.state.state, unclean_epoch=cluster.state.state.leader_epoch + 1)
+    cluster.state = replace(cluster.state, state=state)
+    cluster.designate(1, 1)
+    for _ in range(3):
+        cluster.show()
+        cluster.later(1.0)
+    assert not cluster.state.state.active
 
 
 def test_who_is_alone_in_sync_and_has_lost_its_disk_leads_nothing(
@@ -769,6 +777,54 @@ def test_who_is_alone_in_sync_and_has_lost_its_disk_leads_nothing(
     cluster.show()
     assert not leads(cluster.nodes[1])
     assert isr(cluster) == (1,), "only a command that says what it costs elects another"
+
+
+@pytest.mark.parametrize("lost", ["all", "the end"])
+def test_who_is_alone_in_sync_and_has_lost_something_leads_with_the_rest_by_command(
+    cluster: Cluster, tmp_path: Path, lost: str
+) -> None:
+    one = cluster.nodes[1]
+    for value in (b"a", b"b"):
+        one.produce(value)
+        cluster.run()
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.show()
+    assert isr(cluster) == (1,)
+    [path] = one.log.directory.glob("*.log")
+    one.logs.close()
+    cluster.kill(1)
+    if lost == "all":
+        shutil.rmtree(tmp_path / "1")
+    else:
+        os.truncate(path, path.stat().st_size - 1)
+    cluster.start(1)
+    cluster.show()
+    one = cluster.nodes[1]
+    assert not leads(one)
+    state = cluster.state.state
+    cluster.state = replace(
+        cluster.state, state=replace(state, unclean_epoch=state.leader_epoch + 1)
+    )
+    cluster.designate(1, 1)
+    cluster.show()
+    assert leads(one)
+    end = one.log.log_end
+    assert end == (0 if lost == "all" else 1)
+    for number in (2, 3):
+        cluster.start(number)
+    for _ in range(3):
+        cluster.show()
+        cluster.later(1.0)
+    assert set(isr(cluster)) == {1, 2, 3}
+    assert cluster.ends() == [end, end, end]
+    answer = one.produce(b"c")
+    cluster.run()
+    assert answer[0].error == 0
+    cluster.kill(1)
+    cluster.start(1)
+    cluster.show()
+    assert leads(cluster.nodes[1]), "it has all that is committed now"
 
 
 # -- followers ------------------------------------------------------------------------------------------
