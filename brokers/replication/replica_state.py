@@ -110,7 +110,7 @@ class ReplicaState:
         """What became of the activation; None: it is not known, and the state is read again."""
         self._step = None
         if isinstance(answer, VersionedState):
-            if answer.state.leader == self.broker_id:
+            if answer.state.leader == self.broker_id and answer.state.active:
                 self.leader = lead(answer)
             return self.observed(answer)
         if isinstance(answer, Superseded):
@@ -130,7 +130,7 @@ class ReplicaState:
             may_lead = self.may_lead or ((self.may_lead_alone or is_asked) and len(state.isr) == 1)
             if self.broker_id in state.isr and may_lead:
                 self._step = self._activation(self.known)
-            elif self.broker_id in state.isr and len(state.isr) > 1:
+            elif self.broker_id in state.isr and (len(state.isr) > 1 or state.active):
                 self._step = self._refusal(self.known)
         elif state.reassigned > self.reassigned:
             pass  # this may be no replica any more: the topic's node says so
@@ -143,8 +143,10 @@ class ReplicaState:
         return self._step
 
     def _refusal(self, known: VersionedState) -> Step:
+        """Let another be designated; who is alone in sync says that nobody leads."""
         others = [each for each in known.state.isr if each != self.broker_id]
-        state = known.state.designate(NOBODY, others, known.state.controller_epoch)
+        leader, isr = (NOBODY, others) if others else (self.broker_id, known.state.isr)
+        state = known.state.designate(leader, isr, known.state.controller_epoch)
         return Activate(StateWrite(state, known.partition_epoch))
 
     def _activation(self, known: VersionedState) -> Step:

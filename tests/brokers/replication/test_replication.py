@@ -777,6 +777,7 @@ def test_who_is_alone_in_sync_and_has_lost_its_disk_leads_nothing(
     cluster.show()
     assert not leads(cluster.nodes[1])
     assert isr(cluster) == (1,), "only a command that says what it costs elects another"
+    assert not cluster.state.state.active, "and who looks for leaderless partitions finds it"
 
 
 @pytest.mark.parametrize("lost", ["all", "the end"])
