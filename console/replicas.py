@@ -205,7 +205,7 @@ def add_elect(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "--unclean",
         type=whole_number,
         metavar="BROKER",
-        help="have this replica lead though it was not in sync, when none is alive that was: RECORDS "
+        help="have this replica lead though it was not in sync, when no other is alive that was: RECORDS "
         "THAT ONLY OTHERS HAVE ARE LOST, acknowledged ones too; asks for the partition's name",
     )
     elect.set_defaults(act=_elect)

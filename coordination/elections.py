@@ -43,7 +43,8 @@ def elect_preferred(
 def elect_unclean(
     named: TopicPartition, partition: TopicIdPartition, replicas: Sequence[int], leader: int
 ) -> Recipe[None]:
-    """Have a replica lead that was not in sync: what only others have is lost for good.
+    """Have a replica lead that was not in sync, or that has lost something since and does not lead
+    though it is alone in sync: what only others have is lost for good.
 
     Raises ElectionImpossible unless it is a live replica and no other that was in sync is alive,
     Malformed.
@@ -58,11 +59,11 @@ def elect_unclean(
             )
         if leader not in live:
             raise ElectionImpossible(f"{named}: broker {leader} is not registered: start it")
-        in_sync = [each for each in state.isr if each in live]
+        in_sync = [each for each in state.isr if each in live and each != leader]
         if in_sync:
             raise ElectionImpossible(
                 f"{named}: broker {in_sync[0]} is alive and in sync: nothing needs to be lost; "
-                "if it does not lead its log says why, and it has to be stopped first"
+                "if it does not lead its log says why, and it can be elected, or has to be stopped first"
             )
         unclean = replace(state, unclean_epoch=state.leader_epoch + 1)
         found = VersionedState(unclean, found.partition_epoch)

@@ -436,14 +436,16 @@ class ReplicaManager:
             self._unpersisted[replica] = step.epoch
             if len(self._unpersisted) == 1:
                 self._post(self._persist)  # with all that this turn brings
-        elif isinstance(step, Activate) and step.write.state.active and log.is_being_cut:
+        elif (
+            isinstance(step, Activate)
+            and step.write.state.active
+            and (log.is_being_cut or log.failed is not None)
+        ):
             state.failed()
             self._try_again(replica)
         elif isinstance(step, Activate):
-            if not state.may_lead:
-                logger.error(
-                    "%s: cannot lead here: this disk has lost records that counted", log.name
-                )
+            if not (state.may_lead or step.write.state.active):
+                logger.error("%s: this disk lacks records that counted; another is to lead", log.name)
             self._write(replica, step.write, partial(self._activated, replica))
         elif state.follower is not None and replica.asked is None:
             self._follow(replica)
@@ -494,8 +496,7 @@ class ReplicaManager:
         if replica.leader is not None:
             if not replica.state.may_lead:
                 logger.critical(
-                    "%s: leads as the only one in sync, and its page cache was lost: records may be "
-                    "missing",
+                    "%s: leads as the only one in sync, and lacks what this disk has lost",
                     replica.log.name,
                 )
                 replica.state.may_lead = True

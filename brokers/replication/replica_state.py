@@ -54,7 +54,8 @@ class ReplicaState:
     - **A disk that has lost something**, or is another one: the ISR counts on records that are not here.
       Such a replica does not lead (`may_lead`), and leaves the ISR if it is designated and not alone in
       there; a leader finds out by its fetch, and takes it out. With `durability=page-cache` the same
-      holds for any log whose machine went down under it, but that one leads if it is alone.
+      holds for any log whose machine went down under it, but that one leads if it is alone. An unclean
+      election has either lead.
 
     A death right before the epoch is on disk: nothing has happened. Right behind it: the epoch is
     skipped, unless the activation finds the same number free. Right behind the compare-and-set: the
@@ -109,7 +110,7 @@ class ReplicaState:
         """What became of the activation; None: it is not known, and the state is read again."""
         self._step = None
         if isinstance(answer, VersionedState):
-            if answer.state.leader == self.broker_id:
+            if answer.state.leader == self.broker_id and answer.state.active:
                 self.leader = lead(answer)
             return self.observed(answer)
         if isinstance(answer, Superseded):
@@ -125,10 +126,11 @@ class ReplicaState:
             return None
         state = self.known.state
         if state.leader == self.broker_id:
-            may_lead = self.may_lead or (self.may_lead_alone and len(state.isr) == 1)
+            is_asked = state.unclean_epoch > state.leader_epoch  # to lead with what it has
+            may_lead = self.may_lead or ((self.may_lead_alone or is_asked) and len(state.isr) == 1)
             if self.broker_id in state.isr and may_lead:
                 self._step = self._activation(self.known)
-            elif self.broker_id in state.isr and len(state.isr) > 1:
+            elif self.broker_id in state.isr and (len(state.isr) > 1 or state.active):
                 self._step = self._refusal(self.known)
         elif state.reassigned > self.reassigned:
             pass  # this may be no replica any more: the topic's node says so
@@ -141,8 +143,10 @@ class ReplicaState:
         return self._step
 
     def _refusal(self, known: VersionedState) -> Step:
+        """Let another be designated; who is alone in sync says that nobody leads."""
         others = [each for each in known.state.isr if each != self.broker_id]
-        state = known.state.designate(NOBODY, others, known.state.controller_epoch)
+        leader, isr = (NOBODY, others) if others else (self.broker_id, known.state.isr)
+        state = known.state.designate(leader, isr, known.state.controller_epoch)
         return Activate(StateWrite(state, known.partition_epoch))
 
     def _activation(self, known: VersionedState) -> Step:

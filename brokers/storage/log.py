@@ -732,6 +732,9 @@ class Log:
         for segment in gone:
             segment.release()
         self.segments[-1].was_cut(position, end_offset)
+        if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too
+            base = self.segments[-1].base_offset
+            self.recovery_point = RecoveryPoint(base, base, 0)
         self.epoch_starts.cut(end_offset)
         self._new_names, self._largest_timestamps = True, None
         self.version += 1

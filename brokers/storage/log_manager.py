@@ -181,6 +181,8 @@ class LogManager:
         for log in self:
             if log.failed is not None:
                 continue  # that was said when it failed
+            # How that ends nobody hears any more, and what came since is in the page cache alone.
+            self._has_lost |= log.is_flushing and not log.flushes
             try:
                 point = log.close()
             except StorageError as error:

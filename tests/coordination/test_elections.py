@@ -77,6 +77,15 @@ def test_an_unclean_election_makes_a_replica_lead_that_was_not_in_sync(backend: 
     assert scene.state() == PartitionState(3, 4, (3,), 7, unclean_epoch=5)
 
 
+def test_an_unclean_election_of_who_is_alone_in_sync_has_it_lead_with_what_it_has(
+    backend: Backend,
+) -> None:
+    scene = Scene(backend, 1, 3)
+    scene.has(led_by(1, 1, 2))
+    execute(scene.session, elect_unclean(T0, P0, REPLICAS, 1))
+    assert scene.state() == PartitionState(1, 4, (1,), 7, unclean_epoch=5)
+
+
 @pytest.mark.parametrize(
     ("leader", "alive", "why"),
     [

@@ -627,6 +627,30 @@ def test_a_replica_that_has_lost_what_it_had_on_disk_does_not_lead(
     assert two.replica.state.may_lead
 
 
+def test_a_leader_takes_out_of_the_isr_who_has_lost_what_is_committed(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    assert committed(one) == [b"a"]
+    cluster.kill(3)
+    [path] = (cluster.directory / "3").glob("*/*.log")
+    path.write_bytes(b"")
+    cluster.start(3)
+    cluster.nodes[3].by_hand = True
+    cluster.show()
+    for _ in range(9):
+        while cluster.nodes[3].log.log_end == 0 and cluster.nodes[3].hands.jobs:
+            cluster.nodes[3].hands.work()
+        cluster.run(1)
+    cluster.later(1.0)
+    assert isr(cluster) == (1, 2), "it has copied that again, but not onto its disk"
+    cluster.nodes[3].by_hand = False
+    cluster.nodes[3].hands.work_all()
+    for _ in range(3):
+        cluster.later(1.0)
+    assert set(isr(cluster)) == {1, 2, 3}
+
+
 def test_a_broker_with_another_disk_does_not_lead_though_it_was_in_sync(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -731,6 +755,14 @@ def test_who_cannot_open_its_log_has_another_lead(cluster: Cluster) -> None:
     cluster.nodes[1].log.fail("it cannot be read")
     cluster.show()
     assert (cluster.state.state.leader, isr(cluster)) == (-1, (2, 3))
+    # Nor does it lead where a command asks for that.
+    state = replace(cluster.state.state, unclean_epoch=cluster.state.state.leader_epoch + 1)
+    cluster.state = replace(cluster.state, state=state)
+    cluster.designate(1, 1)
+    for _ in range(3):
+        cluster.show()
+        cluster.later(1.0)
+    assert not cluster.state.state.active
 
 
 def test_who_is_alone_in_sync_and_has_lost_its_disk_leads_nothing(
@@ -746,6 +778,55 @@ def test_who_is_alone_in_sync_and_has_lost_its_disk_leads_nothing(
     cluster.show()
     assert not leads(cluster.nodes[1])
     assert isr(cluster) == (1,), "only a command that says what it costs elects another"
+    assert not cluster.state.state.active, "and who looks for leaderless partitions finds it"
+
+
+@pytest.mark.parametrize("lost", ["all", "the end"])
+def test_who_is_alone_in_sync_and_has_lost_something_leads_with_the_rest_by_command(
+    cluster: Cluster, tmp_path: Path, lost: str
+) -> None:
+    one = cluster.nodes[1]
+    for value in (b"a", b"b"):
+        one.produce(value)
+        cluster.run()
+    cluster.kill(2)
+    cluster.kill(3)
+    cluster.show()
+    assert isr(cluster) == (1,)
+    [path] = one.log.directory.glob("*.log")
+    one.logs.close()
+    cluster.kill(1)
+    if lost == "all":
+        shutil.rmtree(tmp_path / "1")
+    else:
+        os.truncate(path, path.stat().st_size - 1)
+    cluster.start(1)
+    cluster.show()
+    one = cluster.nodes[1]
+    assert not leads(one)
+    state = cluster.state.state
+    cluster.state = replace(
+        cluster.state, state=replace(state, unclean_epoch=state.leader_epoch + 1)
+    )
+    cluster.designate(1, 1)
+    cluster.show()
+    assert leads(one)
+    end = one.log.log_end
+    assert end == (0 if lost == "all" else 1)
+    for number in (2, 3):
+        cluster.start(number)
+    for _ in range(3):
+        cluster.show()
+        cluster.later(1.0)
+    assert set(isr(cluster)) == {1, 2, 3}
+    assert cluster.ends() == [end, end, end]
+    answer = one.produce(b"c")
+    cluster.run()
+    assert answer[0].error == 0
+    cluster.kill(1)
+    cluster.start(1)
+    cluster.show()
+    assert leads(cluster.nodes[1]), "it has all that is committed now"
 
 
 # -- followers ------------------------------------------------------------------------------------------
@@ -1103,9 +1184,11 @@ def test_who_is_told_to_lead_while_its_log_is_cut_leads_when_that_has_ended(
     cluster.designate(1, 1, 2, 3)
     cluster.show()
     one.hands.jobs.reverse()
-    while one.log.is_being_cut:
-        assert not leads(one)
+    led = []
+    while one.hands.jobs:
+        led.append((one.log.is_being_cut, leads(one)))
         one.hands.work()
+    assert (True, True) not in led
     one.by_hand = False
     one.hands.work_all()
     cluster.later(1.0)
@@ -1333,6 +1416,30 @@ def test_who_ended_since_a_flush_failed_has_lost_its_page_cache(
     cluster.kill(1)
     for path in log.directory.glob("*.log"):
         path.write_bytes(b"")
+    cluster.start(1)
+    cluster.show()
+    assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (2, 3))
+    cluster.stop()
+
+
+def test_who_loses_its_power_behind_a_stop_that_left_a_flush_does_not_lead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody hears of the end of a flush that is under way when the event loop has ended."""
+    cluster = Cluster(tmp_path, {"durability": "page-cache"})
+    one = cluster.nodes[1]
+    one.by_hand = True
+    answer = one.produce(b"a")
+    one.handlers.flusher.flush(one.log)
+    cluster.run()
+    assert answer[0].error == 0
+    [(_, flush, _)] = one.hands.jobs
+    [path] = one.log.directory.glob("*.log")
+    flush()
+    one.logs.close()
+    cluster.kill(1)
+    path.write_bytes(b"")
+    monkeypatch.setattr("folkmoot.brokers.storage.log_manager.boot_id", lambda: b"another")
     cluster.start(1)
     cluster.show()
     assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (2, 3))

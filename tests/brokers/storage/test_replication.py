@@ -232,6 +232,28 @@ def test_a_log_can_be_cut_at_any_offset_and_goes_on_from_there(
         log.abandon()
 
 
+def test_nothing_counts_as_on_disk_that_a_cut_took_with_damage_in_front(tmp_path: Path) -> None:
+    log = make_log(tmp_path, ONE_SEGMENT)
+    batches = [a_batch(b"%d" % number) for number in range(8)]
+    for number, each in enumerate(batches):
+        write(log, each)
+        if number == 6:
+            flushed(log)
+    assert log.recovery_point_offset == 7
+    path = log.segments[0].path
+    rotten = bytearray(path.read_bytes())
+    rotten[len(b"".join(batches[:6])) + 3] ^= 1
+    path.write_bytes(rotten)
+    truncate(log, 7)
+    assert log.log_end == 6, "what is damaged goes as well"
+    write(log, batches[6])
+    assert log.dirty
+    assert log.recovery_point_offset <= 6, "what was appended since is in the page cache alone"
+    flushed(log)
+    assert log.recovery_point_offset == 7
+    log.close()
+
+
 def test_producers_go_back_with_the_log(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     states = {}
