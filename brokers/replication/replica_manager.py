@@ -445,7 +445,9 @@ class ReplicaManager:
             self._try_again(replica)
         elif isinstance(step, Activate):
             if not (state.may_lead or step.write.state.active):
-                logger.error("%s: this disk lacks records that counted; another is to lead", log.name)
+                logger.error(
+                    "%s: this disk lacks records that counted; another is to lead", log.name
+                )
             self._write(replica, step.write, partial(self._activated, replica))
         elif state.follower is not None and replica.asked is None:
             self._follow(replica)
