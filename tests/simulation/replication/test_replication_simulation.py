@@ -29,7 +29,7 @@ SEEDS_FOR_MUTATIONS = 400
 HAPPENED = (
     *("activation", "acknowledged", "answered by the leader", "consumed", "truncation"),
     *("state VersionedState", "state Superseded", "lost replies", "ended by DiskFailed"),
-    *("reassigned", "cancelled", "deleted"),
+    *("reassigned", "cancelled", "deleted", "records deleted", "found by time", "changed to fsync"),
 )
 
 
