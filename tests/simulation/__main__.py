@@ -66,7 +66,14 @@ EXPECTED: Final[dict[str, tuple[str, ...]]] = {
         *(f"fault {name}" for name in clusters.FAULT_NAMES),
         *("activation", "acknowledged", "answered by the leader", "consumed", "truncation"),
         *("state VersionedState", "state Superseded", "lost replies", "ended by DiskFailed"),
-        *("reassigned", "cancelled", "deleted"),
+        *(
+            "reassigned",
+            "cancelled",
+            "deleted",
+            "records deleted",
+            "found by time",
+            "changed to fsync",
+        ),
     ),
     "blackouts": ("fault power of all", "acknowledged"),
 }

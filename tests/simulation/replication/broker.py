@@ -213,14 +213,15 @@ class Broker:
         topic: TopicInfo,
         found: VersionedState | None,
         fresh: bool,
+        registered: bool,
     ) -> None:
-        shown = (live, topic, found)
+        shown = (live, topic, found, registered)
         if shown == self._shows and not fresh:
             return
         self._shows = shown
         states = {PARTITION.topic_id: {} if found is None else {PARTITION.partition: found}}
         view = ClusterView(
-            live, {TOPIC: topic}, None, (), states, is_settled=fresh, is_registered=True
+            live, {TOPIC: topic}, None, (), states, is_settled=fresh, is_registered=registered
         )
         self.loop.show(view, [TOPIC], frozenset())
         self.wake()

@@ -16,6 +16,7 @@ class Record(NamedTuple):
 
     epoch: int
     value: int
+    timestamp: int = 0
 
 
 Contents = Callable[[int, int], list[tuple[int, Record]]]
@@ -36,14 +37,24 @@ class ReplicationChecks:
         """The leader epoch in which each of them was."""
         self.clients = ClientHistory()
         self.epochs: dict[int, str] = {}
+        self.to_be_deleted = 0
+        """Records before it may be gone."""
+        self._deleted: list[tuple[int, int]] = []
 
-    def leads(self, who: str, epoch: int, contents: Contents) -> None:
+    def deleted(self, epoch: int, offset: int) -> None:
+        """Who has deleted records is told so by the leader of an epoch."""
+        self._deleted.append((epoch, offset))
+
+    def leads(self, who: str, epoch: int, contents: Contents, log_start: int = 0) -> None:
         """A broker has become the leader. It may have stood still since it was, while others led: what
         they have committed it need not have, and nobody follows it any more."""
         if self.epochs.setdefault(epoch, who) != who:
             raise Violation(f"{who} and {self.epochs[epoch]} lead in epoch {epoch}")
         before = sum(1 for each in self.committed_in if each < epoch)
         self._has_committed(f"leader {who} of epoch {epoch}", contents, before)
+        gone = max((offset for at, offset in self._deleted if at < epoch), default=0)
+        if log_start < gone:
+            raise Violation(f"leader {who} of epoch {epoch} has {log_start}, deleted up to {gone}")
 
     def advanced(self, who: str, contents: Contents, before: int, after: int, epoch: int) -> None:
         """A replica's high watermark may have moved, in a leader epoch."""
@@ -53,7 +64,8 @@ class ReplicationChecks:
         if after == before:
             return
         found = contents(before, after)
-        if len(found) < after - before:
+        first = found[0][0] if found else after
+        if len(found) < after - first or first > max(before, self.to_be_deleted):
             raise Violation(f"{who} has {len(found)} records from {before} to {after}")
         for offset, record in found:
             if offset == len(self.committed):
@@ -77,15 +89,24 @@ class ReplicationChecks:
         if not there or there[0].value != value:
             raise Violation(f"{value} is acknowledged at {offset}, where {there} is committed")
 
+    def sought(self, who: str, moment: int, offset: int) -> None:
+        """A consumer that looked for the first record of a time (ms) was given this one."""
+        for at, record in enumerate(self.committed[: offset + 1]):
+            if at >= self.to_be_deleted and (record.timestamp >= moment) != (at == offset):
+                raise Violation(f"{who} sought {moment} and got {offset}: {record} is at {at}")
+
     def at_rest(self, logs: dict[int, Log]) -> None:
         """All is well in the end: every log is the same, and clients have seen nothing wrong."""
         for who, log in logs.items():
             self._has_committed(f"replica {who}", partial(records_of, log), len(self.committed))
-        contents = {tuple(records_of(log, 0, log.log_end)) for log in logs.values()}
+        start = max(log.log_start for log in logs.values())
+        contents = {tuple(records_of(log, start, log.log_end)) for log in logs.values()}
         if len(contents) > 1:
             raise Violation(f"the logs differ: {[log.log_end for log in logs.values()]}")
         [records] = contents
+        records = (*enumerate(self.committed[:start]), *records)  # as if none were deleted
         self.clients.finally_read(Seen(0, offset, record.value) for offset, record in records)
+        self.clients.forgotten = self.to_be_deleted
         faults = self.clients.faults()
         if faults:
             kind, said = next(iter(faults.items()))
@@ -93,8 +114,9 @@ class ReplicationChecks:
 
     def _has_committed(self, who: str, contents: Contents, count: int) -> None:
         there = dict(contents(0, count))
+        first = min(min(there, default=count), self.to_be_deleted)
         for offset, record in enumerate(self.committed[:count]):
-            if there.get(offset) != record:
+            if offset >= first and there.get(offset) != record:
                 raise Violation(
                     f"{who} has {there.get(offset)} where {record} is committed: {offset}"
                 )
@@ -103,7 +125,7 @@ class ReplicationChecks:
 def records_of(log: Log, offset: int, end: int) -> list[tuple[int, Record]]:
     """What lies between two offsets, whether committed or not, as far as the log goes."""
     found: list[tuple[int, Record]] = []
-    end = min(end, log.log_end)
+    offset, end = max(offset, log.log_start), min(end, log.log_end)
     while offset < end:
         try:
             chunk = log.read(offset, 1 << 20, committed=False)
@@ -113,7 +135,8 @@ def records_of(log: Log, offset: int, end: int) -> list[tuple[int, Record]]:
         for header, data in batch_header.split(chunk):
             for each in record_batch.records_of("t", 0, header, data):
                 if before <= each.offset < end:
-                    record = Record(header.leader_epoch, int(each.value or b"0"))
+                    value = int(each.value or b"0")
+                    record = Record(header.leader_epoch, value, each.timestamp)
                     found.append((each.offset, record))
             offset = header.next_offset
         if offset == before:

@@ -9,15 +9,24 @@ from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
+from folkmoot.network.leader_requests import LeaderRequests
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.appender import Delivery
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.sender import Sender
 from folkmoot.producers.sender_state import SenderState
+from folkmoot.protocol.messages import (
+    EARLIEST,
+    Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+)
 from folkmoot.protocol.options import build
 from folkmoot.protocol.records import TopicPartition
-from tests.client_history import ClientHistory, Seen
+from tests.client_history import Seen
 from tests.simulation.checks import Violation
+from tests.simulation.replication.checks import ReplicationChecks
+from tests.simulation.replication.coordination import PARTITION as TOPIC_PARTITION
 from tests.simulation.replication.coordination import TOPIC
 from tests.simulation.replication.network import Client, Network
 from tests.simulation.world import World
@@ -127,20 +136,32 @@ class SimulatedProducer(_Driven):
 
 
 class SimulatedConsumer(_Driven):
-    """The real fetcher; it reads from the beginning, and is never to be sent elsewhere."""
+    """The real fetcher; it reads from the beginning, and is never to be sent elsewhere but by who has
+    deleted what it was about to read: to the earliest offset of who leads then, and that may be another
+    one, which has not deleted as much yet."""
 
-    def __init__(self, world: World, network: Network, name: str, history: ClientHistory) -> None:
+    def __init__(
+        self, world: World, network: Network, name: str, checks: ReplicationChecks
+    ) -> None:
         super().__init__(world, network, name)
-        self.position = 0
-        self._history = history
+        self.position = self._resets = 0
+        self._since: int | None = None
+        self._checks = checks
+        self._history = checks.clients
         config = ConsumerConfig(
             zookeeper="nowhere:1",
-            auto_offset_reset="error",
+            auto_offset_reset="earliest",
             request_timeout=REQUEST_TIMEOUT,
             fetch_max_wait=0.2,
         )
         self._fetcher = Fetcher(config, self.cluster, world.clock)
         self._fetcher.add(PARTITION, 0)
+
+    def seek(self, moment: int) -> None:
+        """Go on at the first record of this time (ms) or later."""
+        self.position, self._since = 0, moment
+        self._history.move(self.name)
+        self._fetcher.seek(PARTITION, EARLIEST, moment)
 
     def work(self) -> None:
         self._fetcher.poll(0.0)
@@ -148,6 +169,16 @@ class SimulatedConsumer(_Driven):
         while (view := self._fetcher.take_view(500)) is not None:
             found += [seen_of(each) for each in view.records()]
         if found:
+            if self._resets < (resets := self._fetcher.counters.offset_resets):
+                self._resets = resets
+                if self.position >= self._checks.to_be_deleted:
+                    raise Violation(f"{self.name} was sent away from {self.position}")
+                self.world.seen["sent past deleted records"] += 1
+                self._history.move(self.name)
+            elif self._since is not None:
+                self.world.seen["found by time"] += 1
+                self._checks.sought(self.name, self._since, found[0].offset)
+            self._since = None
             self.position = found[-1].offset + 1
             self.world.seen["consumed"] += len(found)
             self._history.poll(self.name, found)
@@ -156,6 +187,46 @@ class SimulatedConsumer(_Driven):
         except Exception as error:
             raise Violation(f"{self.name} cannot read on: {error}") from error
         self._fetcher.ask()
+
+
+class SimulatedAdministrator(_Driven):
+    """Deletes records by the real requests to leaders. `deleted` is told the leader epoch and the start."""
+
+    def __init__(
+        self, world: World, network: Network, name: str, deleted: Callable[[int, int], None]
+    ) -> None:
+        super().__init__(world, network, name)
+        self._deleted = deleted
+        self._asked: list[tuple[LeaderRequests, list[int]]] = []
+
+    def delete(self, offset: int) -> None:
+        epochs: list[int] = []
+
+        def entry(epoch: int) -> DeleteRecordsEntry:
+            epochs.append(epoch)
+            return DeleteRecordsEntry(TOPIC, TOPIC_PARTITION.topic_id, 0, epoch, offset)
+
+        asked = LeaderRequests(
+            *(self.cluster, Api.DELETE_RECORDS, {PARTITION: entry}),
+            *(lambda entries, _: DeleteRecordsRequest(entries), self.world.clock),
+        )
+        self._asked.append((asked, epochs))
+        self.wake()
+
+    def work(self) -> None:
+        if not self._asked:
+            return
+        asked, epochs = self._asked[0]
+        for reply in self.cluster.poll(0.0):
+            asked._take(reply)
+        if PARTITION in asked.results:
+            self.world.seen["records deleted"] += 1
+            self._deleted(epochs[-1], asked.results[PARTITION].log_start)
+        elif asked._left and self.world.now >= asked._ask_at:
+            asked._ask_at = self.world.now + ROUND
+            asked._ask(REQUEST_TIMEOUT)
+        if not asked._left and not asked._asked:
+            del self._asked[0]
 
 
 def seen_of(record: Any) -> Seen:

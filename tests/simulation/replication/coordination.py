@@ -55,16 +55,25 @@ _topic = msgspec.json.Decoder(TopicInfo)
 
 
 class IsrCheck:
-    """Who is in sync is one of the topic's replicas, after every write. Raises Violation."""
+    """Who is in sync is one of the topic's replicas, after every write. Raises Violation.
+
+    `leads_alone` is told who has become the leader with nobody else in sync.
+    """
+
+    def __init__(self, leads_alone: Callable[[int], None]) -> None:
+        self._leads_alone = leads_alone
 
     def wrote(self, writer: str, operation: Operation | None, before: Tree, after: Tree) -> None:
         node = after.get(_STATE)
         if node is None or node is before.get(_STATE):
             return
-        isr = _state.decode(node.data).isr
+        state = _state.decode(node.data)
+        isr = state.isr
         replicas = _topic.decode(after[paths.topic(TOPIC)].data).partitions[PARTITION.partition]
         if not set(isr) <= set(replicas):
             raise Violation(f"{writer} has {isr} in sync, of the replicas {replicas}")
+        if state.active and isr == (state.leader,):
+            self._leads_alone(state.leader)
 
     def asked(self, who: str, operation: Operation) -> None:
         pass
@@ -156,7 +165,9 @@ class Watcher(Coordination):
         self,
         world: World,
         broker_id: int,
-        shown: Callable[[dict[int, Registration], TopicInfo, VersionedState | None, bool], None],
+        shown: Callable[
+            [dict[int, Registration], TopicInfo, VersionedState | None, bool, bool], None
+        ],
         listeners: dict[str, str],
     ) -> None:
         self.broker_id = broker_id
@@ -183,11 +194,13 @@ class Watcher(Coordination):
             self.ask(self._read, self._have_read)
 
     def _read(self) -> Recipe[Any]:
+        """As the real one: a first view, and then it registers."""
         self._asked = False
         registered: Registration | None = None
         if self._fresh:
             yield from retry_on_connection_loss(Sync())
-        registered = yield from brokers.register(self.broker_id, self._mine, self.look)
+        else:
+            registered = yield from brokers.register(self.broker_id, self._mine, self.look)
         live = yield from brokers.live(self.look)
         topic = yield from topics.read(TOPIC, self.look)
         found = yield from partition_states.read(PARTITION, self.look)
@@ -197,9 +210,11 @@ class Watcher(Coordination):
         if isinstance(result, ZooKeeperError):
             self.world.after(REOPEN_AFTER, self.look)
             return
-        _, live, topic, found = result
+        registered, live, topic, found = result
         fresh, self._fresh = self._fresh, False
-        self._shown(live, topic, found, fresh)
+        self._shown(live, topic, found, fresh, registered is not None)
+        if fresh:
+            self.look()
 
 
 class Controller(Coordination):

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -17,18 +17,24 @@ import pytest
 from folkmoot.brokers.replication import replica_fetcher, replica_manager
 from folkmoot.brokers.server import event_loop
 from folkmoot.brokers.storage.log import Log
-from folkmoot.coordination import paths, reassignments
+from folkmoot.coordination import paths, reassignments, topics
+from folkmoot.coordination.partition_states import PartitionState
+from folkmoot.coordination.topic_config import DURABILITIES, FSYNC, PAGE_CACHE
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import ensure
 from folkmoot.network import cluster
 from folkmoot.producers import sender
-from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.errors import FolkmootError, UnknownProducer
 from tests.simulation.checks import Violation
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.checks import ReplicationChecks, records_of
-from tests.simulation.replication.clients import SimulatedConsumer, SimulatedProducer
+from tests.simulation.replication.clients import (
+    SimulatedAdministrator,
+    SimulatedConsumer,
+    SimulatedProducer,
+)
 from tests.simulation.replication.coordination import PARTITION, TOPIC, Controller, IsrCheck
 from tests.simulation.replication.disk import Disk, Disks
 from tests.simulation.replication.network import Network
@@ -46,13 +52,17 @@ MEMORY = Path("/dev/shm")
 """Where the logs lie, if there is such a thing: what a disk makes of it is simulated."""
 
 
+class Forgiven(Exception):
+    """Something was lost, and may have been: nothing more is judged."""
+
+
 class ReplicationHistory:
     """Everything in it follows from the seed, and from whether the power fails again and again."""
 
     def __init__(self, seed: int, *, blackouts: int = 0) -> None:
         """So many `blackouts`, in which all machines lose their power at once, besides other faults."""
         self.world = World(seed)
-        self.world.watchers.append(IsrCheck())
+        self.world.watchers.append(IsrCheck(self._leads_alone))
         self._blackouts = blackouts
         self.checks = ReplicationChecks()
         self.network = Network(self.world)
@@ -74,22 +84,23 @@ class ReplicationHistory:
             stack.enter_context(self._in_this_world())
             stack.callback(self._end)
             self._begin(directory)
-            self.world.run(self.world.now + self._unrest)
-            self._make_peace()
+            with suppress(Forgiven):
+                self.world.run(self.world.now + self._unrest)
+                self._make_peace()
 
     def _begin(self, directory: Path) -> None:
         world, random = self.world, self.world.random
         world.lag = random.choice((0.0, 0.3))
         self.network.loss = random.choice((0.0, 0.002, 0.01))
         self._guarded = random.random() < 0.5
-        self._page_cache = random.random() < 0.15 and not self._blackouts
+        self._page_cache = random.random() < 0.3 and not self._blackouts
         self._admin = world.zookeeper.connect()
-        durability = "page-cache" if self._page_cache else "fsync"
+        durability = PAGE_CACHE if self._page_cache else FSYNC
         config = {"durability": durability, "min_in_sync": f"{MIN_IN_SYNC}"}
         topic = TopicInfo(PARTITION.topic_id, [list(REPLICAS)], config)
         self._ask(ensure(paths.topic(TOPIC), msgspec.json.encode(topic)))
         for number in BROKERS:
-            self._disk[number] = Disk(directory / f"{number}", durable=not self._page_cache)
+            self._disk[number] = Disk(directory / f"{number}")
             self._start(number)
         self.controllers = [Controller(world, number) for number in (1, 2)]
         for each in self.controllers:
@@ -97,6 +108,10 @@ class ReplicationHistory:
         self._add_clients()
         faults = [random.choice(_FAULTS) for _ in range(random.randint(3, FAULTS))]
         faults += [ReplicationHistory._power_cut] * self._blackouts
+        faults += [ReplicationHistory._delete_records] * random.choice((0, 0, 1, 4))
+        faults += [ReplicationHistory._seek] * random.choice((0, 0, 1, 3))
+        if self._page_cache:
+            faults += [ReplicationHistory._change_durability] * random.choice((0, 0, 1, 2))
         for fault in faults:
             world.after(random.uniform(0.5, self._unrest), partial(fault, self))
 
@@ -122,9 +137,9 @@ class ReplicationHistory:
             acks=1,
         )
         self.consumers = [
-            SimulatedConsumer(world, self.network, name, self.checks.clients)
-            for name in ("c1", "c2")
+            SimulatedConsumer(world, self.network, name, self.checks) for name in ("c1", "c2")
         ]
+        self.administrator = SimulatedAdministrator(world, self.network, "a1", self.checks.deleted)
         for each in (*self.producers, hasty):
             world.after(0.1, partial(self._produce, each))
 
@@ -149,6 +164,7 @@ class ReplicationHistory:
             patch.setattr(replica_manager, "MAX_LAG", 0.5)
             patch.setattr(replica_manager, "LOOK_AFTER", 0.1)
             patch.setattr(replica_manager, "DISK_AGAIN_AFTER", 0.2)
+            patch.setattr(replica_manager, "DELETED_WITHIN", 0.4)
             patch.setattr(replica_fetcher, "TIMEOUT", 0.4)
             patch.setattr(replica_fetcher, "MAX_WAIT", 0.2)
             yield
@@ -208,8 +224,10 @@ class ReplicationHistory:
 
     def _unequal(self) -> str:
         for producer in self.producers:
-            if producer.failed:
-                raise Violation(f"{producer.name}: {producer.failed[0]}")
+            for error in producer.failed:
+                # A replica that was copied since knows no producer whose records were all deleted.
+                if not (self.checks.to_be_deleted and isinstance(error, UnknownProducer)):
+                    raise Violation(f"{producer.name}: {error}")
             if producer.unanswered:
                 return f"{producer.name} waits for {producer.unanswered} answers"
         held = {number for number, log in self._logs().items() if log}
@@ -229,6 +247,11 @@ class ReplicationHistory:
     def _topic(self) -> TopicInfo:
         node = self.world.versions[-1][paths.topic(TOPIC)]
         return msgspec.json.decode(node.data, type=TopicInfo)
+
+    @property
+    def _in_sync(self) -> set[int]:
+        node = self.world.versions[-1].get(paths.partition_state(*PARTITION))
+        return set() if node is None else {*msgspec.json.decode(node.data, type=PartitionState).isr}
 
     def _ask(self, recipe: Recipe[Any]) -> None:
         """By somebody whose connection never breaks. What is refused is not done."""
@@ -255,8 +278,22 @@ class ReplicationHistory:
 
     def _died(self, broker: Broker) -> None:
         """By itself, since a flush has failed: as with its power, nobody knows what the disk has."""
-        broker.disk.power_cut(self.world.random)
+        if self._may_lose(broker):
+            broker.disk.power_cut(self.world.random, reboots=False)
         self._restart_later(broker)
+
+    def _may_lose(self, broker: Broker) -> bool:
+        """Whether it may lose its page cache, and nothing is lost: another one in sync has not."""
+        others = self._in_sync - {broker.broker_id}
+        return not self._page_cache or any(self._disk[each].is_trusted for each in others)
+
+    def _leads_alone(self, number: int) -> None:
+        """Right when that is written: who stands still then, and is replaced, may never look like a leader,
+        and yet what the others had does not count any more."""
+        replica = self.brokers[number].replica
+        if self._page_cache and replica is not None and not replica.state.may_lead:
+            self.world.seen["alone without its page cache"] += 1
+            raise Forgiven
 
     def _look(self, broker: Broker) -> None:
         """After each turn of a broker's event loop."""
@@ -271,7 +308,7 @@ class ReplicationHistory:
             self.world.seen["activation"] += 1
             epoch = leader.epoch
             self.world.note(f"{broker.broker_id} leads in epoch {epoch}")
-            self.checks.leads(f"{broker.broker_id}", epoch, contents)
+            self.checks.leads(f"{broker.broker_id}", epoch, contents, log.log_start)
         broker.led = None if leader is None else leader.epoch
         if log.log_end < broker.log_end:
             self.world.seen["truncation"] += 1
@@ -298,7 +335,7 @@ class ReplicationHistory:
         """SIGKILL, or the machine loses its power: only where the topic's durability is for that."""
         broker, random = self._victim(), self.world.random
         if broker.running:
-            self._die(broker, power=not self._page_cache and random.random() < 0.5)
+            self._die(broker, power=random.random() < 0.5 and self._may_lose(broker))
 
     def _die(self, broker: Broker, *, power: bool) -> None:
         self.world.seen["fault power" if power else "fault kill"] += 1
@@ -365,7 +402,7 @@ class ReplicationHistory:
         random, one = self.world.random, str(self._victim().broker_id)
         others = [str(each) for each in BROKERS if str(each) != one]
         if random.random() < 0.3:
-            others = ["p1", "p2", "p3", "c1", "c2"]
+            others = ["p1", "p2", "p3", "c1", "c2", "a1"]
             self.world.seen["fault cut from clients"] += 1
         else:
             self.world.seen["fault cut"] += 1
@@ -391,9 +428,30 @@ class ReplicationHistory:
     def _fail_flush(self) -> None:
         """The next flush fails: the broker ends, with the page cache's word for what the disk has."""
         broker = self._victim()
-        if broker.running and not self._page_cache:
+        if broker.running:
             self.world.seen["fault EIO"] += 1
             broker.disk.fails_to_flush = True
+
+    def _delete_records(self) -> None:
+        """Some of those that are committed."""
+        offset = self.world.random.randint(0, len(self.checks.committed))
+        self.world.seen["records to be deleted"] += 1
+        self.world.note(f"what lies before {offset} is to be deleted")
+        self.checks.to_be_deleted = max(self.checks.to_be_deleted, offset)
+        self.administrator.delete(offset)
+
+    def _seek(self) -> None:
+        """A consumer goes on at some time before now."""
+        moment = self.world.now - self.world.random.uniform(0.0, self._unrest)
+        self.world.note(f"c2 seeks {moment:.4f}")
+        self.consumers[-1].seek(round(moment * 1000))
+
+    def _change_durability(self) -> None:
+        """What was acknowledged before may be in page caches alone, also once the topic is not for that."""
+        durability = next(each for each in DURABILITIES if each != self._topic.config["durability"])
+        self.world.seen[f"changed to {durability}"] += 1
+        self.world.note(f"durability is {durability} from here on")
+        self._ask(topics.configure(TOPIC, {"durability": durability}))
 
     def _reassign(self) -> None:
         """Its replicas move to other brokers, more or fewer, or what moves is taken back."""

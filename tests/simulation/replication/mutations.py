@@ -14,6 +14,7 @@ from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
 from folkmoot.brokers.replication.replica_state import ReplicaState
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.producer_state import ProducerState
 from folkmoot.coordination import partition_states
 from folkmoot.coordination.partition_states import (
@@ -22,11 +23,13 @@ from folkmoot.coordination.partition_states import (
     TopicIdPartition,
     VersionedState,
 )
+from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.operations import Recipe
 from tests.brokers.hands import truncate
 from tests.simulation.replication import stage
 from tests.simulation.replication.broker import Broker
 from tests.simulation.replication.coordination import PARTITION, Controller
+from tests.simulation.replication.disk import Disk
 
 
 def _elect_who_is_not_in_sync(patch: pytest.MonkeyPatch) -> None:
@@ -383,6 +386,36 @@ def _go_on_after_a_failed_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushTask, "run", run)
 
 
+def _trust_the_page_cache_behind_a_power_cut(patch: pytest.MonkeyPatch) -> None:
+    """Rule 10: it is not known to have all that it has acked."""
+    patch.setattr(Disk, "boot", b"always the same")
+
+
+def _trust_the_page_cache_behind_a_failed_flush(patch: pytest.MonkeyPatch) -> None:
+    """Rule 10: the kernel gives up what it could not write."""
+    patch.setattr(LogManager, "distrust", lambda self: None)
+
+
+def _trust_the_page_cache_of_what_counts_on_disks_since(patch: pytest.MonkeyPatch) -> None:
+    """Rule 10, where the topic's durability has changed."""
+    begin = ReplicaManager._begin
+
+    def begun(self: ReplicaManager, key: TopicIdPartition, log: Log, topic: TopicInfo) -> None:
+        begin(self, key, log, replace(topic, had_page_cache=False))
+
+    patch.setattr(ReplicaManager, "_begin", begun)
+
+
+def _answer_who_deletes_before_followers_have_deleted(patch: pytest.MonkeyPatch) -> None:
+    """Whoever leads next has nothing of what was deleted."""
+    patch.setattr(LeaderState, "have_given_up", lambda self, offset: True)
+
+
+def _answer_times_with_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Who looks for the first record of a time passes none over."""
+    patch.setattr(Log, "offset_for_time", lambda self, timestamp: self.high_watermark)
+
+
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     change.__name__.strip("_").replace("_", " "): change
     for change in (
@@ -414,6 +447,11 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _write_again_what_comes_again,
         _follow_without_the_producers,
         _go_on_after_a_failed_flush,
+        _trust_the_page_cache_behind_a_power_cut,
+        _trust_the_page_cache_behind_a_failed_flush,
+        _trust_the_page_cache_of_what_counts_on_disks_since,
+        _answer_who_deletes_before_followers_have_deleted,
+        _answer_times_with_the_end,
     )
 }
 
