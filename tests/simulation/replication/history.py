@@ -19,7 +19,7 @@ from folkmoot.brokers.server import event_loop
 from folkmoot.brokers.storage.log import Log
 from folkmoot.coordination import paths, reassignments, topics
 from folkmoot.coordination.partition_states import PartitionState
-from folkmoot.coordination.topic_config import DURABILITIES, FSYNC, PAGE_CACHE
+from folkmoot.coordination.topic_config import FSYNC, PAGE_CACHE
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -448,7 +448,7 @@ class ReplicationHistory:
 
     def _change_durability(self) -> None:
         """What was acknowledged before may be in page caches alone, also once the topic is not for that."""
-        durability = next(each for each in DURABILITIES if each != self._topic.config["durability"])
+        durability = PAGE_CACHE if self._topic.config["durability"] == FSYNC else FSYNC
         self.world.seen[f"changed to {durability}"] += 1
         self.world.note(f"durability is {durability} from here on")
         self._ask(topics.configure(TOPIC, {"durability": durability}))
