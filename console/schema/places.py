@@ -225,7 +225,7 @@ class Remote:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise RegistryUnreachable(
-                f"the registry at {self._name} does not answer: {error}"
+                f"the registry at {self._name} does not answer: {' '.join(str(error).split())}"
             ) from None
         if response.status == _NOT_FOUND and missing is not None:
             return missing
