@@ -251,14 +251,18 @@ class SliceReader:
 
     def _reply(self, asked: int) -> Reply:
         while asked not in self._replies:
-            self._replies.update({each.correlation_id: each for each in self._cluster.poll(1.0)})
+            self._poll(1.0)
         return self._replies.pop(asked)
+
+    def _poll(self, timeout: float) -> None:
+        """Keep what comes, also for slices whose turn is later."""
+        self._replies.update({each.correlation_id: each for each in self._cluster.poll(timeout)})
 
     def _rest(self) -> None:
         """A pause in which metadata is asked for."""
         end = time.monotonic() + PAUSE
         while (left := end - time.monotonic()) > 0:
-            self._cluster.poll(left)
+            self._poll(left)
 
     def _skip_to(self, log_start: int) -> None:
         """Go on after records that retention has removed. Raises if that is not wanted."""

@@ -212,6 +212,24 @@ def test_the_slices_of_a_task_are_asked_for_together() -> None:
         assert offsets(read(task)) == list(range(10))
 
 
+@pytest.mark.timeout(30)
+def test_what_comes_for_one_slice_while_another_pauses_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    near, far, pauses = Log(made(0, 5)), Log(made(5, 5)), threading.Event()
+    near.refusals = [UnknownTopicOrPartition("not yet")]
+    monkeypatch.setattr(reading.log, "info", lambda *_: pauses.set())
+    monkeypatch.setattr(reading, "PAUSE", 1.0)
+
+    def late(envelope: wire.RequestEnvelope, body: Any, payloads: Any) -> Any:
+        assert pauses.wait(5.0), "the refusal did not come"
+        return far.answer(envelope, body, payloads)
+
+    with serve(near) as first, StubBroker(late) as second:
+        task = a_task(first, near, 0, 5) + a_task(second, far, 5, 10)
+        assert offsets(read(task)) == list(range(10))
+
+
 def test_many_slices_and_large_ones_are_asked_for_as_far_as_there_is_room() -> None:
     log = Log(made(0, 100), per_fetch=1)
     with serve(log) as broker:
