@@ -47,11 +47,6 @@ log = logging.getLogger(__name__)
 RECONNECT_PAUSE: Final = 0.5
 PLANNING_LIMIT: Final = 8.0
 """An application's assignor that takes longer is not waited for. Others would step in soon."""
-STANDS_STILL_AFTER: Final = 10.0
-"""So late a group thread is taken to stand still: its session is ended, so that others go on."""
-STANDS_STILL_FOR: Final = 1.0
-"""It is looked at twice: a process that was stopped as a whole comes around by itself."""
-_STANDS_STILL: Final = "the group thread stands still: its session is ended, so that others go on"
 
 
 class _Message(NamedTuple):
@@ -116,8 +111,6 @@ class Member:
         self.polled_at: float | None = None
         """When the application last asked for records, by our clock."""
         self._end_at = math.inf
-        self._back_at = math.inf  # when the group thread is to come around; read by others
-        self._late = math.inf, math.inf  # such a time that was seen to be over, and when
         self._thread = Thread(target=self._main, name="folkmoot-group", daemon=True)
 
     # -- the consumer's side ----------------------------------------------------------------------
@@ -137,18 +130,6 @@ class Member:
         self.polled_at = now
         if self.state.liveness.poll_state is not PollState.ACTIVE:
             self._wakeup.wake()
-        if now - self._back_at > STANDS_STILL_AFTER:
-            self._end_session_beside(now)
-
-    def _end_session_beside(self, now: float) -> None:
-        """The group thread stands still: nobody else would ever plan for an eldest member that does."""
-        back_at, session = self._back_at, self._session
-        if self._late[0] != back_at:
-            self._late = back_at, now
-        elif now - self._late[1] >= STANDS_STILL_FOR and session is not None:
-            self._late = back_at, math.inf
-            log.error("group %s: %s", self.settings.group, _STANDS_STILL)
-            Thread(target=session.close, name="folkmoot-group-end", daemon=True).start()
 
     def commit(
         self,
@@ -213,9 +194,7 @@ class Member:
     @property
     def alarms(self) -> tuple[str, ...]:
         """What somebody has to look at, such as partitions of ours that nobody can own."""
-        alarms = self.state.alarms
-        late = self._clock() - self._back_at > STANDS_STILL_AFTER
-        return (*alarms, _STANDS_STILL) if late else alarms
+        return self.state.alarms
 
     @property
     def session(self) -> Session | None:
@@ -234,16 +213,13 @@ class Member:
                 due, now = self.deadline(), self._clock()
                 if now >= self._end_at:
                     break
-                self._back_at = math.inf if due is None else max(due, now)
-                self._wakeup.wait(None if due is None else self._back_at - now)
-                self._back_at = self._clock()
+                self._wakeup.wait(None if due is None else max(0.0, due - now))
                 self.turn()
         except BaseException as error:
             log.exception("the group thread of %s ended", self.settings.group)
             self.error = error
         finally:
             self._over = True
-            self._back_at = math.inf
             if self._session is not None:
                 self._session.close()
             self._refuse_commits()

@@ -20,8 +20,6 @@ from folkmoot.consumers.group import group_thread
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice
 from folkmoot.consumers.group.group_thread import (
     RECONNECT_PAUSE,
-    STANDS_STILL_AFTER,
-    STANDS_STILL_FOR,
     Member,
     again,
 )
@@ -450,75 +448,6 @@ def test_an_assignor_that_does_not_return_is_not_waited_for_and_an_alarm_says_so
     finally:
         assignor.go_on.set()
         member.stop(5.0)
-
-
-def test_a_group_thread_that_stands_still_gives_its_session_up_and_the_next_in_age_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of the eldest member nobody else would see a new topic, or a static member that is gone for good."""
-    monkeypatch.setattr(group_thread, "STANDS_STILL_AFTER", 0.5)
-    monkeypatch.setattr(group_thread, "STANDS_STILL_FOR", 0.1)
-    zookeeper = MemoryZooKeeper()
-    admin = zookeeper.connect()
-    settings = MemberSettings(group="g", pattern="t.*")
-    sessions: list[MemorySession] = []
-
-    def connect(session_timeout: float) -> Session:
-        sessions.append(zookeeper.connect(session_timeout))
-        return sessions[-1]
-
-    execute(admin, topics.create("t", 1, [1]))
-    eldest = Member(settings, connect, lambda: None)
-    eldest.start()
-    eventually(lambda: any(isinstance(each, Assigned) for each in eldest.notices), 10.0)
-    younger = Member(settings, zookeeper.connect, lambda: None)
-    younger.start()
-    stuck, go_on = Event(), Event()
-    turn = eldest.turn
-
-    def stand_still() -> None:
-        stuck.set()
-        assert go_on.wait(20.0)
-        turn()
-
-    try:
-        eventually(lambda: younger.generation == 2, 10.0)
-        assert not eldest.alarms
-        monkeypatch.setattr(eldest, "turn", stand_still)
-        assert stuck.wait(10.0)
-        execute(admin, topics.create("t2", 1, [1]))
-
-        def application_goes_on() -> bool:
-            for each in (eldest, younger):
-                each.polled(time.monotonic())
-            return {
-                each.partition.topic for each in younger.notices if isinstance(each, Assigned)
-            } >= {"t2"}
-
-        eventually(application_goes_on, 15.0)
-        assert sessions[0].state is SessionState.LOST
-        assert any("stands still" in alarm for alarm in eldest.alarms)
-        assert caplog.text.count("stands still") == 1
-        go_on.set()
-        eventually(lambda: len(sessions) == 2 and eldest.name is not None, 10.0)
-        eventually(lambda: not any("stands still" in alarm for alarm in eldest.alarms), 10.0)
-    finally:
-        go_on.set()
-        for each in (eldest, younger):
-            each.stop(5.0)
-
-
-def test_a_process_that_was_stopped_as_a_whole_keeps_its_session(scene: Scene) -> None:
-    """Its group thread is late, and comes around at once."""
-    member = scene.member
-    member._back_at = scene.now
-    scene.now += STANDS_STILL_AFTER + 5.0
-    member.polled(scene.now)
-    member.polled(scene.now + STANDS_STILL_FOR / 2)
-    member._back_at = scene.now + 1.0
-    member.polled(scene.now + STANDS_STILL_FOR)
-    assert not member.alarms
-    assert all(each.state is not SessionState.LOST for each in scene.sessions)
 
 
 class SlowServers:
