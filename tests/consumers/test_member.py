@@ -1,6 +1,5 @@
 """The group thread's work around the machine: sessions that end, ZooKeeper out of reach, errors."""
 
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +15,6 @@ from folkmoot.protocol.errors import BufferFull, ClosedError, ConcurrentUse, Cor
 from tests.producers.fakes import FakeCluster
 from tests.surfaces import eventually, run
 from tests.waiting import eventually as eventually_in_thread
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        yield cluster
 
 
 def make(cluster: FakeCluster, **options: Any) -> AsyncProducer:

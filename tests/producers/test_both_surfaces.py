@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -36,12 +36,6 @@ from tests.surfaces import both, differences, eventually, run
 Client = Callable[..., Any]
 
 each = both(Producer, AsyncProducer)
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        yield cluster
 
 
 def test_the_words_are_the_same() -> None:

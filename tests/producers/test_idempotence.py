@@ -1,6 +1,5 @@
 """Idempotent producers over real sockets: ids from brokers, and answers that never come."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -14,12 +13,6 @@ from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
 from tests.producers.test_sender import Driven
 from tests.waiting import eventually
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        yield cluster
 
 
 def make(cluster: FakeCluster, **options: Any) -> Producer:

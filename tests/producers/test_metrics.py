@@ -1,7 +1,5 @@
 """What a producer says that it did."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from folkmoot.producers.producer import Producer
@@ -9,12 +7,6 @@ from folkmoot.protocol.errors import CorruptBatch
 from tests.producers.fakes import FakeCluster
 from tests.producers.parts import Bench
 from tests.waiting import eventually
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        yield cluster
 
 
 def test_delivered_records_batches_and_bytes_are_counted(cluster: FakeCluster) -> None:

@@ -1,7 +1,7 @@
 """What callers of producers get wrong: it is said at once and by name, and harms nothing."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,6 @@ each = both(Producer, AsyncProducer)
 
 UNNAMED = "a topic is named by a str, not by None"
 NO_HEADER = "headers must be .* of str and bytes or None: 'a' is no header"
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        yield cluster
 
 
 @each

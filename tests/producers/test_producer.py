@@ -6,7 +6,6 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,12 +34,6 @@ from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
 from tests.seeds import new_seed
 from tests.waiting import eventually
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        yield cluster
 
 
 def make(cluster: FakeCluster, **options: Any) -> Producer:

@@ -1,6 +1,5 @@
 """Columns in, columns on the wire: whatever they are made of, over real sockets."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,6 @@ from tests.producers.fakes import FakeCluster
 T = 1_700_000_000_000
 KEYS = [b"key %d" % (number % 7) for number in range(1000)]
 VALUES = [b"value %d" % number for number in range(1000)]
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        yield cluster
 
 
 def make(cluster: FakeCluster, **options: Any) -> Producer:

@@ -1,7 +1,7 @@
 """Memory may be wanting at any step: what cannot be written fails, and nothing else."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -71,12 +71,6 @@ TELLING = [
     "producers.sender_state.SenderState.refuse",
 ]
 ALWAYS = 10**9
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    with FakeCluster() as cluster:
-        yield cluster
 
 
 def fail_at(patch: pytest.MonkeyPatch, step: str, first: int, times: int) -> None:
