@@ -5,9 +5,12 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from benchmarks.programs import Program
+from folkmoot.console.children import ChildProcess
+
+STOP_TIMEOUT: Final = 20.0
 
 
 class Unavailable(Exception):
@@ -78,6 +81,30 @@ class Server(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class OneProcess(Server):
+    """A server that is one process, which `start` leaves in `_child`."""
+
+    def __init__(self, directory: Path, python: str) -> None:
+        super().__init__(directory)
+        self.python = python
+        self._child: ChildProcess | None = None
+
+    def processes(self) -> Mapping[str, int]:
+        return {"broker": self._running().pid}
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.stop(STOP_TIMEOUT)
+
+    def kill(self) -> None:
+        self._running().kill()
+
+    def _running(self) -> ChildProcess:
+        if self._child is None:
+            raise Unavailable("the server was not started")
+        return self._child
 
 
 class Peer(ABC):

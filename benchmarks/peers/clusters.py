@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.peers.base import Server, Unavailable, disk_usage
+from benchmarks.peers.base import STOP_TIMEOUT, Server, Unavailable, disk_usage
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.peers.kafka import (
     CLUSTER_ID,
     START_TIMEOUT,
-    STOP_TIMEOUT,
     KafkaServer,
     answers,
     java_command,

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from benchmarks import environment
-from benchmarks.peers.base import Peer, Server, Unavailable, disk_usage
+from benchmarks.peers.base import OneProcess, Peer, Unavailable, disk_usage
 from folkmoot.console.children import ChildProcess, free_port
 from folkmoot.console.java import find_java
 from folkmoot.protocol.errors import FolkmootError
 
 HEAP: Final = "1g"
 START_TIMEOUT: Final = 60.0
-STOP_TIMEOUT: Final = 20.0
 TOPIC_TIMEOUT: Final = 60.0
 CLUSTER_ID: Final = "Zm9sa21vb3QtYmVuY2htYQ"
 
@@ -56,16 +55,14 @@ def java_command(jars: Path, heap: str, main: str, *arguments: str) -> list[str]
     ]
 
 
-class KafkaServer(Server):
+class KafkaServer(OneProcess):
     module = "benchmarks.clients.kafka"
     compiles_as_it_runs = True
 
     def __init__(self, directory: Path, python: str, jars: Path) -> None:
-        super().__init__(directory)
-        self.python = python
+        super().__init__(directory, python)
         self.jars = jars
         self.port = 0
-        self._child: ChildProcess | None = None
 
     @property
     def address(self) -> str:
@@ -74,9 +71,6 @@ class KafkaServer(Server):
     @property
     def data(self) -> Path:
         return self.directory / "data"
-
-    def processes(self) -> Mapping[str, int]:
-        return {"broker": self._running().pid}
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -91,13 +85,6 @@ class KafkaServer(Server):
         self._child = ChildProcess("Kafka", command, self.directory / "server.log")
         self._child.start()
         self._child.wait_until(lambda: answers(self.port), START_TIMEOUT)
-
-    def stop(self) -> None:
-        if self._child is not None:
-            self._child.stop(STOP_TIMEOUT)
-
-    def kill(self) -> None:
-        self._running().kill()
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._ask("create", topic=topic, partitions=partitions)
@@ -119,11 +106,6 @@ class KafkaServer(Server):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Unavailable(f"{main} failed: {(done.stderr or done.stdout).strip()[-500:]}")
-
-    def _running(self) -> ChildProcess:
-        if self._child is None:
-            raise Unavailable("Kafka was not started")
-        return self._child
 
 
 def answers(port: int) -> bool | None:

@@ -10,30 +10,24 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from benchmarks import environment
-from benchmarks.peers.base import Peer, Server, Unavailable, disk_usage
+from benchmarks.peers.base import OneProcess, Peer, disk_usage
 from folkmoot.console.children import ChildProcess, free_port
 
 START_TIMEOUT: Final = 30.0
-STOP_TIMEOUT: Final = 20.0
 TOPIC_TIMEOUT: Final = 30.0
 
 
-class NatsServer(Server):
+class NatsServer(OneProcess):
     module = "benchmarks.clients.nats"
 
     def __init__(self, directory: Path, python: str, program: str) -> None:
-        super().__init__(directory)
-        self.python = python
+        super().__init__(directory, python)
         self._program = program
         self._port = free_port()
-        self._child: ChildProcess | None = None
 
     @property
     def address(self) -> str:
         return f"nats://127.0.0.1:{self._port}"
-
-    def processes(self) -> Mapping[str, int]:
-        return {"broker": self._running().pid}
 
     def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -42,13 +36,6 @@ class NatsServer(Server):
         self._child = ChildProcess("NATS", command, self.directory / "server.log")
         self._child.start()
         self._child.wait_until(self._greets, START_TIMEOUT)
-
-    def stop(self) -> None:
-        if self._child is not None:
-            self._child.stop(STOP_TIMEOUT)
-
-    def kill(self) -> None:
-        self._running().kill()
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """A stream, which has no partitions."""
@@ -70,11 +57,6 @@ class NatsServer(Server):
                 return connection.recv(4096).startswith(b"INFO") or None
         except OSError:
             return None
-
-    def _running(self) -> ChildProcess:
-        if self._child is None:
-            raise Unavailable("NATS was not started")
-        return self._child
 
 
 class NatsPeer(Peer):

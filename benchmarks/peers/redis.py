@@ -12,29 +12,23 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from benchmarks import environment
-from benchmarks.peers.base import Peer, Server, Unavailable, disk_usage
+from benchmarks.peers.base import OneProcess, Peer, disk_usage
 from folkmoot.console.children import ChildProcess, free_port
 
 START_TIMEOUT: Final = 30.0
-STOP_TIMEOUT: Final = 20.0
 
 
-class RedisServer(Server):
+class RedisServer(OneProcess):
     module = "benchmarks.clients.redis"
 
     def __init__(self, directory: Path, python: str, program: str) -> None:
-        super().__init__(directory)
-        self.python = python
+        super().__init__(directory, python)
         self._program = program
         self._port = free_port()
-        self._child: ChildProcess | None = None
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._port}"
-
-    def processes(self) -> Mapping[str, int]:
-        return {"broker": self._running().pid}
 
     def start(self) -> None:
         data = self.directory / "data"
@@ -47,13 +41,6 @@ class RedisServer(Server):
         self._child.wait_until(
             lambda: self._ask("PING").startswith(b"+PONG") or None, START_TIMEOUT
         )
-
-    def stop(self) -> None:
-        if self._child is not None:
-            self._child.stop(STOP_TIMEOUT)
-
-    def kill(self) -> None:
-        self._running().kill()
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """A stream comes with its first entry, and has no partitions."""
@@ -77,11 +64,6 @@ class RedisServer(Server):
                 return connection.recv(4096)
         except OSError:
             return b""
-
-    def _running(self) -> ChildProcess:
-        if self._child is None:
-            raise Unavailable("Redis was not started")
-        return self._child
 
 
 class RedisPeer(Peer):
