@@ -2,12 +2,12 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
+from folkmoot.brokers.replication.replica_manager import Asker, Replica, ReplicaManager
 from folkmoot.brokers.storage.atomic_file import write_at
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit
@@ -34,14 +34,6 @@ _FETCHED_SUFFIX: Final = ".fetched.cleaned"
 
 Piece = tuple[Path, int, int]
 """A stretch of a file, from one position to another."""
-
-
-class Asker(Protocol):
-    """What asks other brokers (ReplicaFetcher)."""
-
-    def ask(self, broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
-        """`answered` is called once, on the event loop."""
-        ...
 
 
 class _Fetched(NamedTuple):

@@ -72,15 +72,19 @@ WriteStates = Callable[[Mapping[TopicIdPartition, StateWrite], Written], None]
 not known: then the states are read again, behind that."""
 
 
-class Fetcher(Protocol):
+class Asker(Protocol):
+    """What asks other brokers (ReplicaFetcher)."""
+
+    def ask(self, broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
+        """Send a request beside the fetches; `answered` is called once, with its reply, on the event loop."""
+        ...
+
+
+class Fetcher(Asker, Protocol):
     """What brings followers their leaders' records."""
 
     def fetch(self, leader: int, entry: ReplicaFetchEntry) -> None:
         """Ask that broker for what follows this position."""
-        ...
-
-    def ask(self, broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
-        """Send that broker a request beside the fetches; `answered` is called once, with its reply."""
         ...
 
     def forget(self, topic: str, partition: int) -> None:

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable
 from itertools import cycle, islice
-from typing import Any, Final, Protocol
+from typing import Final
 
-from folkmoot.brokers.replication.replica_manager import ReplicaManager
+from folkmoot.brokers.replication.replica_manager import Asker, ReplicaManager
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.network.client import Reply
 from folkmoot.protocol.messages import Api, MetadataRequest
@@ -14,14 +14,6 @@ logger = logging.getLogger(__name__)
 
 LOOK_AFTER: Final = 0.5
 TOPICS_AT_ONCE: Final = 200
-
-
-class Asker(Protocol):
-    """What asks other brokers (ReplicaFetcher)."""
-
-    def ask(self, broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
-        """`answered` is called once, on the event loop."""
-        ...
 
 
 class SessionLoss:
