@@ -11,7 +11,7 @@ import numpy as np
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.schemas.columns.program import MAX_DEPTH, MOST, Column, Fault, Kind, Node, Op
 from folkmoot.schemas.values.decoding import as_float
-from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS
+from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS, varint
 
 _TYPES: dict[Kind, Any] = {
     Kind.INT32: np.int32,
@@ -309,7 +309,7 @@ class Encoder:
                 return b"".join([self._written(child, slot) for child in node.children])
             case Op.ARRAY:
                 items = [self._written(node.children[0], inner) for inner in range(*value)]
-                return (_varint(len(items)) + b"".join(items) if items else b"") + b"\0"
+                return (varint(len(items)) + b"".join(items) if items else b"") + b"\0"
             case Op.FLOAT | Op.DOUBLE:
                 return _REAL[node.op].pack(value)
             case Op.BOOLEAN:
@@ -317,10 +317,10 @@ class Encoder:
             case Op.BYTES | Op.FIXED:
                 if self._kinds[node.column] is Kind.DECIMAL:
                     value = self._decimal(at, value)
-                return (b"" if node.op is Op.FIXED else _varint(len(value))) + bytes(value)
+                return (b"" if node.op is Op.FIXED else varint(len(value))) + bytes(value)
         if node.size and not 0 <= value < node.size:
             raise _BadRow(at, Fault.RANGE)
-        return _varint(value)
+        return varint(value)
 
     def _union(self, at: int, slot: int, is_none: bool) -> bytes:
         """The first branch that has a value; null, if none has and null is one."""
@@ -330,10 +330,10 @@ class Encoder:
             if branch.op is Op.NULL:
                 otherwise = number
             elif not is_none and self._values[branch.column][slot] is not None:
-                return _varint(number) + self._written(child, slot)
+                return varint(number) + self._written(child, slot)
         if otherwise is None:
             raise _BadRow(at, Fault.MISSING)
-        return _varint(otherwise)
+        return varint(otherwise)
 
     def _decimal(self, at: int, number: int) -> bytes:
         node = self._nodes[at]
@@ -341,16 +341,6 @@ class Encoder:
         if node.op is Op.FIXED and size > node.size:
             raise _BadRow(at, Fault.SIZE)
         return number.to_bytes(node.size if node.op is Op.FIXED else size, "big", signed=True)
-
-
-def _varint(number: int) -> bytes:
-    left = (number << 1) ^ (number >> 63)
-    made = bytearray()
-    while left > 0x7F:
-        made.append(left & 0x7F | 0x80)
-        left >>= 7
-    made.append(left)
-    return bytes(made)
 
 
 def _values_of(source: Any) -> list[Any]:

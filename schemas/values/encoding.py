@@ -47,17 +47,22 @@ def default_body(schema: Json, default: Json, named: Mapping[str, Json]) -> byte
     return encoders.of(schema)(value)
 
 
+def varint(number: int) -> bytes:
+    """A whole number as Avro writes it."""
+    left = (number << 1) ^ (number >> 63)
+    made = bytearray()
+    while left > 0x7F:
+        made.append(left & 0x7F | 0x80)
+        left >>= 7
+    made.append(left)
+    return bytes(made)
+
+
 class _Varints(dict[int, bytes]):
-    """Whole numbers as Avro writes them; those that are frequent are there."""
+    """Those that are frequent are there."""
 
     def __missing__(self, number: int) -> bytes:
-        left = (number << 1) ^ (number >> 63)
-        made = bytearray()
-        while left > 0x7F:
-            made.append(left & 0x7F | 0x80)
-            left >>= 7
-        made.append(left)
-        return bytes(made)
+        return varint(number)
 
 
 _VARINTS: Final = _Varints()
