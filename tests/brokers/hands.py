@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from folkmoot.brokers.storage.flusher import Flusher
+from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
@@ -37,14 +38,6 @@ class Hands:
     def keys(self) -> list[Hashable]:
         """What waits."""
         return [key for key, _, _ in self.jobs]
-
-
-def result_of(work: Callable[[], Any]) -> Any:
-    """What the event loop is told of a job."""
-    try:
-        return work()
-    except Exception as error:
-        return error
 
 
 def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:

@@ -9,11 +9,7 @@ import pytest
 
 from folkmoot.console.main import main
 from tests.console.cluster import Shell
-
-
-def send(shell: Shell, count: int) -> None:
-    lines = "".join(f"{number}\n" for number in range(count))
-    shell.done("produce", shell.topic, "--partition", "0", stdin=lines)
+from tests.console.test_group_offsets import send
 
 
 def plan(shell: Shell, *words: str) -> list[dict[str, Any]]:

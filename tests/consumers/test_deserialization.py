@@ -9,6 +9,7 @@ from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.protocol.errors import ConfigError, RetriableError, SerializationError
 from tests.consumers.parts import Bench
+from tests.consumers.test_decode_errors import fill
 from tests.surfaces import both, eventually, run
 
 each = both(Consumer, AsyncConsumer)
@@ -19,12 +20,6 @@ class OfTopic:
 
     def deserialize(self, topic: str, data: bytes, /) -> Any:
         return topic, data.decode()
-
-
-def fill(bench: Bench, *values: bytes | None) -> None:
-    for number, value in enumerate(values):
-        bench.producer.send(bench.topic, value, key=b"%d" % number, partition=0)
-    bench.producer.flush(20.0)
 
 
 async def records(consumer: Any, count: int) -> list[Any]:

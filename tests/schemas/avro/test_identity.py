@@ -8,14 +8,7 @@ import pytest
 
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.identity import canonical, parse
-
-
-def record(*fields: Any, **more: Any) -> dict[str, Any]:
-    return {"type": "record", "name": "R", "fields": list(fields), **more}
-
-
-def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, **more}
+from tests.schemas.avro.test_compatibility import field, record
 
 
 def test_spelling_does_not_make_another_schema() -> None:

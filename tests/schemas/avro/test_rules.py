@@ -8,14 +8,7 @@ import pytest
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.identity import MAX_BYTES, canonical
 from folkmoot.schemas.avro.references import resolve
-
-
-def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": list(fields), **more}
-
-
-def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, **more}
+from tests.schemas.avro.test_compatibility import field, record
 
 
 def decimal(**more: Any) -> dict[str, Any]:

@@ -14,13 +14,13 @@ import pytest
 from folkmoot.brokers.storage import segment_swap
 from folkmoot.brokers.storage.compaction import cleaning_pass
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
+from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.recovery import list_segments
 from folkmoot.brokers.storage.segment import SegmentName
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import Record
 from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows
-from tests.brokers.hands import result_of
 from tests.brokers.storage.compaction.test_log_cleaner import active, fill
 
 _CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
