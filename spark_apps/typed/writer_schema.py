@@ -78,7 +78,7 @@ def schema_for(fields: StructType, config: SinkConfig, registry: SchemaRegistry)
             number = registry.register(subject, made).id
             found = KnownSchema(registry.resolved(number, subject=subject), number)
         else:
-            found = named_schema(registry, said, config.schema_version)
+            found = named_schema(registry, said, config)
     except RegistryError as error:
         raise type(error)(f"option 'writerSchema' is {said!r}: {error}") from None
     try:
