@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from functools import lru_cache
 from typing import Any, Final
 
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -62,6 +63,15 @@ def writer_schema(config: SinkConfig, fields: StructType) -> KnownSchema:
     """What rows of these columns are written by. Raises as `schema_for`, and ZooKeeperUnreachable."""
     with closing(SchemaRegistry(config.zookeeper, timeout=CONNECT_TIMEOUT)) as registry:
         return schema_for(fields, config, registry)
+
+
+_kept = lru_cache(maxsize=16)(writer_schema)
+
+
+def stream_schema(config: SinkConfig, fields: StructType) -> KnownSchema:
+    """As `writer_schema`; what stays the same is asked for once, though Spark makes a writer for every batch
+    (mostly in one process)."""
+    return (writer_schema if config.follows_latest else _kept)(config, fields)
 
 
 def schema_for(fields: StructType, config: SinkConfig, registry: SchemaRegistry) -> KnownSchema:
