@@ -20,6 +20,8 @@ from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.columns import BinaryColumn, Columns, bytes_of
 from folkmoot.protocol.records import TopicPartition
+from folkmoot.schemas.values.serialization import VALUE
+from folkmoot.schemas.values.wire import frames
 from folkmoot.spark_apps.planning import Slice
 
 ROWS = 10_000
@@ -28,7 +30,11 @@ FEW: Final = 64
 FEW_BYTES: Final = 64 * 1024
 """With fewer rows and bytes a batch's arrays cost more than its cells do."""
 
+FRAME: Final = "frame"
+"""A column that nobody but the decoder of values asks for: what a header says of the value's schema."""
+
 _NOTHING: Final = np.zeros(1, np.int64)
+_SCHEMA: Final = SCHEMA_WITH_HEADERS.append(pa.field(FRAME, pa.binary()))
 
 
 class Rows:
@@ -40,7 +46,7 @@ class Rows:
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = list(columns)
         self._headers = "headers" in columns
-        self._schema = pa.schema([SCHEMA_WITH_HEADERS.field(name) for name in columns])
+        self._schema = pa.schema([_SCHEMA.field(name) for name in columns])
         self._views: list[RecordBatchView] = []
         self._count = 0
         self._bytes = 0
@@ -72,7 +78,10 @@ class Rows:
                 yield self._arrow(piece)
 
     def _arrow(self, view: RecordBatchView) -> pa.RecordBatch:
-        return view.arrow(headers=self._headers).select(self._columns)
+        batch = view.arrow(headers=self._headers)
+        if FRAME in self._columns:
+            batch = batch.append_column(FRAME, _frames(view))
+        return batch.select(self._columns)
 
     def _joined(self, views: Sequence[RecordBatchView]) -> Iterator[pa.RecordBatch]:
         batches = [self._arrow(each) for each in _gathered(views)]
@@ -80,6 +89,11 @@ class Rows:
             table = pa.Table.from_batches(batches, schema=self._schema)
             batches = table.combine_chunks().to_batches()
         yield from batches
+
+
+def _frames(view: RecordBatchView) -> pa.Array:
+    found = frames(VALUE, view.columns.headers)
+    return pa.nulls(len(view), pa.binary()) if found is None else pa.array(found, pa.binary())
 
 
 def _size(view: RecordBatchView) -> int:

@@ -131,7 +131,8 @@ class SourceConfig(ClusterConfig):
     """The schema whose fields are the columns: `latest` of the subject when the query is made, the id of
     one, `subject:version`, or a schema in JSON."""
     subject: str = ""
-    """The subject of `latest`. Without it `<topic>-value`, where one topic is read."""
+    """The subject of `latest`, in whose context ids are. Without it `<topic>-value`, where one topic is
+    read."""
     onDecodeError: Literal["fail", "null", "deadLetter"] = "fail"
     """A value that cannot be read ends the query, or is a row of nulls, with columns `_error` and `_raw`,
     or its record goes to `deadLetterTopic` and is no row."""
@@ -180,6 +181,13 @@ class SourceConfig(ClusterConfig):
                 f"option 'deadLetterTopic' is {self.deadLetterTopic!r}, which is read itself: "
                 "name another topic"
             )
+
+    @property
+    def subject_of_ids(self) -> str | None:
+        """In whose context ids are, also those of values; None is the default one."""
+        if self.subject or self.readerSchema.isdecimal() or is_json(self.readerSchema):
+            return self.subject or None
+        return self.schema_version()[0]
 
     def schema_version(self) -> tuple[str, str]:
         """Subject and version, where `readerSchema` names these. Raises ConfigError."""
@@ -343,6 +351,11 @@ class SinkConfig(ClusterConfig):
         """Whether `writerSchema` may be new to the subject."""
         return self.writerSchema == OF_COLUMNS or is_json(self.writerSchema)
 
+    @property
+    def follows_latest(self) -> bool:
+        """Whether `writerSchema` may mean another one tomorrow."""
+        return self.writerSchema.rpartition(":")[2] == LATEST_SCHEMA
+
     def subject_written(self) -> str:
         """Raises ConfigError where it is not known."""
         if not self.subject and not self.topic:
@@ -351,6 +364,11 @@ class SinkConfig(ClusterConfig):
                 "or subject:version"
             )
         return self.subject or f"{self.topic}-value"
+
+    @property
+    def subject_of_ids(self) -> str | None:
+        """In whose context an id is; None is the default one."""
+        return self.subject or None
 
     def schema_version(self) -> tuple[str, str]:
         """Subject and version, where `writerSchema` names these. Raises ConfigError."""

@@ -45,10 +45,16 @@ def framed(
     field: Field, cells: Sequence[bytes | None], headers: Sequence[Headers] | None
 ) -> Sequence[bytes | None]:
     """Keys or values, and in front of each what its record's header says of its schema, where one does."""
-    if headers is None:
-        return cells
-    name = header_name(field)
-    marks = [next((mark for key, mark in row if key == name and mark), b"") for row in headers]
-    if not any(marks):
+    marks = frames(field, headers)
+    if marks is None:
         return cells
     return [cell if cell is None else mark + cell for mark, cell in zip(marks, cells, strict=True)]
+
+
+def frames(field: Field, headers: Sequence[Headers] | None) -> list[bytes] | None:
+    """What the header of each record says of the schema of its key or value; None where none does."""
+    if headers is None:
+        return None
+    name = header_name(field)
+    marks = [next((mark for key, mark in row if key == name and mark), b"") for row in headers]
+    return marks if any(marks) else None

@@ -1,7 +1,7 @@
 """Spark's side of the sink: from a task's RecordBatches to a writer that is kept from task to task."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,7 @@ from folkmoot.spark_apps.sink.kept import kept_writer
 from folkmoot.spark_apps.sink.rounds import Rows
 from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema
 from folkmoot.spark_apps.typed.encoding import encoded
-from folkmoot.spark_apps.typed.writer_schema import writer_schema
+from folkmoot.spark_apps.typed.writer_schema import stream_schema, writer_schema
 
 _TEXT = (BinaryType(), StringType())
 _COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
@@ -48,7 +48,7 @@ class FolkmootStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, config: SinkConfig, schema: StructType, overwrite: bool) -> None:
         self._config = config
-        self._schema = _checked(config, schema, overwrite)
+        self._schema = _checked(config, schema, overwrite, stream_schema)
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         """In an executor, of RecordBatches: returns when all is acknowledged."""
@@ -64,7 +64,7 @@ class FolkmootWriter(DataSourceArrowWriter):
 
     def __init__(self, config: SinkConfig, schema: StructType, overwrite: bool) -> None:
         self._config = config
-        self._schema = _checked(config, schema, overwrite)
+        self._schema = _checked(config, schema, overwrite, writer_schema)
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         """In an executor, of RecordBatches: returns when all is acknowledged."""
@@ -143,7 +143,12 @@ def _headers(column: Any) -> list[Any] | None:
 # -- what may be written -----------------------------------------------------------------------------
 
 
-def _checked(config: SinkConfig, schema: StructType, overwrite: bool) -> KnownSchema | None:
+def _checked(
+    config: SinkConfig,
+    schema: StructType,
+    overwrite: bool,
+    typed_by: Callable[[SinkConfig, StructType], KnownSchema],
+) -> KnownSchema | None:
     """The schema that rows are written by, where they are typed.
 
     Raises ConfigError, and why there is no such schema.
@@ -173,7 +178,7 @@ def _checked(config: SinkConfig, schema: StructType, overwrite: bool) -> KnownSc
             )
         elif kind not in _COLUMNS[name]:
             raise _wrong(f"{mark}{name}", _COLUMNS[name], kind)
-    return writer_schema(config, others) if typed else None
+    return typed_by(config, others) if typed else None
 
 
 def _check_fields(fields: StructType) -> None:

@@ -1,4 +1,4 @@
-"""The executor's side: the columns of values that have the id of a schema in front of them.
+"""The executor's side: the columns of values that say their schema, in front of them or in a header.
 
 Ids are looked up at the brokers that the task names, once in each worker.
 """
@@ -15,6 +15,8 @@ from folkmoot.protocol.errors import SerializationError
 from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
 from folkmoot.schemas.columns.extra import pa, pc
 from folkmoot.schemas.columns.layout import Layout, Parsed
+from folkmoot.schemas.values.wire import schema_id
+from folkmoot.spark_apps.arrow import FRAME
 from folkmoot.spark_apps.config import SourceConfig
 from folkmoot.spark_apps.planning import Task
 from folkmoot.spark_apps.reading import ReadOptions, read
@@ -34,7 +36,8 @@ RAW: Final = "_raw"
 Bury = Callable[[pa.RecordBatch, Sequence[BadRow]], None]
 """Takes records and which of them cannot be read; returns when these are kept elsewhere."""
 
-_NEEDED: Final = ("value", "topic", "partition", "offset")
+_NEEDED: Final = ("value", FRAME, "topic", "partition", "offset")
+_PLACE: Final = ("topic", "partition", "offset")
 MOST_KEPT: Final = 4
 
 
@@ -66,7 +69,9 @@ def read_typed(
     raw = tuple(dict.fromkeys((*needed, *wanted)))
     options = ReadOptions(config.clientId, config.listener, raw, config.failOnDataLoss)
     fields = tuple(name for name in names if name not in (*METADATA, ERROR, RAW))
-    decode = _deserializer(schema.text, fields, task[0].brokers, config.clientId)
+    decode = _deserializer(
+        schema.text, fields, task[0].brokers, config.clientId, config.subject_of_ids
+    )
     fails = config.onDecodeError == "fail"
     for batch in read(task, options):
         yield typed(batch, decode, names, fails=fails, bury=bury)
@@ -85,10 +90,10 @@ def typed(
     Raises SerializationError for a value that cannot be read, if it `fails`, and what asking brokers
     raises.
     """
-    fields, bad = _decoded(batch.column("value"), decode)
+    fields, bad = _decoded(_framed(batch), decode)
     if bad and fails:
         row, number, error = bad[0]
-        topic, partition, offset = (batch.column(name)[row].as_py() for name in _NEEDED[1:])
+        topic, partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
         raise SerializationError(
             f"topic {topic}, partition {partition}, offset {offset}, schema id "
             f"{'none' if number is None else number}: {error}"
@@ -105,6 +110,14 @@ def typed(
     return pa.RecordBatch.from_arrays([found[name] for name in names], names=list(names))
 
 
+def _framed(batch: pa.RecordBatch) -> pa.Array:
+    """Values with what says their schema in front of them."""
+    values, marks = batch.column("value"), batch.column(FRAME)
+    if marks.null_count == len(marks):
+        return values
+    return pc.binary_join_element_wise(marks.fill_null(b""), values, b"")
+
+
 def _decoded(values: pa.Array, decode: ColumnDeserializer) -> tuple[pa.RecordBatch, list[BadRow]]:
     """Columns in types that Spark has: a time that is none there makes a bad row, too."""
     fields, bad = decode.decode(values)
@@ -113,7 +126,7 @@ def _decoded(values: pa.Array, decode: ColumnDeserializer) -> tuple[pa.RecordBat
         return _cast(fields, schema), bad
     except pa.ArrowInvalid:
         too_far = [
-            BadRow(row, int.from_bytes(values[row].as_py()[1:5], "big"), str(error))
+            BadRow(row, _id(values[row].as_py()), str(error))
             for row in range(len(values))
             if (error := _misfit(fields.slice(row, 1), schema)) is not None
         ]
@@ -121,6 +134,11 @@ def _decoded(values: pa.Array, decode: ColumnDeserializer) -> tuple[pa.RecordBat
     cells = [None if row in rows else cell for row, cell in enumerate(values.to_pylist())]
     fields, bad = decode.decode(pa.array(cells, pa.binary()))
     return _cast(fields, schema), sorted([*bad, *too_far])
+
+
+def _id(value: bytes) -> int | None:
+    number = schema_id(value)
+    return number if isinstance(number, int) else None
 
 
 def _cast(fields: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -180,18 +198,22 @@ def _type(kind: Any) -> Any:
 
 # -- what outlives a task -----------------------------------------------------------------------------
 
-_Key = tuple[int, str, tuple[str, ...], tuple[str, ...], str]
+_Key = tuple[int, str, tuple[str, ...], tuple[str, ...], str, str | None]
 _kept: dict[_Key, ColumnDeserializer] = {}
 
 
 def _deserializer(
-    text: str, fields: tuple[str, ...], brokers: tuple[str, ...], client_id: str
+    text: str,
+    fields: tuple[str, ...],
+    brokers: tuple[str, ...],
+    client_id: str,
+    subject: str | None,
 ) -> ColumnDeserializer:
-    key = (os.getpid(), text, fields, brokers, client_id)
+    key = (os.getpid(), text, fields, brokers, client_id, subject)
     found = _kept.pop(key, None)
     if found is None:
         schemas = BrokerSchemas(brokers, client_id=client_id)
-        found = ColumnDeserializer(schemas, json.loads(text), fields=fields)
+        found = ColumnDeserializer(schemas, json.loads(text), subject=subject, fields=fields)
     _kept[key] = found
     while len(_kept) > MOST_KEPT:
         del _kept[next(iter(_kept))]

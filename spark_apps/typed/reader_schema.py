@@ -1,6 +1,5 @@
 """The driver's side: which schema a query reads values with, and which columns that makes."""
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import Final
 
@@ -10,6 +9,7 @@ from pyspark.sql.types import StringType, StructType
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
+from folkmoot.coordination.schemas.names import context_of
 from folkmoot.protocol.errors import (
     ConfigError,
     FolkmootError,
@@ -19,7 +19,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.schemas.avro.references import resolve
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.spark_apps.columns import columns
-from folkmoot.spark_apps.config import LATEST_SCHEMA, SourceConfig, is_json
+from folkmoot.spark_apps.config import LATEST_SCHEMA, SinkConfig, SourceConfig, is_json
 from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema, arrow_fields
 
 CONNECT_TIMEOUT: Final = 10.0
@@ -28,18 +28,19 @@ CONNECT_TIMEOUT: Final = 10.0
 def reader_schema(config: SourceConfig) -> KnownSchema:
     """The schema that option `readerSchema` means now.
 
-    Raises ConfigError, InvalidSchema, SchemaNotFound, SubjectNotFound, VersionNotFound,
+    Raises ConfigError, InvalidSchema, InvalidSubject, SchemaNotFound, SubjectNotFound, VersionNotFound,
     ZooKeeperUnreachable.
     """
     said = config.readerSchema
     if is_json(said):
         try:
+            context_of(config.subject_of_ids)
             return KnownSchema(resolve(said))
         except InvalidSchema as error:
             raise InvalidSchema(f"option 'readerSchema': {error}") from None
     with closing(SchemaRegistry(config.zookeeper, timeout=CONNECT_TIMEOUT)) as registry:
         try:
-            return named_schema(registry, said, config.schema_version)
+            return named_schema(registry, said, config)
         except FolkmootError as error:
             raise type(error)(f"option 'readerSchema' is {said!r}: {error}") from None
 
@@ -59,12 +60,13 @@ def check_dead_letters(config: SourceConfig) -> None:
 
 
 def named_schema(
-    registry: SchemaRegistry, said: str, version: Callable[[], tuple[str, str]]
+    registry: SchemaRegistry, said: str, config: SourceConfig | SinkConfig
 ) -> KnownSchema:
     """The schema of an id, or of a subject's version. Raises what the registry raises."""
     if said.isdecimal():
-        return KnownSchema(registry.resolved(int(said)), int(said))
-    subject, number = version()
+        text = registry.resolved(int(said), subject=config.subject_of_ids)
+        return KnownSchema(text, int(said))
+    subject, number = config.schema_version()
     found = registry.version(subject, LATEST_SCHEMA if number == LATEST_SCHEMA else int(number))
     return KnownSchema(registry.resolved(found.id, subject=subject), found.id)
 

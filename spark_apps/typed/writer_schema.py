@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from functools import lru_cache
 from typing import Any, Final
 
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -64,6 +65,15 @@ def writer_schema(config: SinkConfig, fields: StructType) -> KnownSchema:
         return schema_for(fields, config, registry)
 
 
+_kept = lru_cache(maxsize=16)(writer_schema)
+
+
+def stream_schema(config: SinkConfig, fields: StructType) -> KnownSchema:
+    """As `writer_schema`; what stays the same is asked for once, though Spark makes a writer for every batch
+    (mostly in one process)."""
+    return (writer_schema if config.follows_latest else _kept)(config, fields)
+
+
 def schema_for(fields: StructType, config: SinkConfig, registry: SchemaRegistry) -> KnownSchema:
     """The schema of option `writerSchema`, registered where it is new.
 
@@ -78,7 +88,7 @@ def schema_for(fields: StructType, config: SinkConfig, registry: SchemaRegistry)
             number = registry.register(subject, made).id
             found = KnownSchema(registry.resolved(number, subject=subject), number)
         else:
-            found = named_schema(registry, said, config.schema_version)
+            found = named_schema(registry, said, config)
     except RegistryError as error:
         raise type(error)(f"option 'writerSchema' is {said!r}: {error}") from None
     try:

@@ -38,6 +38,7 @@ from folkmoot.protocol.messages import (
     ReportDamageResult,
     TopicMetadata,
 )
+from folkmoot.protocol.records import Headers
 from folkmoot.spark_apps import arrow, reading
 from folkmoot.spark_apps.columns import COLUMNS, chosen, columns
 from folkmoot.spark_apps.planning import Slice, Task
@@ -326,6 +327,17 @@ def test_headers_come_as_sparks_kafka_source_has_them() -> None:
     first, second = found.column("headers").to_pylist()
     assert first == [{"key": "to", "value": b"JFK"}, {"key": "via", "value": None}]
     assert second is None
+
+
+def test_what_headers_say_of_the_schemas_of_values_comes_beside_these() -> None:
+    mark = b"\1" + bytes(15) + b"\7"
+    said: list[Headers] = [(("__value_schema_id", mark),), (), (("__key_schema_id", mark),)]
+    log = Log(made(0, 3, headers=said), made(3, 1), made(4, 1, headers=[()]), per_fetch=3)
+    with serve(log) as broker:
+        options = QUICK._replace(columns=("value", arrow.FRAME))
+        found = rows(read(a_task(broker, log, 0, 5), options))
+    assert [row[arrow.FRAME] or b"" for row in found] == [mark, b"", b"", b"", b""]
+    assert [row["value"] for row in found] == [b"%d" % number for number in range(5)]
 
 
 def test_offsets_that_compaction_has_left_out_are_left_out_here() -> None:

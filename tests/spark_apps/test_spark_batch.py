@@ -69,6 +69,21 @@ def test_bounds_of_offsets_and_times_narrow_a_read(queries: Scene) -> None:
     assert queries.batch(**pattern).count() == 200
 
 
+def test_a_read_divides_into_as_many_tasks_as_are_asked_for_and_has_headers(queries: Scene) -> None:
+    filled(queries)
+    queries.send(1, 2, headers={"to": b"JFK"})
+    for options, least in (
+        ({}, 1),
+        ({"minPartitions": 8}, 8),
+        ({"maxRecordsPerPartition": 10}, 21),
+    ):
+        rows = queries.batch(includeHeaders=True, **options)
+        assert rows.rdd.getNumPartitions() >= least
+        found = rows.where("headers is not null").collect()
+        assert [(each.key, each.value) for row in found for each in row.headers] == [("to", b"JFK")]
+        assert rows.count() == 201
+
+
 def test_filters_on_partition_offset_and_time_are_handed_down(queries: Scene) -> None:
     filled(queries, partitions=3)
     whole = queries.batch()

@@ -88,6 +88,14 @@ def test_times_say_where_partitions_begin(queries: Scene) -> None:
     times = json.dumps({queries.topic: {"0": 1009, "1": 1010}})
     rows = queries.read_all(group=f"{queries.group}-2", startingOffsetsByTimestamp=times)
     assert sorted((row.partition, row.offset) for row in rows) == [(0, 9), (1, 10)]
+    times = json.dumps({queries.topic: {"0": 1009, "1": 2000}})
+    by_partition: dict[str, Option] = {"startingOffsetsByTimestamp": times, **lenient}
+    rows = queries.read_all(group=f"{queries.group}-4", **by_partition)
+    assert [(row.partition, row.offset) for row in rows] == [(0, 9)]
+    strict = queries.query(group=f"{queries.group}-5", startingOffsetsByTimestamp=times)
+    strict = strict.option("checkpointLocation", f"{queries.checkpoint}-5")
+    said = failure(strict.trigger(availableNow=True).start())
+    assert f"{queries.topic}-1 has no record of 2000 ms or later" in said
 
     too_late = queries.query(group=f"{queries.group}-3", startingTimestamp=1010)
     said = failure(too_late.trigger(availableNow=True).start())
@@ -129,10 +137,11 @@ def test_assigned_partitions_are_read_without_a_group(queries: Scene) -> None:
 
 
 def test_two_queries_of_an_app_are_two_members(queries: Scene) -> None:
-    first = queries.query().trigger(processingTime="100 milliseconds").start()
-    second = queries.into(queries.stream(), f"{queries.checkpoint}-2")
+    first = queries.query(clientId="left").trigger(processingTime="100 milliseconds").start()
+    second = queries.into(queries.stream(clientId="right"), f"{queries.checkpoint}-2")
     second = second.trigger(processingTime="100 milliseconds").start()
     eventually(lambda: len(set(queries.owners().values())) == 2, LONG)
+    assert {each.partition("-")[0] for each in queries.owners().values()} == {"left", "right"}
     queries.send(200)
     eventually(lambda: queries.seen.values == set(range(200)), LONG)
     assert len(queries.seen.records) == 200
@@ -147,6 +156,7 @@ def test_an_instance_id_keeps_the_partitions_while_a_query_starts_anew(queries: 
         queries.send(50)
         eventually(lambda: len(queries.seen.records) == queries.sent, LONG)
         assert set(queries.owners().values()) == {"spark-1="}
+        assert queries.admin.describe_group(queries.group).assignor == "range"
         query.stop()
 
 
@@ -185,6 +195,14 @@ def test_records_divide_into_as_many_tasks_as_are_asked_for(queries: Scene) -> N
         query.trigger(availableNow=True).start().awaitTermination(LONG)
     first, second, third = tasks
     assert (first, second >= 12, third >= 12) == (1, True, True)
+
+
+def test_a_batch_holds_no_more_bytes_than_it_may(queries: Scene) -> None:
+    queries.send(600)
+    options: dict[str, Option] = {"maxBytesPerTrigger": 500, "maxOffsetsPerTrigger": None}
+    queries.query(**options).trigger(availableNow=True).start().awaitTermination(LONG)
+    assert len(queries.seen.records) == 600
+    assert len(queries.seen.batches) >= 3
 
 
 def test_a_batch_waits_for_records_and_then_no_longer(queries: Scene) -> None:

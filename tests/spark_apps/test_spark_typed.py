@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
@@ -52,6 +53,28 @@ def test_fields_are_columns_of_batches_and_streams(queries: Scene) -> None:
         queries.batch(valueFormat="avro").collect()
     odd = queries.batch(valueFormat="avro", onDecodeError="null").where("_error is not null")
     assert [(row.tail, bytes(row._raw)) for row in odd.collect()] == [(None, b"no Avro")]
+
+
+def test_values_say_their_schemas_by_ids_of_a_context_and_by_headers(queries: Scene) -> None:
+    subject = f":.staging:{queries.topic}-value"
+    with SchemaRegistry(queries.zookeeper) as registry:
+        serializer = AvroSerializer(registry, FLIGHT, subject=subject)
+        values = [serializer.serialize(queries.topic, {"tail": tail, "delay": 5}) for tail in "ab"]
+        found = registry.version(subject, 1)
+    mark = b"\1" + UUID(found.guid).bytes
+    with Producer(zookeeper=queries.zookeeper) as producer:
+        producer.send(queries.topic, values[0], partition=1)
+        # As Confluent's clients write it: the GUID in a header, the body alone as the value.
+        headers = {"__value_schema_id": mark}
+        producer.send(queries.topic, values[1][5:], partition=1, headers=headers)
+    for said in ("latest", str(found.id), f"{subject}:1", json.dumps(FLIGHT)):
+        typed = {"valueFormat": "avro", "readerSchema": said, "subject": subject}
+        rows = queries.batch(**typed).orderBy("_offset").collect()
+        assert [(row.tail, row.delay) for row in rows] == [("a", 5), ("b", 5)]
+    out = queries.batch(valueFormat="avro", subject=subject).drop("_topic")
+    writer = out.write.format("folkmoot").mode("append").option("zookeeper", queries.zookeeper)
+    writer.options(topic=queries.topic, valueFormat="avro", subject=subject).save()
+    assert queries.batch(valueFormat="avro", subject=subject).where("tail = 'b'").count() == 2
 
 
 def test_a_schema_that_is_not_there_is_told_when_the_query_is_made(queries: Scene) -> None:

@@ -1,6 +1,7 @@
 """Values with schemas as columns, without a Spark."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -24,13 +25,14 @@ FIELDS: list[dict[str, Any]] = [
     {"name": "stops", "type": {"type": "array", "items": "int"}},
 ]
 FLIGHT = json.dumps({"type": "record", "name": "Flight", "fields": FIELDS})
+GUID = UUID(int=7)
 MOMENT = datetime(2025, 1, 1, tzinfo=UTC)
 NAMES = ["tail", "at", "stops", "_offset", "_error", "_raw"]
 
 
 class Schemas:
     def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
-        if id != 7:
+        if id not in (7, GUID):
             raise SchemaNotFound(f"no schema has the id {id}")
         return FLIGHT
 
@@ -46,11 +48,13 @@ def values(*instants: int) -> list[bytes]:
     return list(ColumnEncoder(FLIGHT, 7)(table).to_pylist())
 
 
-def records(*cells: bytes | None) -> pa.RecordBatch:
+def records(*cells: bytes | None, frames: Sequence[bytes | None] = ()) -> pa.RecordBatch:
+    """With what their headers say of their schemas, where they say something."""
     count = len(cells)
     return pa.record_batch(
         {
             "value": pa.array(cells, pa.binary()),
+            "frame": pa.array(frames or [None] * count, pa.binary()),
             "topic": pa.array(["flights"] * count),
             "partition": pa.array([3] * count, pa.int32()),
             "offset": pa.array(range(10, 10 + count), pa.int64()),
@@ -93,6 +97,19 @@ def test_values_that_cannot_be_read_may_be_nulls_with_the_reason_and_the_bytes()
     assert found[0]["_error"]
     assert "out of bounds" in found[1]["_error"]
     assert found[2]["_error"] is None
+
+
+def test_a_header_says_the_schema_of_a_value_that_has_none_in_front() -> None:
+    """As Confluent's clients write it: the GUID in a header, the body alone as the value."""
+    reader, mark = ColumnDeserializer(Schemas(), FLIGHT), b"\1" + GUID.bytes
+    plain, far = values(0)[0], values(2**62)[0][5:]
+    given = records(plain, plain[5:], None, far, b"x", frames=[b"", mark, mark, mark, None])
+    found = typed(given, reader, NAMES, fails=False).to_pylist()
+    assert [row["tail"] for row in found] == [b"ab", b"ab", None, None, None]
+    assert [row["_raw"] for row in found] == [None, None, None, far, b"x"]
+    assert "out of bounds" in found[3]["_error"]
+    with pytest.raises(SerializationError, match=f"offset 11, schema id none: schema {GUID}: "):
+        typed(records(plain, far[:-1], frames=[b"", mark]), reader, NAMES, fails=True)
 
 
 def test_filters_on_fields_are_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:

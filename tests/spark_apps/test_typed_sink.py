@@ -38,9 +38,10 @@ from folkmoot.schemas.avro.identity import canonical
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.spark_apps.config import SinkConfig
+from folkmoot.spark_apps.config import BatchConfig, SinkConfig
 from folkmoot.spark_apps.sink import writer
-from folkmoot.spark_apps.sink.writer import FolkmootWriter
+from folkmoot.spark_apps.sink.writer import FolkmootStreamWriter, FolkmootWriter
+from folkmoot.spark_apps.typed import writer_schema
 from folkmoot.spark_apps.typed.decoding import KnownSchema, arrow_fields
 from folkmoot.spark_apps.typed.encoding import encoded
 from folkmoot.spark_apps.typed.writer_schema import of_columns, schema_for
@@ -178,7 +179,7 @@ def test_a_schema_is_registered_or_named(registry: SchemaRegistry) -> None:
         config = SinkConfig.of(OPTIONS | {"writerSchema": said})
         assert schema_for(ID, config, registry) == (canonical(FLIGHT), first)
     # What is made of columns is called like the one before, so that it may follow.
-    more = StructType(ID.fields).add("tail", TEXT)
+    more = StructType([*ID.fields]).add("tail", TEXT)
     found = schema_for(more, SinkConfig.of(OPTIONS), registry)
     assert json.loads(found.text)["name"] == "air.Flight"
     assert registry.version("flights-value", "latest").id == found.id
@@ -212,6 +213,54 @@ def test_a_schema_that_rows_cannot_be_written_by_is_told_in_one_line(
     assert said in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert registry.versions("flights-value") == [1]
+
+
+def test_a_stream_asks_once_for_a_schema_that_stays_and_each_time_for_the_latest(
+    registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def connected(zookeeper: str, timeout: float) -> SchemaRegistry:
+        opened.append(zookeeper)
+        return registry
+
+    monkeypatch.setattr(writer_schema, "SchemaRegistry", connected)
+    monkeypatch.setattr(SchemaRegistry, "close", lambda _: None)
+    for said, asked in (("columns", 1), (FLIGHT, 1), ("1", 1), ("flights-value:1", 1)):
+        options = OPTIONS | {"writerSchema": said, "zookeeper": f"that of {said}"}
+        for _ in range(3):  # as Spark does it for each batch
+            FolkmootStreamWriter(SinkConfig.of(options), ID, overwrite=False)
+        assert opened == [options["zookeeper"]] * asked
+        FolkmootStreamWriter(SinkConfig.of(options), fields(id=LongType()), overwrite=False)
+        FolkmootWriter(SinkConfig.of(options), ID, overwrite=False)
+        assert len(opened) == asked + 2
+        opened.clear()
+    for said in ("latest", "flights-value:latest"):
+        for _ in range(3):
+            options = OPTIONS | {"writerSchema": said}
+            FolkmootStreamWriter(SinkConfig.of(options), ID, overwrite=False)
+    assert len(opened) == 6
+
+
+def test_ids_are_those_of_the_subjects_context(registry: SchemaRegistry) -> None:
+    subject = ":.staging:flights"
+    for other in ("other", ":.staging:other"):
+        registry.register(other, '"string"')
+    number = registry.register(subject, FLIGHT).id
+    assert registry.resolved(number) != registry.resolved(number, subject=subject)
+    for options in ({"writerSchema": str(number)}, {"writerSchema": "latest"}):
+        config = SinkConfig.of(OPTIONS | {"subject": subject} | options)
+        assert schema_for(ID, config, registry) == (canonical(FLIGHT), number)
+    for given, context in (
+        ({"subject": subject}, subject),
+        ({"readerSchema": f"{subject}:1"}, subject),
+        ({"readerSchema": "7", "subject": subject}, subject),
+        ({"readerSchema": FLIGHT, "subject": subject}, subject),
+        ({"readerSchema": "7"}, None),
+        ({"readerSchema": FLIGHT}, None),
+    ):
+        read = {"zookeeper": "z", "subscribe": "flights", "valueFormat": "avro"}
+        assert BatchConfig.of(read | given).subject_of_ids == context
 
 
 def test_a_typed_row_without_a_topic_is_named() -> None:

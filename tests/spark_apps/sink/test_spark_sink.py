@@ -101,6 +101,18 @@ def test_a_batch_write_appends_all_columns_there_are(queries: Scene, target: str
     assert {record.headers for record in found} == {(("origin", b"JFK"),)}
 
 
+def test_batches_are_compressed_as_is_asked_for(queries: Scene, target: str) -> None:
+    frame = queries.spark.range(100).selectExpr(
+        "repeat(sha2(cast(id as string), 256), 16) as value"
+    )
+    sizes = [0]
+    for codec in ("none", "zstd"):
+        writer = frame.write.format("folkmoot").mode("append").option("compression", codec)
+        writer.options(zookeeper=queries.zookeeper, topic=target).save()
+        sizes.append(sum(each.bytes for each in queries.admin.log_sizes([target])))
+    assert sizes[1] > 100_000 > 10 * (sizes[2] - sizes[1])
+
+
 def wide(column: Any) -> Any:
     """Numbers of so many digits that they do not stay in some buffer on their way to the sink."""
     return lpad(column.cast("string"), DIGITS, "0").alias("value")
@@ -119,6 +131,9 @@ BAD: list[tuple[list[str], dict[str, str], str]] = [
     (["value"], {"listener": "inside"}, "no broker has a listener 'inside'"),
     (["value"], {"topic": "no-such-topic"}, "topic no-such-topic does not exist"),
     (["repeat(value, 200000) as value"], {}, "is larger than max_record_bytes"),
+    (["value"], {"maxRecordBytes": "8"}, "is larger than max_record_bytes"),
+    (["value"], {"compression": "zip"}, "zip"),
+    (["value"], {"deliveryTimeout": "0"}, "deliveryTimeout=0.0 is not allowed"),
 ]
 
 
@@ -134,8 +149,18 @@ def test_what_is_wrong_with_a_write_is_said_in_one_line(
     assert written(queries, target) == []
 
 
-def test_overwrite_is_refused(queries: Scene, target: str) -> None:
+def test_whatever_does_not_append_is_refused(queries: Scene, target: str) -> None:
     frame = queries.spark.range(1).selectExpr("'a' as value")
-    writer = frame.write.format("folkmoot").mode("overwrite")
-    with pytest.raises(PySparkException, match="only appends"):
-        writer.options(zookeeper=queries.zookeeper, topic=target).save()
+    for mode, said in (("overwrite", "only appends"), ("error", "Append"), ("ignore", "Append")):
+        writer = frame.write.format("folkmoot").mode(mode)
+        with pytest.raises(PySparkException, match=said):
+            writer.options(zookeeper=queries.zookeeper, topic=target).save()
+    queries.send(1)
+    counts = queries.stream().groupBy("value").count()
+    for mode, said in (("complete", "only appends"), ("update", "does not support Update mode")):
+        stream = counts.select("value").writeStream.format("folkmoot").outputMode(mode)
+        stream = stream.option("checkpointLocation", f"{queries.checkpoint}-{mode}")
+        stream = stream.options(zookeeper=queries.zookeeper, topic=target)
+        with pytest.raises(PySparkException, match=said):
+            stream.start().awaitTermination(int(LONG))
+    assert written(queries, target) == []
