@@ -102,7 +102,14 @@ def _session(
     parameters = json.dumps({"ours": ours, "settings": settings})
     command = [python, "-m", "benchmarks.clients.spark", "session", parameters]
     log = context.work / f"spark-{'ours' if ours else 'kafka'}.log"
-    environ = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    environ = {
+        "JAVA_HOME": str(home),
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        # Kept bytecode, as what pip has installed has it: Spark starts Python anew for each query.
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(context.work / "bytecode"),
+    }
     session = stack.enter_context(Program(command, log, environ))
     session.wait_ready()
     return session

@@ -143,6 +143,11 @@ class _Held:
     committing: int | None = None
     revoking: bool = False
 
+    @property
+    def told(self) -> int | None:
+        """What the group has committed, or was asked to."""
+        return self.committed if self.committing is None else self.committing
+
 
 class Share:
     """The partitions of one running query; `start` before anything else, `leave` at the end."""
@@ -211,6 +216,7 @@ class Share:
             self._wakeup.wait(_LOOK)
             ends = self._advance(before, limit)
         if ends is None:
+            self._wait(self._has_committed, COMMIT_WAIT)
             self._resting = (start, self._places()) if self._is_at_rest() else None
             return start
         self._planned_batch = ends
@@ -263,7 +269,7 @@ class Share:
         lags = {
             partition: max(0, end - committed)
             for partition, end in ends.items()
-            if (committed := self._held[partition].committed) is not None
+            if (committed := self._held[partition].told) is not None
         }
         behind = list(lags.values()) or [0]
         return {
@@ -378,7 +384,7 @@ class Share:
                     self._dropped(partition)
 
     def _commit(self) -> None:
-        """Bring the group's offsets up to what was processed, and wait for the answer a little."""
+        """Have the group's offsets brought up to what was processed; the next batch does not wait for it."""
         wanted: dict[TopicPartition, int] = {}
         for partition, held in self._held.items():
             if not held.revoking and _is_ahead(held) and held.committing != held.resume:
@@ -387,8 +393,9 @@ class Share:
         if wanted:
             self._token += 1
             self._member.commit(self._token, wanted, {p: self._held[p].claim for p in wanted})
-        if any(held.committing is not None for held in self._held.values()):
-            self._wait(lambda: all(e.committing is None for e in self._held.values()), COMMIT_WAIT)
+
+    def _has_committed(self) -> bool:
+        return all(held.committing is None for held in self._held.values())
 
     def _hand_over(self) -> None:
         """Nothing is in flight now: whoever waits for a partition of ours gets it."""

@@ -197,14 +197,17 @@ def test_a_refused_commit_is_dropped_and_counted_and_ends_nothing(scene: Scene) 
     assert scene.share.dropped_commits == {flights(0): 1}
 
 
-def test_a_commit_that_zookeeper_does_not_answer_holds_no_batch_up(scene: Scene) -> None:
+def test_the_next_batch_waits_for_no_commit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.member.gain(0, 0)
     scene.logs(p0=10)
     first = scene.latest(EMPTY)
     scene.member.silent = True
     scene.logs(p0=20)
-    second = scene.latest(first)
+    with monkeypatch.context() as hasty:
+        hasty.delattr(Share, "_wait")
+        second = scene.latest(first)
     assert second == end(p0=(10, 20))
+    assert scene.share.report()["lag"] == {"flights": {"0": 10}}
     scene.member.tell(Committed(1, {flights(0): 10}, frozenset()))
     scene.member.silent = False
     assert scene.latest(second) is second
