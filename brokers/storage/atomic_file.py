@@ -18,18 +18,26 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _NEW_SUFFIX = ".new"
+_SPARE_BYTES = 4096
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _MAX_BYTES = 256 * 1024 * 1024  # the note of a million producers takes half of it
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Put `data` at `path`, over what was there. On return it is on disk. Raises OSError."""
+def write_atomic(path: Path, data: bytes, spare: Path | None = None) -> None:
+    """Put `data` at `path`, over what was there. On return it is on disk. Raises OSError.
+
+    On a full disk a `spare` file that is larger (`make_spare`) is used up for it, if it is there.
+    """
     new = path.with_name(path.name + _NEW_SUFFIX)
     try:
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            _write(new, "wb", data)
+        except OSError as error:
+            if spare is None or not is_full(error) or not spare.exists():
+                raise
+            new.unlink(missing_ok=True)
+            _write(spare, "r+b", data)
+            new = spare
         new.replace(path)
     except OSError:
         with suppress(OSError):  # a full disk is not to keep the half of it
@@ -38,9 +46,24 @@ def write_atomic(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def write_checked(path: Path, data: bytes) -> None:
+def _write(path: Path, mode: str, data: bytes) -> None:
+    with path.open(mode) as file:
+        file.write(data)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def make_spare(path: Path) -> None:
+    """Have a block of the disk at hand there, if it has one left."""
+    with suppress(OSError):
+        if not path.exists():
+            write_atomic(path, bytes(_SPARE_BYTES))
+
+
+def write_checked(path: Path, data: bytes, spare: Path | None = None) -> None:
     """As `write_atomic`, with a first line that holds the checksum of the rest."""
-    write_atomic(path, b"%08x\n%b" % (crc32c(data), data))
+    write_atomic(path, b"%08x\n%b" % (crc32c(data), data), spare)
 
 
 def read_checked(path: Path) -> bytes | None:

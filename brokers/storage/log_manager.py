@@ -18,6 +18,7 @@ import msgspec
 from folkmoot.brokers.storage.atomic_file import (
     load_json,
     make_directory,
+    make_spare,
     save_json,
     sync_directory,
     write_atomic,
@@ -29,7 +30,7 @@ from folkmoot.brokers.storage.leader_epochs import (
     load_highest_epochs,
 )
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import RecoveryPoint, note_incomplete
+from folkmoot.brokers.storage.recovery import SPARE_FILE, RecoveryPoint, note_incomplete
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.topic_config import LogConfig, topic_config
 from folkmoot.protocol.errors import (
@@ -166,6 +167,7 @@ class LogManager:
             self._check_identity()
             self._open_all()
             self._note_running()
+            make_spare(self.data / SPARE_FILE)
         except OSError as error:
             self.abandon()
             raise StorageError(f"{self.data} cannot be used: {error}") from error
@@ -382,7 +384,7 @@ class LogManager:
             files = list(self._doomed[directory])
             self._removing.add(directory)
             done = partial(self._removed, directory, key, len(files))
-            self._submit(key, partial(remove_files, files), done)
+            self._submit(key, partial(_make_room, files, self.data / SPARE_FILE), done)
 
     def _removed(
         self, directory: Path, key: Hashable, count: int, failure: Exception | None
@@ -546,6 +548,11 @@ def remove_files(paths: Iterable[Path]) -> None:
     """Remove files, in order; what is not there is passed over. Raises OSError."""
     for path in paths:
         path.unlink(missing_ok=True)
+
+
+def _make_room(doomed: Sequence[Path], spare: Path) -> None:
+    remove_files(doomed)
+    make_spare(spare)
 
 
 def _remove_deleted(data: Path) -> None:

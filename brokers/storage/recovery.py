@@ -23,6 +23,7 @@ from folkmoot.protocol.errors import StorageError
 logger = logging.getLogger(__name__)
 
 LOG_START_FILE: Final = "log-start"
+SPARE_FILE: Final = "spare"
 INCOMPLETE_FILE: Final = "incomplete"
 """There while a replica may lack records that it has acked, since its disk has lost them."""
 _LEFTOVER_SUFFIXES: Final = (".cleaned", ".new")
@@ -125,8 +126,11 @@ def load_log_start(directory: Path) -> int:
 
 
 def save_log_start(directory: Path, offset: int) -> None:
-    """Note it; on disk when this returns. Raises OSError."""
-    write_checked(directory / LOG_START_FILE, b"%d" % offset)
+    """Note it; on disk when this returns. Raises OSError.
+
+    The spare file is for this alone: what is deleted makes room on a disk that has none.
+    """
+    write_checked(directory / LOG_START_FILE, b"%d" % offset, directory.parent / SPARE_FILE)
 
 
 def note_incomplete(directory: Path) -> None:

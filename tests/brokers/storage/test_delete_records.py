@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage import retention
+from folkmoot.brokers.storage import atomic_file, retention
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
@@ -189,6 +189,27 @@ def test_a_full_disk_is_answered_as_such_and_nothing_is_deleted(
     assert isinstance(outcomes[0], DiskFull)
     assert "nothing was deleted" in str(outcomes[0])
     assert len(read_all(log)) == 20
+
+
+def test_records_are_deleted_on_a_disk_that_has_no_block_left_and_again_when_it_is_full_again(
+    logs: LogManager, deleting: Retention, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, write = filled(logs), atomic_file._write
+    log.flush()  # with a snapshot of producers, as whenever a segment was sealed
+
+    def full(path: Path, mode: str, data: bytes) -> None:
+        if mode == "wb" and len(list(log.directory.glob("*.log"))) == count:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, mode, data)
+
+    monkeypatch.setattr(atomic_file, "_write", full)
+    for offset in (6, 12):
+        count = len(list(log.directory.glob("*.log")))
+        outcomes = ask(deleting, log, offset)
+        hands.work_all()
+        assert outcomes == [None]
+        assert load_log_start(log.directory) == offset
+        assert len(list(log.directory.glob("*.log"))) < count
 
 
 def test_a_flush_that_fails_keeps_the_records_and_the_log_takes_no_more(
