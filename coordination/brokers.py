@@ -8,7 +8,7 @@ and goes when that session ends. A node of any other directory is another broker
 Each registration gets a broker epoch, greater than any that this broker id had: the version of a node
 that stays, which is written in the same transaction. A transaction that checks that version is refused
 once the broker has registered again, so that nothing that was decided about one incarnation is written
-about the next.
+about the next. That node holds the data directory: who comes behind another one may lack what it acked.
 
 A death right before that transaction leaves at most the epoch's node, right after it a registration that
 goes with its session.
@@ -27,9 +27,10 @@ from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
     Create,
     Delete,
-    Exists,
+    Get,
     Multi,
     MultiFailed,
+    Node,
     NoNode,
     Recipe,
     Set,
@@ -61,13 +62,26 @@ class Registration(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Registration)
 
 
+def last_directory(broker_id: int) -> Recipe[str]:
+    """The data directory that had this broker id last; "" if none had."""
+    try:
+        node: Node = yield from recipes.retry_on_connection_loss(Get(paths.broker_epoch(broker_id)))
+    except NoNode:
+        return ""
+    return node.data.decode(errors="replace")
+
+
 def register(
-    broker_id: int, mine: Registration, gone: WatchCallback | None = None
+    broker_id: int,
+    mine: Registration,
+    gone: WatchCallback | None = None,
+    former: str | None = None,
 ) -> Recipe[Registration | None]:
-    """The registration as it stands, with the broker epoch that it has got. Raises BrokerIdTaken.
+    """The registration as it stands, with the broker epoch that it has got.
 
     None when an earlier registration of the same data directory is still there: `gone` is called when
-    it goes, at the latest when its session times out; then call again.
+    it goes, at the latest when its session times out; then call again. Raises BrokerIdTaken, also if
+    the data directory that had the id last is neither this one nor `former` (None: be it any).
     """
     yield from recipes.ensure(paths.BROKERS)
     path, epoch_path = paths.broker(broker_id), paths.broker_epoch(broker_id)
@@ -75,14 +89,21 @@ def register(
         found = yield from read(broker_id, gone)
         if found is not None:
             return _judge(broker_id, mine, found)
-        last = yield from recipes.retry_on_connection_loss(Exists(epoch_path))
-        if last is None:
+        try:
+            last: Node = yield from recipes.retry_on_connection_loss(Get(epoch_path))
+        except NoNode:
             yield from recipes.ensure(epoch_path)
             continue
-        with_epoch = replace(mine, epoch=last.version + 1)
+        had_it, directory = last.data.decode(errors="replace"), mine.directory
+        if former is not None and had_it not in ("", directory, former):
+            raise BrokerIdTaken(
+                f"broker id {broker_id} was given to another data directory meanwhile, and this one "
+                "may lack what that one has acknowledged: start it again, so that it fetches that first"
+            )
+        with_epoch = replace(mine, epoch=last.stat.version + 1)
         node = Create(path, msgspec.json.encode(with_epoch), ephemeral=True)
         try:
-            yield Multi((node, Set(epoch_path, b"", last.version)))
+            yield Multi((node, Set(epoch_path, directory.encode(), last.stat.version)))
         except MultiFailed as refusal:
             recipes.check_foreseen(refusal)
         except ConnectionLost:

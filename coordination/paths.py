@@ -4,7 +4,7 @@
 |-----------------------------------------|------------|-------------------------------------------------------------|-----------------|-------------------------|
 | /layout                                 | persistent | {"version": 1}; layout.py                                   | the first session on the chroot | –       |
 | /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…", "epoch": 3} | the broker | brokers, the controller |
-| /brokers/epochs/<id>                    | persistent | nothing; its version grows with each registration of the broker, in the same transaction: the broker's epoch | the broker | – |
+| /brokers/epochs/<id>                    | persistent | the data directory that had the id last; its version grows with each registration of the broker, in the same transaction: the broker's epoch | the broker | – |
 | /brokers/drained/<id>                   | persistent | nothing: no replicas are placed on that broker              | drain commands  | –                       |
 | /controller/current                     | ephemeral  | {"broker": 1, "nonce": "9f…", "epoch": 7}; controllers.py   | who is elected  | those that stand for election |
 | /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |

@@ -285,8 +285,7 @@ class LeaderState:
         if found is None:
             self.resigned = True
             return
-        if found.partition_epoch > self.partition_epoch:
-            self._adopt(found)
+        self._adopt(found)
         if settled and self._is_unsettled and found.partition_epoch >= self.partition_epoch:
             self.proposed, self._is_unsettled = None, False
 

@@ -63,6 +63,8 @@ _T = TypeVar("_T")
 DIRECTORY_ID_FILE: Final = "directory-id"
 RELEASE_FILES_AFTER: Final = 60.0
 HANDOVER_TIMEOUT: Final = 5.0
+TAKEOVER_TIMEOUT: Final = 300.0
+"""A thousand replicas are noted as incomplete in some seconds."""
 IDS_WAIT: Final = 5.0
 SNAPSHOT_TIMEOUT: Final = 5.0
 _OTHER_DESCRIPTORS: Final = 400
@@ -173,7 +175,8 @@ class Broker:
             default_replicas=config.default_replicas,
         )
         watcher = ClusterWatcher(
-            *(self._connect, identity, loop.show, loop.post, self._fail), self._ended.set
+            *(self._connect, identity, loop.show, loop.post, self._fail, self._ended.set),
+            partial(self._take_over, logs),
         )
         self._watcher = watcher
         stack.callback(watcher.close)
@@ -243,6 +246,11 @@ class Broker:
             loop=loop, handlers=handlers, files=files, repairs=repairs, scrubber=scrubber
         )
         return loop
+
+    def _take_over(self, logs: LogManager) -> None:
+        """Before any replica here begins."""
+        logger.warning("broker id %d was another data directory's last", self._config.broker_id)
+        self.event_loop.call(logs.is_behind, TAKEOVER_TIMEOUT)
 
     def _is_cut_off(self) -> bool:
         return self._watcher is not None and self._watcher.is_cut_off()

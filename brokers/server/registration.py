@@ -87,6 +87,10 @@ class ClusterWatcher:
     one gives all sessions their whole time again. A registration of another data directory ends the
     broker, and so does one of our own that outlives all that: a broker runs on a copy of it.
 
+    If another data directory had the id last, what that one has acked may be missing here: `takes_over`
+    is called before the broker registers. One that was registered before, and has lost the id to
+    another directory since, ends though that is gone again: it does this when it is started anew.
+
     A session begins with a Sync: from a server that lags behind we could learn of an old topic whose
     name a new one has by now, and would take the new one's files for those of a deleted topic.
 
@@ -102,15 +106,19 @@ class ClusterWatcher:
         post: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
         told_to_stop: Callable[[], None] = lambda: None,
+        takes_over: Callable[[], None] = lambda: None,
     ) -> None:
         """`post` has something done on the event loop; `failed` gets what ends the broker, on the
-        watcher's thread, and so `told_to_stop` is called when its registration says `leaving`."""
+        watcher's thread, and so `told_to_stop` is called when its registration says `leaving`;
+        `takes_over` has been called before any view says that the broker is registered."""
         self._connect = connect
         self._identity = identity
         self._show = show
         self._post = post
         self._failed = failed
         self._told_to_stop = told_to_stop
+        self._takes_over = takes_over
+        self._former: str | None = None
         self._wakeup = Wakeup()
         self._stopping = False
         self._leaving = False
@@ -284,7 +292,14 @@ class ClusterWatcher:
             elif self._brokers[number].leaving:
                 self._told_to_stop()
             return True
-        if execute(session, brokers.register(number, self._mine, self._brokers_rang)) is None:
+        directory = self._identity.directory
+        if self._former is None:
+            former = execute(session, brokers.last_directory(number))
+            if former not in ("", directory):
+                self._takes_over()
+            self._former = former
+        mine = brokers.register(number, self._mine, self._brokers_rang, self._former)
+        if execute(session, mine) is None:
             if time.monotonic() > self._wait_until:
                 raise BrokerIdTaken(
                     f"broker id {number} is still registered for this data directory by another "
@@ -292,6 +307,7 @@ class ClusterWatcher:
                 )
             logger.warning("broker id %d is registered by an earlier session: waiting", number)
             return False
+        self._former = directory
         self._wait_anew(session)
         if _BROKERS not in self._stale:
             self._stale.append(_BROKERS)  # our own coming is news too, watch or no watch

@@ -252,7 +252,7 @@ class Log:
             # never gives an offset again where something that was appended later has survived.
             flushed = max(found.snapshots, default=0) if self.is_replica else MAX_OFFSET
             self.recovery_point = recover(
-                self.segments, recovery_point, self.directory, self._may_lack_acked, flushed
+                self.segments, recovery_point, self.directory, self.may_lack_acked, flushed
             )
             # A life before has made files, and may have died with their names not on disk.
             self._new_names = self.recovery_point is None or (
@@ -264,7 +264,7 @@ class Log:
             logger.error("%s: lost offsets %d to %d", self.directory, self.log_end, known_end - 1)
             if self.is_replica:
                 if known_end > self.given_up:
-                    self._may_lack_acked()
+                    self.may_lack_acked()
                 known_end = self.given_up
         if known_end > self.log_end:  # its offsets are not given again
             for last in self.segments[-1:]:
@@ -294,12 +294,12 @@ class Log:
             if not self.is_replica:
                 raise
             logger.error("%s", error)
-            self._may_lack_acked()
+            self.may_lack_acked()
             (self.directory / LOG_START_FILE).unlink()
 
-    def _may_lack_acked(self) -> None:
-        """What a replica is about to give up may have been acknowledged: so it says first, on disk, that
-        it lacks something. Raises StorageError."""
+    def may_lack_acked(self) -> None:
+        """What a replica is about to give up, or has never had, may have been acknowledged: so it says
+        first, on disk, that it lacks something. Raises StorageError."""
         if not self.is_replica or self.is_incomplete:
             return
         try:
@@ -319,7 +319,7 @@ class Log:
         self.epoch_starts.cut(known)
         if any(bad.next_offset > known for each in self.segments for bad in each.damage):
             # An epoch may begin there, and who leads tells the others where epochs end.
-            self._may_lack_acked()
+            self.may_lack_acked()
         if known < self.log_end:
             for header in self.headers(known):
                 self.epoch_starts.appended(header.leader_epoch, header.base_offset)

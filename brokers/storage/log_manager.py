@@ -255,6 +255,12 @@ class LogManager:
                 failed = partial(log_failure, f"{self.data}: the next start trusts no page cache")
                 self._submit("leader-epochs", work, failed)
 
+    def is_behind(self) -> None:
+        """Another data directory had this broker's id last: what that one has acked may be missing here.
+        Raises StorageError."""
+        for log in self:
+            log.may_lack_acked()
+
     # -- logs ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +17,15 @@ from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
 from folkmoot.brokers.storage.recovery import note_incomplete
 from folkmoot.brokers.storage.segment import Damage, OpenSegments, Segment, SegmentName
 from folkmoot.coordination.partition_states import NOBODY
+from folkmoot.network.client import Reply
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import (
     CorruptBatch,
     FolkmootError,
     NotEnoughReplicasAfterAppend,
     OffsetNotAvailable,
 )
-from folkmoot.protocol.messages import ReportDamageEntry, ReportDamageRequest
+from folkmoot.protocol.messages import Api, ReportDamageEntry, ReportDamageRequest
 from tests.brokers.batches import values_of
 from tests.brokers.replication.brokers import REPLICAS, TOPIC_ID, Cluster, Node
 from tests.seeds import new_seed
@@ -222,6 +225,45 @@ def test_what_no_other_replica_has_is_told_as_damaged(cluster: Cluster) -> None:
         cluster.later(3.0)
     with pytest.raises(CorruptBatch, match="go on at"):
         cluster.nodes[1].log.read(offset, 1)
+
+
+def _rotten(chunk: bytes) -> bytes:
+    end = next(batch_header.split(chunk))[0].length
+    return chunk[: end - 1] + bytes([chunk[end - 1] ^ 1]) + chunk[end:]
+
+
+def _with_its_first_batch_twice(chunk: bytes) -> bytes:
+    return chunk[: next(batch_header.split(chunk))[0].length] + chunk
+
+
+@pytest.mark.parametrize("spoil", [_rotten, _with_its_first_batch_twice])
+def test_what_a_repair_gets_is_looked_at_and_taken_from_the_next_one_if_it_is_bad(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[bytes], bytes]
+) -> None:
+    node = cluster.nodes[3]
+    right = contents(node)
+    segment = node.log.segments[1]
+    flip(segment.path, 40)
+    flip(segment.path, segment.size // 2)
+    scrub(node)
+    ask, asked = node.fetcher.ask, list[int]()
+
+    def spoilt(broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
+        def taken(reply: Reply) -> None:
+            asked.append(broker)
+            if broker == 1:
+                assert reply.payloads[0], "it was to be spoilt"
+                reply = reply._replace(payloads=[memoryview(spoil(bytes(reply.payloads[0])))])
+            answered(reply)
+
+        ask(broker, api, request, taken)
+
+    monkeypatch.setattr(node.fetcher, "ask", spoilt)
+    cluster.later(1.0)
+    cluster.run(20)
+    assert {1, 2} == set(asked)
+    assert is_whole(node)
+    assert contents(node) == right
 
 
 def test_a_bad_batch_that_a_follower_gets_is_looked_at_by_its_leader(cluster: Cluster) -> None:

@@ -717,6 +717,43 @@ def test_a_broker_with_another_disk_does_not_lead_after_a_second_restart_either(
     assert leads(cluster.nodes[1]), "it has all by now"
 
 
+@pytest.mark.parametrize("killed_again", [False, True])
+def test_a_disk_in_whose_place_another_one_was_in_sync_meanwhile_does_not_lead_before_it_has_all(
+    cluster: Cluster, tmp_path: Path, killed_again: bool
+) -> None:
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    cluster.kill(3)
+    (tmp_path / "3").rename(tmp_path / "first")
+    cluster.start(3)
+    for _ in range(4):
+        cluster.show()
+        cluster.later(1.0)
+    answer = cluster.nodes[1].produce(b"b")
+    cluster.run()
+    assert (answer[0].error, set(isr(cluster))) == (0, {1, 2, 3})
+    cluster.kill(3)
+    (tmp_path / "3").rename(tmp_path / "second")
+    (tmp_path / "first").rename(tmp_path / "3")
+    cluster.start(3)
+    cluster.nodes[3].logs.is_behind()
+    if killed_again:
+        cluster.kill(3)
+        cluster.start(3)
+    cluster.designate(3, 1, 2, 3)
+    cluster.show()
+    assert not leads(cluster.nodes[3])
+    assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (1, 2))
+    cluster.designate(1, 1, 2)
+    for _ in range(4):
+        cluster.show()
+        cluster.later(1.0)
+    assert (cluster.ends(), set(isr(cluster))) == ([2, 2, 2], {1, 2, 3})
+    cluster.designate(3, 1, 2, 3)
+    cluster.show()
+    assert leads(cluster.nodes[3]), "it has all by now"
+
+
 def test_who_cannot_write_any_more_has_another_lead(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     waiting = one.produce(b"a")
@@ -1085,6 +1122,70 @@ def test_a_follower_without_room_gives_up_what_its_leader_has_and_goes_on(
         cluster.later(1.0)
     assert cluster.ends() == [7, 7, 7]
     assert three.log.log_start == 5
+
+
+def test_a_follower_knows_nothing_as_committed_that_it_does_not_have(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.kill(3)
+    cluster.show()
+    for _ in range(5):
+        cluster.nodes[1].produce(b"a")
+        cluster.run()
+    assert cluster.nodes[1].log.high_watermark == 5
+    monkeypatch.setattr("folkmoot.brokers.replication.replica_fetcher.MAX_BYTES", 1)
+    cluster.start(3)
+    cluster.show()
+    seen = set()
+    for _ in range(40):
+        cluster.run(1)
+        log = cluster.nodes[3].log
+        seen.add((log.log_end, log.high_watermark, log.failed))
+    assert {(2, 2, None), (4, 4, None)} <= seen
+
+
+def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: Cluster) -> None:
+    """Its broker has become the leader meanwhile, say."""
+    one = cluster.nodes[1]
+    one.produce(b"0", b"1")
+    cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    one.produce(b"2", b"3")
+    cluster.run()
+    there = bytes(one.log.read(2, 1000, committed=False))
+    one.handlers.retention.delete_records(one.log, 3, lambda error: None)
+    cluster.start(3)
+    three = cluster.nodes[3]
+    three.by_hand = True
+    cluster.show()
+    while three.hands.keys()[:1] != ["log starts"]:
+        three.hands.work()
+        cluster.run()
+    assert (three.replica.asked, three.log.log_end) == (None, 2)
+    three.log.append_as_follower(memoryview(there))
+    three.hands.work()
+    assert three.log.log_end == 4
+    assert values_of(three.log.read(0, 1000, committed=False))[0] == (0, b"0")
+    three.by_hand = False
+    three.hands.work_all()
+    cluster.later(1.0)
+
+
+def test_a_log_does_not_begin_anew_where_its_leaders_begins_at_its_end(cluster: Cluster) -> None:
+    cluster.nodes[1].produce(b"a", b"b")
+    cluster.run()
+    three = cluster.nodes[3]
+    assert three.replica.asked == Position(1, 1, 2)
+    three.by_hand = True
+    code = OffsetOutOfRange.code
+    for log_start in (1, 2):
+        refused = ReplicaFetchResult("t", 0, code, "", 1, 2, -1, -1, log_start, -1, False)
+        three.replicas.fetch_failed(TOPIC_ID, refused)
+        assert not three.hands.jobs
+        cluster.later(1.0)
+        assert three.replica.asked == Position(1, 1, 2), "it asks again"
+    three.by_hand = False
 
 
 def used(node: Node) -> int:

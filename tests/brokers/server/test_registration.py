@@ -42,12 +42,14 @@ class Watched:
         self.deleted: set[str] = set()
         self.failures: list[Exception] = []
         self.told_to_stop = threading.Event()
+        self.taken_over: list[bool] = []
         identity = Identity(
             broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2, rack="r1"
         )
         self.watcher = ClusterWatcher(
             *(self._connect, identity, self._show, lambda work: work(), self.failures.append),
             self.told_to_stop.set,
+            lambda: self.taken_over.append(self.watcher.is_registered),
         )
 
     def _connect(self, session_timeout: float) -> Session:
@@ -246,6 +248,64 @@ def test_losing_the_id_to_another_broker_ends_the_one_that_comes_back(
     eventually(lambda: watched.failures)
     assert isinstance(watched.failures[0], BrokerIdTaken)
     watched.watcher.close()
+
+
+def test_who_has_lost_the_id_to_another_broker_writes_no_state(ensemble: MemoryZooKeeper) -> None:
+    """It would activate itself for the other one, by what its own disk has."""
+    user = ensemble.connect()
+    replicated = Replicated(ensemble, user)
+    known = replicated.has(1, active=False)
+    watched = Watched(ensemble)
+    watched.watcher.start()
+    watched.reachable = False
+    ensemble.expire(watched.sessions[0])
+    execute(ensemble.connect(), brokers.register(1, Registration({}, "n", "d2")))
+    answers: list[object] = []
+    write = StateWrite(known.state.activate(), known.partition_epoch)
+    watched.watcher.write_states({replicated.at(0): write}, answers.append)
+    watched.reachable = True
+    eventually(lambda: watched.failures)
+    watched.watcher.close()
+    assert answers == []
+    assert execute(user, partition_states.read(replicated.at(0))) == known
+
+
+def test_who_has_lost_the_id_to_another_broker_ends_though_that_one_is_gone_again(
+    ensemble: MemoryZooKeeper,
+) -> None:
+    """What that one has acked as a replica in sync is not here."""
+    watched = Watched(ensemble)
+    watched.watcher.start()
+    watched.reachable = False
+    ensemble.expire(watched.sessions[0])
+    other = ensemble.connect()
+    execute(other, brokers.register(1, Registration({}, "n", "d2")))
+    ensemble.expire(other)
+    watched.reachable = True
+    eventually(lambda: watched.failures)
+    assert "start it again" in str(watched.failures[0])
+    assert execute(ensemble.connect(), brokers.read(1)) is None
+    watched.watcher.close()
+
+
+@pytest.mark.parametrize("last", ["d1", "d2"])
+def test_who_comes_behind_another_data_directory_is_told_so_before_it_is_registered(
+    ensemble: MemoryZooKeeper, last: str
+) -> None:
+    for directory in ("d1", last):
+        session = ensemble.connect()
+        execute(session, brokers.register(1, Registration({}, directory, directory)))
+        ensemble.expire(session)
+    watched = Watched(ensemble)
+    watched.watcher.start()
+    assert watched.taken_over == ([] if last == "d1" else [False])
+    watched.reachable = False
+    ensemble.expire(watched.sessions[0])
+    watched.reachable = True
+    eventually(lambda: len(watched.sessions) == 2 and watched.watcher.is_registered)
+    assert len(watched.taken_over) == (last == "d2"), "it goes on with its own"
+    watched.watcher.close()
+    assert not watched.failures
 
 
 def test_no_zookeeper_at_the_start_is_an_error_at_the_start(watched: Watched) -> None:

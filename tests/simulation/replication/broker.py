@@ -69,14 +69,17 @@ class Broker:
         self._next_turn = inf
         self._shows: tuple[Any, ...] = ()
         self._queues: dict[Any, list[tuple[Callable[[], Any], Callable[[Any], None]]]] = {}
-        name = str(broker_id)
+        name = self.name = disk.data.name
         with disks.of(disk):
             self.logs = LogManager(disk.data, broker_id, LOGS, submit=self._submit)
             self.logs.start()
         self.socket = BrokerSocket(network, name, self.wake)
         self.client = Client(network, name, self.wake)
         self.loop = self._event_loop(network)
-        self.watcher = Watcher(world, broker_id, self.soon(self._shown), {"client": name})
+        self.watcher = Watcher(
+            *(world, broker_id, self.soon(self._shown), name),
+            *(self._take_over, self.soon(self._failed)),
+        )
         self.wake()
 
     def _event_loop(self, network: Network) -> EventLoop:
@@ -149,8 +152,13 @@ class Broker:
         for each in held:
             each()
 
+    def _take_over(self) -> None:
+        self.world.seen["id of another directory"] += 1
+        with self._disks.of(self.disk):
+            self.logs.is_behind()
+
     def _failed(self, error: Exception) -> None:
-        """It ends from within: a flush has failed."""
+        """It ends from within: a flush has failed, or another process has its id."""
         self.world.seen[f"ended by {type(error).__name__}"] += 1
         self.world.after(0.0, partial(self._end, error))
 
@@ -236,7 +244,7 @@ class Broker:
             self.world.seen[f"state {kind}"] += 1
             self.post(partial(done, answers))
 
-        self.watcher.ask(lambda: partition_states.write(writes), self.soon(written))
+        self.watcher.write(lambda: partition_states.write(writes), self.soon(written))
 
     # -- how it stands ------------------------------------------------------------------------------
 

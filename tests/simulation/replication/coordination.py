@@ -38,6 +38,7 @@ from folkmoot.coordination.zookeeper.operations import (
 )
 from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
+from folkmoot.protocol.errors import BrokerIdTaken, StorageError
 from tests.memory_zookeeper import Tree
 from tests.simulation.checks import Violation
 from tests.simulation.line import Line
@@ -139,7 +140,7 @@ class Coordination:
             operation = advance(recipe, outcome)
         except StopIteration as stop:
             result = stop.value
-        except ZooKeeperError as error:
+        except (ZooKeeperError, BrokerIdTaken, StorageError) as error:
             result = error
         else:
             self.line.submit(operation, lambda answer: self._proceed(recipe, answer, done))
@@ -159,7 +160,11 @@ class Coordination:
 
 
 class Watcher(Coordination):
-    """Keeps a broker registered, and tells it of brokers, of the topic, and of the partition's state."""
+    """Keeps a broker registered, and tells it of brokers, of the topic, and of the partition's state.
+
+    `name` is where it listens, and its data directory's; `takes_over` is called before it registers if
+    another directory had its id last, `refused` if another one has it.
+    """
 
     def __init__(
         self,
@@ -168,19 +173,24 @@ class Watcher(Coordination):
         shown: Callable[
             [dict[int, Registration], TopicInfo, VersionedState | None, bool, bool], None
         ],
-        listeners: dict[str, str],
+        name: str,
+        takes_over: Callable[[], None],
+        refused: Callable[[Exception], None],
     ) -> None:
         self.broker_id = broker_id
-        self._listeners = listeners
+        self._name = name
+        self._former: str | None = None
+        self._takes_over = takes_over
         self._shown = shown
+        self._refused = refused
         super().__init__(world, f"broker {broker_id}")
 
     def session_begins(self) -> None:
         self._fresh = True
-        self._asked = False
+        self._asked = self._registered = False
         nonce = f"{self.world.random.random()}"
         self.line.listen(self._state_changed)
-        self._mine = Registration(self._listeners, nonce, f"{self.broker_id}")
+        self._mine = Registration({"client": self._name}, nonce, self._name)
         self.look()
 
     def _state_changed(self, state: SessionState) -> None:
@@ -200,18 +210,53 @@ class Watcher(Coordination):
         if self._fresh:
             yield from retry_on_connection_loss(Sync())
         else:
-            registered = yield from brokers.register(self.broker_id, self._mine, self.look)
+            registered = yield from self._register()
         live = yield from brokers.live(self.look)
         topic = yield from topics.read(TOPIC, self.look)
         found = yield from partition_states.read(PARTITION, self.look)
         return registered, live, topic, found
 
+    def _register(self) -> Recipe[Registration | None]:
+        """As the real one: what another directory has acked may be missing in this one."""
+        if self._former is None:
+            self._former = yield from brokers.last_directory(self.broker_id)
+            if self._former not in ("", self._name):
+                self._takes_over()
+        number, former = self.broker_id, self._former
+        registered = yield from brokers.register(number, self._mine, self.look, former)
+        if registered is not None:
+            self._former = self._name
+        return registered
+
+    @property
+    def is_registered(self) -> bool:
+        """In the session of the moment."""
+        return self._registered
+
+    def write(self, recipe: Callable[[], Recipe[Any]], done: Callable[[Any], None]) -> None:
+        """As `ask`, once it is registered: before that another process may be, under the same id."""
+
+        def begin() -> Recipe[Any]:
+            return (yield from recipe()) if self.is_registered else None
+
+        def ended(result: Any) -> None:
+            if result is None:
+                self.world.after(REOPEN_AFTER, partial(self.write, recipe, done))
+            else:
+                done(result)
+
+        self.ask(begin, ended)
+
     def _have_read(self, result: Any) -> None:
+        if isinstance(result, BrokerIdTaken | StorageError):
+            self._refused(result)
+            return
         if isinstance(result, ZooKeeperError):
             self.world.after(REOPEN_AFTER, self.look)
             return
         registered, live, topic, found = result
         fresh, self._fresh = self._fresh, False
+        self._registered = registered is not None
         self._shown(live, topic, found, fresh, registered is not None)
         if fresh:
             self.look()

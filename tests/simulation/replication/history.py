@@ -70,6 +70,7 @@ class ReplicationHistory:
         self.brokers: dict[int, Broker] = {}
         self.controllers: list[Controller] = []
         self._disk: dict[int, Disk] = {}
+        self._replaced: Broker | None = None
         self._values = count(1)
         self._guarded = self._page_cache = False
         self._traffic = True
@@ -110,6 +111,8 @@ class ReplicationHistory:
         faults += [ReplicationHistory._power_cut] * self._blackouts
         faults += [ReplicationHistory._delete_records] * random.choice((0, 0, 1, 4))
         faults += [ReplicationHistory._seek] * random.choice((0, 0, 1, 3))
+        if not (self._page_cache or self._blackouts):
+            faults += [ReplicationHistory._take_over] * random.choice((0, 1, 1))
         if self._page_cache:
             faults += [ReplicationHistory._change_durability] * random.choice((0, 0, 1, 2))
         for fault in faults:
@@ -170,11 +173,13 @@ class ReplicationHistory:
             yield
 
     def _end(self) -> None:
-        for broker in self.brokers.values():
-            if broker.running:
+        for broker in (*self.brokers.values(), self._replaced):
+            if broker is not None and broker.running:
                 broker.stop(guarded=False)
         for disk in self._disk.values():
             disk.close()
+        if self._replaced is not None:
+            self._replaced.disk.close()
 
     # -- peace ----------------------------------------------------------------------------------------
 
@@ -202,6 +207,10 @@ class ReplicationHistory:
             world.run(world.now + LOOK)
 
     def _trouble(self, acknowledged: int) -> str:
+        replaced = self._replaced
+        if replaced is not None and replaced.running:
+            replaced.stop(guarded=True)
+            return f"{replaced.name} was replaced, and is there still"
         for number in BROKERS:
             broker = self.brokers[number]
             if not broker.running:
@@ -210,6 +219,11 @@ class ReplicationHistory:
             if broker.paused is not None:
                 broker.resume()
                 return f"{number} was stopped"
+        if replaced is not None and self._in_sync == {replaced.broker_id}:
+            replica = self.brokers[replaced.broker_id].replica
+            if replica is not None and not replica.state.may_lead:
+                self.world.seen["alone with another disk"] += 1
+                raise Forgiven
         leaders = [each.replica.leader for each in self.brokers.values() if each.replica]
         led = [each for each in leaders if each is not None]
         if len(led) != 1:
@@ -269,12 +283,11 @@ class ReplicationHistory:
     # -- processes ------------------------------------------------------------------------------------
 
     def _start(self, number: int) -> None:
-        self._disk[number].fails_to_flush = False
-        self.brokers[number] = Broker(
-            *(self.world, self.network, self.disks, self._disk[number], number),
-            self._look,
-            self._died,
-        )
+        self.brokers[number] = self._life(number, self._disk[number])
+
+    def _life(self, number: int, disk: Disk) -> Broker:
+        disk.fails_to_flush = False
+        return Broker(self.world, self.network, self.disks, disk, number, self._look, self._died)
 
     def _died(self, broker: Broker) -> None:
         """By itself, since a flush has failed: as with its power, nobody knows what the disk has."""
@@ -308,7 +321,7 @@ class ReplicationHistory:
             self.world.seen["activation"] += 1
             epoch = leader.epoch
             self.world.note(f"{broker.broker_id} leads in epoch {epoch}")
-            self.checks.leads(f"{broker.broker_id}", epoch, contents, log.log_start)
+            self.checks.leads(life, epoch, contents, log.log_start)
         broker.led = None if leader is None else leader.epoch
         if log.log_end < broker.log_end:
             self.world.seen["truncation"] += 1
@@ -349,6 +362,8 @@ class ReplicationHistory:
         def restart() -> None:
             if self.brokers[broker.broker_id] is broker and not broker.running:
                 self._start(broker.broker_id)
+            elif self._replaced is broker and self.world.faults:
+                self._replaced = self._life(broker.broker_id, broker.disk)
 
         self.world.after(self.world.random.choice((0.02, 0.2, 1.5)), restart)
 
@@ -369,6 +384,23 @@ class ReplicationHistory:
             if self.world.random.random() < 0.5:
                 self._expire(broker)
             self.world.after(self.world.random.uniform(0.05, 1.2), broker.resume)
+
+    def _take_over(self) -> None:
+        """A broker stands still beyond its session, and another machine with an empty disk gets its id. It
+        goes on then, as if nothing had been, and is started again when it has ended: while the other one
+        is down the id is its own again."""
+        broker = self._victim()
+        number = broker.broker_id
+        if not broker.running or broker.paused is not None or not self._in_sync - {number}:
+            return
+        self.world.seen["fault takeover"] += 1
+        self.world.note(f"{number} stands still, and is replaced")
+        broker.pause()
+        self._expire(broker)
+        self._replaced = broker
+        self._disk[number] = Disk(broker.disk.data.with_name(f"{number}b"))
+        self._start(number)
+        self.world.after(self.world.random.uniform(0.05, 1.2), broker.resume)
 
     def _end_session(self) -> None:
         """The broker goes on: a zombie, until it hears of it."""
@@ -399,8 +431,8 @@ class ReplicationHistory:
 
     def _part(self) -> None:
         """A broker is cut off from others, or from clients, in both directions or in one."""
-        random, one = self.world.random, str(self._victim().broker_id)
-        others = [str(each) for each in BROKERS if str(each) != one]
+        random, one = self.world.random, self._victim().name
+        others = [each.name for each in self.brokers.values() if each.name != one]
         if random.random() < 0.3:
             others = ["p1", "p2", "p3", "c1", "c2", "a1"]
             self.world.seen["fault cut from clients"] += 1
@@ -488,5 +520,5 @@ _FAULTS: tuple[Callable[[ReplicationHistory], None], ...] = (
 )
 FAULT_NAMES = (
     *("kill", "power", "power of all", "pause", "session", "line", "ambush", "cut"),
-    *("cut from clients", "full disk", "EIO", "controller", "reassignment"),
+    *("cut from clients", "full disk", "EIO", "controller", "reassignment", "takeover"),
 )
