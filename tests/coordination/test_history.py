@@ -152,7 +152,7 @@ def test_what_is_noted_is_bounded_whatever_happens(a: Someone) -> None:
         found = note(a, before, after)
         assert len(found[-1].moves) == min(found[-1].moved, MOST_NAMED)
         before = after
-    assert len(found) == len(execute(a.session, children(paths.events(GROUP)))) == ENTRIES
+    assert len(found) == len(execute(a.session, children(paths.events(GROUP)))) == ENTRIES == 100
     assert found[-1].generation == ENTRIES + 19
 
 
