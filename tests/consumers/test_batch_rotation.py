@@ -144,6 +144,16 @@ def test_what_follows_is_decompressed_beside_the_application_in_the_order_of_tur
     assert threads.counts == [(False, 2)] + [(True, 2)] * 5
 
 
+def test_nothing_of_a_paused_partition_is_decompressed_ahead(
+    bench: Bench, threads: Threads
+) -> None:
+    bench.reading(ZERO, ONE)
+    bench.fetched(*[chunk_of(4)] * 2)
+    bench.fetcher.pause(ONE, True)
+    assert len(bench.everything()) == 800
+    assert sum(count for _, count in threads.counts) == 4
+
+
 def test_the_application_goes_on_while_what_follows_is_decompressed(
     bench: Bench, threads: Threads
 ) -> None:

@@ -108,6 +108,18 @@ def test_who_has_tried_to_plan_in_vain_plans_at_once_when_the_next_member_goes()
     assert schedule.begin(30.0) is not None
 
 
+def test_as_long_as_a_crowd_keeps_coming_its_plan_is_put_off() -> None:
+    schedule = eldest(Plan(1, (ME,), TOPICS, {"t": [ME, ME]}), 1)
+    names, now = [ME, OTHER], 10.0
+    for _ in range(40):
+        names += [f"one-{len(names) + number:010}" for number in range(100)]
+        schedule.saw_members(tuple(names), ME)
+        schedule.consider(ME, now)
+        assert schedule.begin(now + 0.09) is None
+        now += 0.1
+    assert schedule.begin(now + 1.0) is not None
+
+
 def test_what_was_read_of_topics_holds_until_a_plan_is_made_for_other_wishes() -> None:
     schedule = the_time_is_over()
 

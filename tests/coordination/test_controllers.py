@@ -44,6 +44,11 @@ def test_one_is_elected_and_the_others_learn_when_it_goes(backend: Backend) -> N
     assert execute(second, controllers.elect(2, "b", nothing)) == Controller(2, "b", 2)
 
 
+def test_a_controller_in_a_process_of_its_own_is_taken_for_no_broker(backend: Backend) -> None:
+    alone = execute(backend.open(), controllers.elect(controllers.ALONE, "a", nothing))
+    assert alone.broker < 0, "brokers' ids begin at 0"
+
+
 def test_whoever_is_elected_learns_that_somebody_removed_its_node(backend: Backend) -> None:
     session, other = backend.open(), backend.open()
     rings: list[str] = []

@@ -126,7 +126,9 @@ def test_a_reassignment_that_was_cancelled_meanwhile_is_not_ended(scene: Scene) 
     ending = scene.end()
     execute(scene.session, reassignments.cancel("t", [0]))
     execute(scene.session, ending)
-    assert scene.topic().reassignments == {0: Reassignment([1, 2], [1, 2])}
+    going_back = scene.topic().reassignments[0]
+    assert going_back == Reassignment([1, 2], [1, 2])
+    assert (going_back.is_cancelled, MOVED.is_cancelled) == (True, False)
     assert scene.topic().partitions[0] == [1, 2, 3]
     assert scene.state().isr == (1, 2)
 

@@ -38,8 +38,8 @@ class Mutation(NamedTuple):
 
 def mutations(source: str) -> list[Mutation]:
     """All that can be done to this file, in its order."""
-    data = source.encode()
-    found = [each for node in _code(ast.parse(source)) for each in _of(node, _Text(data))]
+    text = _Text(source.encode())
+    found = [each for node in _code(ast.parse(source)) for each in _of(node, text)]
     return sorted(set(found))
 
 

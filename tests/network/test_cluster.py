@@ -404,6 +404,18 @@ def test_if_the_only_broker_known_stands_still_others_are_discovered() -> None:
             assert cluster.leader_address(T0) == two.address
 
 
+def test_any_of_several_brokers_is_asked_but_one_that_owes_an_answer() -> None:
+    world = World()
+    with world.broker(2) as two, world.broker(1) as one:
+        world.brokers = {1: one.address, 2: two.address}
+        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            one.handler = lambda envelope, body, payloads: None
+            cluster.send(one.address, Api.LIST_OFFSETS, ASK)
+            poll_until(cluster, lambda: one.address in cluster._late)
+            assert {cluster._reachable(time.monotonic()) for _ in range(50)} == {two.address}
+
+
 def test_a_broker_that_holds_a_fetch_owes_nothing_yet() -> None:
     world = World()
     with world.broker(2) as two, world.broker(1) as one:

@@ -267,6 +267,7 @@ def test_after_an_answer_too_large_half_as_many_topics_are_asked_for_at_a_time()
     assert metadata.ask_for_less(303.0)
     metadata.ask(303.0)
     assert not metadata.ask_for_less(303.0)
+    assert metadata.ask(304.0).topics == ["t-00000"]
 
 
 def test_topics_whose_answer_was_lost_are_asked_for_again() -> None:

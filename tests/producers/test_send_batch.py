@@ -326,10 +326,12 @@ def by_length(topic: str, keys: Any, partitions: int) -> Any:
     return [len(key or b"") % partitions for key in listed]
 
 
-@pytest.mark.parametrize("arrow", [False, True])
-def test_a_partitioner_of_your_own_sees_whole_columns(cluster: FakeCluster, arrow: bool) -> None:
-    keys = [b"", b"a", b"bb", b"ccc", None]
-    column = pa.array(keys, pa.binary()) if arrow else keys
+@pytest.mark.parametrize("kind", [None, pa.binary(), pa.string()])
+def test_a_partitioner_of_your_own_sees_whole_columns_of_bytes(
+    cluster: FakeCluster, kind: Any
+) -> None:
+    keys = [b"", b"a", b"bb", b"\xc3\xa4c", None]
+    column = keys if kind is None else pa.array(keys, pa.binary()).cast(kind)
     with make(cluster, partitioner=by_length) as producer:
         offsets = producer.send_batch("t", VALUES[:5], column).result(10)
         place = producer.send("t", b"one", b"dd").result(10)

@@ -13,6 +13,27 @@ from folkmoot.protocol.errors import (
     from_wire,
 )
 
+# As Confluent's registry answers, whose clients know them.
+REGISTRY_CODES = {
+    409: "IncompatibleSchema",
+    40401: "SubjectNotFound",
+    40402: "VersionNotFound",
+    40403: "SchemaNotFound",
+    40404: "SubjectSoftDeleted",
+    40405: "SubjectNotSoftDeleted",
+    40406: "VersionSoftDeleted",
+    40407: "VersionNotSoftDeleted",
+    40408: "NoSubjectCompatibility",
+    40409: "NoSubjectMode",
+    42201: "InvalidSchema",
+    42202: "InvalidVersion",
+    42203: "InvalidCompatibility",
+    42204: "InvalidMode",
+    42205: "OperationNotPermitted",
+    42206: "ReferenceExists",
+    42208: "InvalidSubject",
+}
+
 # Codes are never reused or renumbered; a new error gets a new line here.
 CODES = {
     1: "UnknownServerError",
@@ -112,3 +133,8 @@ def test_an_extra_is_installed_beside_what_is_installed(
     installed = SimpleNamespace(read_text=lambda name: origin)
     monkeypatch.setattr("importlib.metadata.distribution", lambda name: installed)
     assert errors.pip_command("avro") == command
+
+
+def test_each_error_of_the_registry_has_the_code_that_its_clients_know() -> None:
+    found = {getattr(errors, name).error_code: name for name in REGISTRY_CODES.values()}
+    assert found == REGISTRY_CODES

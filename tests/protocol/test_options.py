@@ -16,7 +16,7 @@ from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.errors import ConfigError, InvalidName
-from folkmoot.protocol.options import build, check_options, configured, parse, unknown_option
+from folkmoot.protocol.options import build, check_options, configured, parse, shown, unknown_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +195,11 @@ def test_lengths_of_time_and_sizes_may_have_their_units() -> None:
     for option, text in (("size", "1GiB"), ("min_ratio", "7d"), ("linger", "1GiB")):
         with pytest.raises(ConfigError, match="is not allowed"):
             parse(Config, {option: text})
+
+
+def test_a_value_is_shown_in_full_up_to_80_letters() -> None:
+    assert shown("x" * 78) == repr("x" * 78)
+    assert shown("x" * 79) == f"'{'x' * 79}…"
 
 
 def test_an_error_for_an_unknown_option_needs_no_config() -> None:

@@ -116,6 +116,13 @@ def test_the_limits_are_what_the_fields_of_the_header_hold() -> None:
     assert (MAX_RECORDS, MAX_BODY_BYTES) == (1_000_000, 2**25)
 
 
+def test_a_batch_is_ordinary_unless_it_is_part_of_a_transaction_or_a_broker_s_own() -> None:
+    header = check(GOLDEN[0].path.read_bytes())
+    replace = msgspec.structs.replace
+    found = [replace(header, attributes=bits).is_ordinary for bits in (0, 0x20, 0x08, 0x10)]
+    assert found == [True, True, False, False]
+
+
 def test_without_the_extension_the_checksum_is_that_of_the_whole_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,7 +4,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
-from errno import EIO, ENOSPC
+from errno import EIO, ENOSPC, EROFS
 from pathlib import Path
 from typing import Any
 
@@ -1751,8 +1751,9 @@ def test_a_consumer_is_told_nothing_of_records_that_compaction_has_removed(
     assert told(1, 2) == told(3, 2) == LogTruncated.code, "others have written that"
 
 
-def test_a_broker_whose_disk_fails_at_a_cut_ends(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "ends"), [(EIO, True), (EROFS, True), (ENOSPC, False)])
+def test_a_broker_whose_disk_fails_at_a_cut_ends_and_one_whose_disk_is_full_does_not(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, number: int, ends: bool
 ) -> None:
     first, ended = cluster.nodes[1], list[Exception]()
     first.handlers.flusher.failed = ended.append
@@ -1761,11 +1762,11 @@ def test_a_broker_whose_disk_fails_at_a_cut_ends(
     cluster.designate(2, 2, 3)
 
     def fails(path: Path) -> None:
-        raise OSError(EIO, "the disk")
+        raise OSError(number, "the disk")
 
     monkeypatch.setattr(log_module, "sync_file", fails)
     cluster.mend()
     cluster.show()
     cluster.run()
     assert first.log.failed is not None
-    assert "cut" in str(ended[0])
+    assert ["cut" in str(each) for each in ended] == [True] * ends

@@ -360,6 +360,26 @@ def test_a_topic_created_anew_starts_empty(handlers: RequestHandlers) -> None:
     assert chunks == [b""]
 
 
+def test_a_topic_created_anew_takes_nothing_meant_for_the_one_before_from_its_first_view_on(
+    handlers: RequestHandlers,
+) -> None:
+    """Whatever has changed with the view is done in steps that may come later."""
+    append(handlers, 0, make_batch(b"a"))
+    anew = create(handlers.logs, "t", "id-2", 0)
+    handlers.metadata.view = ClusterView(BROKERS, {"t": TopicInfo("id-2", [[ME]])})
+    read(handlers, out_of(0, topic_id="id-2"))
+    refused = append(handlers, 0, make_batch(b"b"))
+    assert [each.error for each in refused.results] == [StaleTopicId.code]
+    assert anew.log_end == 0
+
+
+def test_partitions_of_which_a_broker_has_the_only_replica_are_made_ahead(
+    handlers: RequestHandlers,
+) -> None:
+    topic = TopicInfo("id-2", [[ME], [OTHER], [ME, OTHER], [ME]])
+    assert handlers.metadata.sole_partitions(topic) == [0, 3]
+
+
 # -- many entries -------------------------------------------------------------------------------------
 
 

@@ -229,6 +229,15 @@ def test_metadata_is_a_json_object_of_bounded_depth() -> None:
             encode_content(bad)
 
 
+def test_a_subject_of_the_default_context_is_ruled_by_what_is_set_for_all_without_a_look_between(
+    session: Session,
+) -> None:
+    execute(session, settings.put("compatibility", "FULL", GLOBAL))
+    counted = CountingSession(session)
+    assert execute(counted, settings.get("compatibility", S, True)) == "FULL"
+    assert counted.asked == 3, "the sync, its own node, and that of all"
+
+
 def test_a_registration_is_one_transaction(session: Session) -> None:
     put(session, S, "a")
     written: list[Operation] = []
