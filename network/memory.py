@@ -17,7 +17,9 @@ def keep_freed_memory() -> None:
     at the end of its heap. So one is freed here; it was never touched, and has cost nothing. Other
     allocators do not mind.
 
-    This holds for the whole process, so only brokers do it. Clients live in other people's processes,
-    and gain nothing: the bodies that they make of batches teach glibc the same.
+    This holds for the whole process, so brokers do it, and consumers from when they decompress ahead: some
+    MiB at a time, which are freed by another thread than the one that has made them, and of which glibc
+    would keep none in that thread's heap. A process that says by MALLOC_TRIM_THRESHOLD_ or the like what is
+    to be kept is not concerned.
     """
     bytes(LARGEST_BYTES)

@@ -48,7 +48,7 @@ PACK_FROM: Final = 64
 BODY_SPARE_BYTES: Final = 4096
 """Of the largest body, for what is written once per batch."""
 MOST_PARTITIONS: Final = 1_000_000
-STAGED_RECORDS: Final = 1024
+STAGED_RECORDS: Final = 4096
 ROWS_AT_ONCE: Final = 4096
 """Of columns: then other threads have their turn."""
 

@@ -10,6 +10,7 @@ from typing import Final
 from folkmoot.consumers.fetch.fetch_queue import FetchQueue
 from folkmoot.consumers.fetch.partition_state import Body, FetchedBatch, PartitionFetchState
 from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.network.memory import keep_freed_memory
 from folkmoot.protocol import compression, record_batch
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import FolkmootError
@@ -125,6 +126,7 @@ class BatchRotation:
             compressed = record_batch.openable_together([fetched for _, fetched in following])
             if not compressed:
                 return
+            keep_freed_memory()
             prefetch = _Prefetch(following[: len(compressed)], compressed)
             if not prefetch.begin():
                 return

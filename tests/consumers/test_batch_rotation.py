@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.fetch import batch_rotation
+from folkmoot.network.memory import keep_freed_memory
 from folkmoot.protocol import compression
 from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import TopicPartition
@@ -275,6 +276,21 @@ def test_without_memory_for_several_each_is_decompressed_by_itself(
     bench.reading()
     bench.fetched(chunk_of(6))
     assert [record.offset for record in bench.everything()] == list(range(1_200))
+
+
+def test_memory_is_kept_in_processes_that_decompress_ahead_and_no_others(
+    bench: Bench, threads: Threads
+) -> None:
+    keep_freed_memory.cache_clear()
+    bench.reading()
+    bench.fetched(large(0, b"x"))
+    assert len(bench.everything()) == 200
+    assert not keep_freed_memory.cache_info().currsize
+    bench.poll()
+    bench.fetched(b"".join(large(200 * number, b"x") for number in range(1, 6)))
+    assert len(bench.everything()) == 1_000
+    assert any(is_beside for is_beside, _ in threads.counts)
+    assert keep_freed_memory.cache_info().currsize
 
 
 def test_takes_seeks_and_pauses_at_random_hand_out_what_is_at_each_position(
