@@ -18,12 +18,21 @@ from benchmarks.harness import Context, Estimate, Measure, Sample, cell
 from benchmarks.peers import Unavailable
 from benchmarks.programs import ProgramFailed
 from benchmarks.results import Cell, Results, Target, compared
-from benchmarks.spark_sides import PARTITIONS, Side, as_parquet, check, flights_on, kafka, ours
+from benchmarks.spark_sides import (
+    PARTITIONS,
+    Side,
+    as_parquet,
+    check,
+    flights_as_parquet,
+    flights_on,
+    kafka,
+    ours,
+)
 from folkmoot.console.demo import flights
 
 NAME: Final = "spark"
 TITLE: Final = "Spark: streams, batch reads and the sink"
-ESTIMATE: Final = Estimate(seconds=270, per_round=150, quick_seconds=240, disk=4e9)
+ESTIMATE: Final = Estimate(seconds=290, per_round=170, quick_seconds=260, disk=4e9)
 
 OURS: Final = "Folkmoot"
 COLUMN: Final = "Folkmoot, one column by .schema"
@@ -38,6 +47,7 @@ SMALL: Final = "stream in batches of 100,000 records"
 BATCH: Final = "batch read"
 TYPED: Final = "stream of flights, typed columns beside from_avro"
 SINK: Final = "stream from Parquet files into a topic"
+TYPED_SINK: Final = "stream of flights from Parquet files, typed columns beside to_avro"
 TASKS: Final = "CPU of a worker for a task of a few records"
 FIRST_ROW: Final = "start of a query to its first row"
 IDLE: Final = "idle query, trigger of 200 ms"
@@ -114,10 +124,14 @@ def run(context: Context) -> Results:
         for side in sides.values():
             side.fill("small", context.new_topic(side.peer, PARTITIONS), small, records)
         sides[OURS].fill("few", context.new_topic("folkmoot", PARTITIONS), small, FEW)
-        known = flights_on(context, sides, records)
+        known, schema_id = flights_on(context, sides, records)
         reads = Reads({"small": records, "few": FEW, "flights": known})
         results.cells += _read(context, sides, reads)
-        results.cells += _written(context, sides, small, records)
+        rows = as_parquet(small, records, context.work / "rows")
+        results.cells += _written(context, SINK, sides, Written(rows=rows, records=records))
+        rows = flights_as_parquet(known, context.work / "flights-rows")
+        typed = Written(rows=rows, records=known, schema_id=schema_id)
+        results.cells += _written(context, TYPED_SINK, sides, typed)
         results.cells += _in_tasks(context, sides[OURS], reads)
         results.cells += _lived(context, sides, reads)
     results.targets += _judged(results)
@@ -156,26 +170,36 @@ def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator
         yield from context.alternate(case, "records/s", contenders)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What is written: Parquet files, and the id of the schema of their columns, where these are typed."""
+
+    rows: Path
+    records: int
+    schema_id: int = 0
+
+
 def _written(
-    context: Context, sides: Mapping[str, Side], small: Path, records: int
+    context: Context, case: str, sides: Mapping[str, Side], written: Written
 ) -> Iterator[Cell]:
-    rows = as_parquet(small, records, context.work / "rows")
     for side in sides.values():
-        _sink(context, side, rows, records)
-    contenders = {
-        name: partial(_sink, context, side, rows, records) for name, side in sides.items()
-    }
-    yield from context.alternate(SINK, "records/s", contenders)
+        _sink(context, side, written)
+    contenders = {name: partial(_sink, context, side, written) for name, side in sides.items()}
+    yield from context.alternate(case, "records/s", contenders)
 
 
-def _sink(context: Context, side: Side, rows: Path, records: int) -> Sample:
+def _sink(context: Context, side: Side, written: Written) -> Sample:
     topic = context.new_topic(side.peer, PARTITIONS)
-    options = {**side.sink_options, "topic": topic}
+    options, avro = {**side.sink_options, "topic": topic}, dict[str, Any]()
+    if written.schema_id and side.peer == "folkmoot":
+        options |= {"valueFormat": "avro", "writerSchema": str(written.schema_id)}
+    elif written.schema_id:
+        avro = {"schema": flights.schema(), "id": written.schema_id}
     reader = {**side.options, "subscribe": topic}
-    told = side.does("write", rows=str(rows), options=options, check=reader)
-    check(told, records)
+    told = side.does("write", rows=str(written.rows), options=options, avro=avro, check=reader)
+    check(told, written.records)
     side.server.delete_topic(topic)
-    return _rate(told, records)
+    return _rate(told, written.records)
 
 
 def _rate(told: Mapping[str, Any], records: int) -> Sample:

@@ -115,8 +115,8 @@ def _session(
     return session
 
 
-def flights_on(context: Context, sides: Mapping[str, Side], count: int) -> int:
-    """Flights in Avro behind the id of their schema, the same bytes on all sides; → how many.
+def flights_on(context: Context, sides: Mapping[str, Side], count: int) -> tuple[int, int]:
+    """Flights in Avro behind the id of their schema, the same bytes on all sides; → how many, and that id.
 
     The first side is ours, in whose registry the schema is registered. More than there are come again.
     """
@@ -134,7 +134,7 @@ def flights_on(context: Context, sides: Mapping[str, Side], count: int) -> int:
     write_columns(path, keys * times, values * times)
     for name, side in sides.items():
         side.fill("flights", topics[name], path, times * len(values))
-    return times * len(values)
+    return times * len(values), id
 
 
 def _encoded(id: int, count: int) -> tuple[list[bytes], list[bytes]]:
@@ -161,8 +161,20 @@ def as_parquet(records: Path, count: int, folder: Path) -> Path:
     """The records as FILES files with columns `key` and `value`."""
     folder.mkdir()
     keys, values = (pa.array(cells, pa.binary()) for cells in read_columns(records, count))
-    table = pa.table({"key": keys, "value": values})
-    rows = -(-count // FILES)
+    return _into_files(pa.table({"key": keys, "value": values}), folder)
+
+
+def flights_as_parquet(count: int, folder: Path) -> Path:
+    """Flights as FILES files with a column for each field, and `_key`. More than there are come again."""
+    folder.mkdir()
+    known = list(flights.read(flights.find_archive(), min(count, flights.FLIGHTS)))
+    table = pa.Table.from_batches(_pieces([each.value for each in known], flights.schema()))
+    table = table.append_column("_key", pa.array([each.key for each in known], pa.binary()))
+    return _into_files(pa.concat_tables([table] * -(-count // len(known))).slice(0, count), folder)
+
+
+def _into_files(table: pa.Table, folder: Path) -> Path:
+    rows = -(-table.num_rows // FILES)
     for number in range(FILES):
         pq.write_table(table.slice(number * rows, rows), folder / f"{number}.parquet")
     return folder

@@ -6,14 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+from uuid import uuid4
 
 import pytest
 
 import folkmoot
+from folkmoot.console.java import find_java, spark_java_home
+from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.producers.producer import Producer
 from tests.tree import ROOT, code_folder, is_test, project_files, pyproject, python_files
 
 VERSION: str = pyproject()["project"]["version"]
@@ -154,6 +162,63 @@ def test_the_wheel_can_be_imported_without_the_repository(built: Built, tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert all(name.startswith(str(tmp_path / "site")) for name in done.stdout.split())
+
+
+READS: Final = """\
+import sys
+
+from pyspark.sql import SparkSession
+
+import folkmoot
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+options = {"zookeeper": sys.argv[1], "subscribe": sys.argv[2]}
+(row,) = spark.read.format("folkmoot").options(**options).load().collect()
+print(row.value.decode(), folkmoot.__file__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("in_place", [False, True], ids=["wheel", "in place"])
+def test_spark_finds_the_format_in_an_environment_in_which_it_was_installed(
+    built: Built, shared_cluster: EmbeddedCluster, tmp_path: Path, in_place: bool
+) -> None:
+    """Beside what it needs, in an environment that is activated; nothing else says where it is."""
+    environment, packages = tmp_path / "environment", Path(sysconfig.get_path("purelib"))
+    venv.create(environment)
+    (site,) = environment.glob("lib/python*/site-packages")
+    (site / "needed.pth").write_text(str(packages))  # of which no .pth is read
+    if in_place:
+        (link,) = packages.glob("__editable__*folkmoot*.pth")
+        shutil.copy(link, site)
+    else:
+        with zipfile.ZipFile(built.wheel) as archive:
+            archive.extractall(site)
+    topic = f"installed-{uuid4().hex[:8]}"
+    with Admin(zookeeper=shared_cluster.zookeeper) as admin:
+        admin.create_topic(topic, 1)
+    with Producer(zookeeper=shared_cluster.zookeeper) as producer:
+        producer.send(topic, b"found")
+    told = ("PYTHONPATH", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    surroundings = {name: value for name, value in os.environ.items() if name not in told}
+    done = subprocess.run(
+        ["python3", "-c", READS, shared_cluster.zookeeper, topic],
+        cwd=tmp_path,
+        env=surroundings
+        | {
+            "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "JAVA_HOME": str(spark_java_home(find_java(), tmp_path / "java")),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    word, place = done.stdout.split()
+    assert word == "found"
+    assert Path(place).is_relative_to(ROOT / "src" if in_place else site)
 
 
 def test_another_python_process_imports_the_installed_package(tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ def _frame(reader: Any, case: Case) -> Any:
 
 def _write(spark: Any, case: Case, directory: str) -> dict[str, Any]:
     """Writes the rows of Parquet files to a topic, and says how many records that has then."""
-    rows = spark.readStream.schema("key binary, value binary").parquet(case["rows"])
+    rows = spark.readStream.schema(spark.read.parquet(case["rows"]).schema).parquet(case["rows"])
+    if case["avro"]:
+        rows = _with_values(rows, **case["avro"])
     writer = rows.writeStream.format(case["format"])
     for name, value in case["options"].items():
         writer = writer.option(name, value)
@@ -126,6 +128,16 @@ def _write(spark: Any, case: Case, directory: str) -> dict[str, Any]:
         reader = reader.option(name, value)
     resident = peak_resident(KINDS)
     return {"records": reader.load().count(), "resident": resident, **clock.told()}
+
+
+def _with_values(rows: Any, schema: str, id: int) -> Any:
+    """Columns as Avro behind the id of their schema, as registries' clients write it."""
+    from pyspark.sql.avro.functions import to_avro
+    from pyspark.sql.functions import concat, lit, struct
+
+    fields = struct(*(name for name in rows.columns if name != "_key"))
+    value = concat(lit(b"\0" + id.to_bytes(4, "big")), to_avro(fields, schema))
+    return rows.select(rows["_key"].alias("key"), value.alias("value"))
 
 
 def _through(writer: Any, directory: str) -> int:

@@ -1,11 +1,13 @@
 """The scenario of Spark, as far as it needs no Spark."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,7 +16,7 @@ from benchmarks.bench_spark import IDLE, KAFKA, LATENCY, LEFT, NOTHING, OURS, RE
 from benchmarks.measuring import cpu_below, cpu_seconds, own_cpu, peak_resident
 from benchmarks.records import RecordSets
 from benchmarks.results import Cell, Results
-from benchmarks.spark_sides import FILES, _encoded, as_parquet
+from benchmarks.spark_sides import FILES, _encoded, as_parquet, flights_as_parquet
 from folkmoot.console.demo import flights
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
@@ -64,6 +66,19 @@ def test_what_is_written_to_a_topic_lies_in_as_many_files_as_there_are_to_be(
     found = [pq.read_table(each) for each in sorted(folder.iterdir())]
     assert len(found) == FILES
     assert sum(each.num_rows for each in found) == 1_001
+
+
+def test_flights_lie_in_files_with_a_column_for_each_field(tmp_path: Path) -> None:
+    folder = flights_as_parquet(50, tmp_path / "rows")
+    table = pa.concat_tables([pq.read_table(each) for each in sorted(folder.iterdir())])
+    assert table.schema.names == [
+        *(each["name"] for each in json.loads(flights.schema())["fields"]),
+        "_key",
+    ]
+    rows = list(flights.read(flights.find_archive(), 50))
+    assert sorted(filter(None, table.column("_key").to_pylist())) == sorted(
+        r.key for r in rows if r.key
+    )
 
 
 def test_what_an_idle_source_costs_is_told_apart_from_what_any_source_in_python_costs() -> None:
