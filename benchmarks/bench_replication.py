@@ -19,15 +19,17 @@ from typing import Any, Final
 
 from benchmarks.harness import WORK_IN, Context, Estimate, Sample, cell, rate_of, settle
 from benchmarks.measuring import cpu_seconds
-from benchmarks.peers.clusters import Cluster, FolkmootCluster, KafkaCluster
+from benchmarks.peers.clusters import BROKERS, Cluster, FolkmootCluster, KafkaCluster
 from benchmarks.peers.kafka import KafkaPeer
 from benchmarks.programs import Program
 from benchmarks.results import Cell, Results, Target
 from folkmoot.brokers.storage.log_manager import topic_in
+from folkmoot.coordination import reassignments
+from folkmoot.coordination.zookeeper.execute import execute
 
 NAME: Final = "replication"
 TITLE: Final = "Replication: acks=all, and brokers that die"
-ESTIMATE: Final = Estimate(seconds=200, per_round=75, quick_seconds=120, disk=14e9)
+ESTIMATE: Final = Estimate(seconds=420, per_round=90, quick_seconds=200, disk=25e9)
 
 OURS: Final = "Folkmoot"
 ALONE: Final = "Folkmoot, its guardian killed, too"
@@ -37,6 +39,7 @@ COLUMNS: Final = "Folkmoot send_batch(), lists"
 CONFLUENT: Final = "confluent-kafka produce()"
 PARTITIONS: Final = 12
 RATE: Final = 50_000
+CALM_RATE: Final = 20_000
 BACKGROUND_RATE: Final = 5_000
 INTERVAL: Final = 0.02
 """Each partition of the writers' topic gets a record so often; of many partitions ten times as rarely."""
@@ -44,6 +47,10 @@ REST: Final = 1.0
 PATIENCE: Final = 40.0
 SESSION: Final = 6.0
 KILLS_A_ROUND: Final = 4
+BEHIND_BYTES: Final = {"full": 10e9, "quick": 1e9}
+ROOM: Final = 3
+"""So many times what a follower lacks is to be free on the disk: leader, follower, and the copy beside."""
+THROTTLE: Final = 25_000_000
 THROUGHPUT: Final = "acks=all, page cache, 100 B, 12 partitions, zstd"
 FSYNC: Final = "acks=all, fsync, 100 B, 12 partitions, zstd"
 KILL: Final = "the leader of some partitions is killed"
@@ -192,14 +199,14 @@ class _Cases:
             beside = {"rival": "page cache", "beside": before.median}
             self._target("acks=all with fsync, send_batch()", now, times=0.7, **beside)
         case = f"until acknowledged at {RATE:,} records/s, linger 5 ms"
-        samples = [self._latency(cluster) for _ in range(self.scale.rounds)]
+        samples = [self._latency(cluster, RATE) for _ in range(self.scale.rounds)]
         self._add(case, OURS, "p99 ms", samples)
         self._target(f"acks=all with fsync, {case}", self.results.find(case, OURS), wanted=20.0)
 
-    def _latency(self, cluster: FolkmootCluster) -> Sample:
+    def _latency(self, cluster: FolkmootCluster, rate: int) -> Sample:
         topic = self._topic(cluster, PARTITIONS, fsync=True)
         seconds = 2 * self.scale.seconds if self.scale.name != "smoke" else 0.5
-        with self._paced(cluster, topic, RATE, seconds) as program:
+        with self._paced(cluster, topic, rate, seconds) as program:
             before = sum(map(cpu_seconds, cluster.processes().values()))
             told = program.wait_done()
             used = sum(map(cpu_seconds, cluster.processes().values())) - before
@@ -245,19 +252,29 @@ class _Cases:
             self._target(text, self.results.find(case, name), wanted=wanted, **self._beside(case))
 
     def many(self, partitions: int) -> None:
-        """A broker that leads all of many partitions with the others is killed."""
-        case = self._many(partitions)
+        """A broker that leads all of many partitions is killed; of Kafka's a third, since its controllers
+        need two of the three nodes."""
+        case = f"a broker that leads {partitions:,} partitions is killed"
         for name, cluster in list(self.clusters.items()):
             topic = self._topic(cluster, partitions)
+            kills: dict[str, Break] = {name: cluster.kill_broker}
+            if name == OURS and self.scale.name != "smoke":
+                kills[ALONE] = partial(cluster.kill_broker, guardian=True)
             with self._writer(name, cluster, topic, partitions, 10 * INTERVAL) as writer:
-                taken = self._breaks(
-                    cluster, writer, topic, cluster.kill_broker, self.scale.spare_rounds
-                )
-            self._add(case, name, "s", taken)
+                for whose, kill in kills.items():
+                    times = self.scale.spare_rounds
+                    leads_all = name == OURS
+                    taken = self._breaks(cluster, writer, topic, kill, times, leads_all=leads_all)
+                    self._add(case, whose, "s", taken)
             cluster.delete_topic(topic)
-        self._target(
-            f"{case}: all writable", self.results.find(case, OURS), wanted=3.0, **self._beside(case)
-        )
+        beside = self._beside(case)
+        for text, name, wanted in (
+            (case, OURS, 3.0),
+            (f"{case}, its guardian, too", ALONE, SESSION + 3),
+        ):
+            self._target(
+                f"{text}: all writable", self.results.find(case, name), wanted=wanted, **beside
+            )
 
     def controller(self, cluster: FolkmootCluster, partitions: int) -> None:
         """The broker that leads and is the controller is killed, while records come to another topic."""
@@ -265,25 +282,19 @@ class _Cases:
         topic, other = self._topic(cluster, partitions), self._topic(cluster, PARTITIONS)
         taken = []
         for _ in range(self.scale.spare_rounds):
-            victim = self._controller(cluster, topic)
+            victim = cluster.controller()
             with (
                 self._writer(OURS, cluster, topic, partitions, 10 * INTERVAL) as writer,
                 self._paced(cluster, other, BACKGROUND_RATE, PATIENCE),
             ):
-                taken += self._breaks(cluster, writer, topic, cluster.kill_broker, 1, victim=victim)
+                kill = cluster.kill_broker
+                taken += self._breaks(
+                    cluster, writer, topic, kill, 1, victim=victim, leads_all=True
+                )
         self._add(case, OURS, "s", taken)
         self._target(f"{case}: all writable", self.results.find(case, OURS), wanted=4.0)
         for each in (topic, other):
             cluster.delete_topic(each)
-
-    def _controller(self, cluster: FolkmootCluster, topic: str) -> int:
-        """One that leads some of the topic's partitions, too, as every broker does after its creation."""
-        leaders, found = cluster.leaders(topic), cluster.controller()
-        return found if found in leaders else leaders[0]
-
-    @staticmethod
-    def _many(partitions: int) -> str:
-        return f"one of three leaders of {partitions:,} partitions is killed"
 
     @contextmanager
     def _writer(
@@ -303,14 +314,22 @@ class _Cases:
         do: Break,
         times: int,
         victim: int | None = None,
+        leads_all: bool = False,
     ) -> list[Sample]:
-        """Break a leader, and restart it, some times; each time all replicas are in sync before."""
+        """Break a leader, and restart it, some times; each time all replicas are in sync before.
+
+        `leads_all`: the others were stopped and started before, so that it leads all partitions.
+        """
         samples = []
         for _ in range(times):
+            broken = cluster.leaders(topic)[0] if victim is None else victim
+            others = [each for each in range(1, BROKERS + 1) if leads_all and each != broken]
+            for do_to in (cluster.leave, cluster.restart):
+                for each in others:
+                    do_to(each)
             self._ask(writer, time.monotonic(), range(len(cluster.leaders(topic))))
             time.sleep(REST)
             leaders = cluster.leaders(topic)
-            broken = leaders[0] if victim is None else victim
             led = [number for number, leader in enumerate(leaders) if leader == broken]
             told = self._ask(writer, do(broken), led)
             cluster.restart(broken)
@@ -342,11 +361,15 @@ class _Cases:
     # -- followers and rest -------------------------------------------------------------------------
 
     def catching_up(self, cluster: FolkmootCluster) -> None:
-        """A follower that was away is given what it lacks; beside it, the same files are copied."""
-        size = 2e9 if self.scale.name == "full" else 1e9
+        """A follower that was away is given what it lacks; beside it, the same files are copied. Then
+        another one is added at a limited rate, while records come to another topic."""
+        free = shutil.disk_usage(self.context.work).free
+        size = min(BEHIND_BYTES[self.scale.name], 1e9 * max(1, free // ROOM // 10**9))
         case = f"a follower {size / 1e9:g} GB behind catches up"
-        topic = self._topic(cluster, 4, fsync=True)
-        cluster.cluster.brokers[2].stop()
+        self.topics += 1
+        topic, pair = f"replicated-{self.topics}", (1, BROKERS)
+        cluster.create(topic, 4, fsync=True, on=pair)
+        cluster.cluster.brokers[BROKERS - 1].stop()
         records = self.context.records.get("large", round(size / 10_000))
         told: dict[str, Any] = {
             "topic": topic,
@@ -356,11 +379,9 @@ class _Cases:
         }
         for _ in range(10):
             cluster.client("produce", compression="none", warm=0, **told).run({})
-        held_by = (each for each in cluster.data_of(1).iterdir() if each.is_dir())
-        folders = [each for each in held_by if topic_in(each) == topic]
-        files = sorted(file for each in folders for file in each.glob("*.log"))
+        files = _files(cluster, 1, topic)
         copied = _copied(files, self.context.work / "copy")
-        cluster.cluster.brokers[2].start()
+        cluster.cluster.brokers[BROKERS - 1].start()
         begun = time.monotonic()
         cluster.leaders(topic)
         took = time.monotonic() - begun
@@ -373,7 +394,28 @@ class _Cases:
         ]
         beside = {"rival": "copying with fsync", "beside": held / copied / 1e6}
         self._target(case, self.results.find(case, OURS), times=0.7, **beside)
+        self._throttled(cluster, topic, pair)
         cluster.delete_topic(topic)
+
+    def _throttled(self, cluster: FolkmootCluster, topic: str, pair: Sequence[int]) -> None:
+        """What producers notice of a third replica that is added to `topic`, which has those of `pair`."""
+        rate = f"{THROTTLE / 1e6:g} MB/s"
+        case = f"until acknowledged at {CALM_RATE:,} records/s, linger 5 ms, fsync"
+        added = next(each for each in range(1, BROKERS + 1) if each not in pair)
+        alone, beside = [], []
+        for _ in range(self.scale.rounds):
+            alone.append(self._latency(cluster, CALM_RATE))
+            targets = dict.fromkeys(range(4), (*pair, added))
+            execute(cluster.session, reassignments.start(topic, targets, THROTTLE))
+            sample = self._latency(cluster, CALM_RATE)
+            copied = sum(each.stat().st_size for each in _files(cluster, added, topic))
+            execute(cluster.session, reassignments.cancel(topic))
+            beside.append(replace(sample, facts={**sample.facts, "MB copied": copied / 1e6}))
+        self._add(case, "alone", "p99 ms", alone)
+        self._add(case, f"while a replica is added at {rate}", "p99 ms", beside)
+        without, found = self.results.cells[-2:]
+        text = f"acks=all with fsync at {CALM_RATE:,} records/s, a replica added at {rate}"
+        self._target(text, found, times=2.0, rival="without", beside=without.median)
 
     def quiet(self, cluster: FolkmootCluster, partitions: int) -> None:
         """All is in sync and nobody writes: what ZooKeeper is told, and the processors are used for."""
@@ -392,6 +434,13 @@ class _Cases:
         facts = {"a broker's CPU, s in 10 s": max(cpu) * 10}
         self._add(case, OURS, "writes/s", [Sample(value=writes, facts=facts)])
         self._target(f"{case}: ZooKeeper writes", self.results.find(case, OURS), wanted=0.0)
+
+
+def _files(cluster: FolkmootCluster, broker: int, topic: str) -> list[Path]:
+    """A broker's segments of a topic."""
+    held = (each for each in cluster.data_of(broker).iterdir() if each.is_dir())
+    folders = [each for each in held if topic_in(each) == topic]
+    return sorted(file for each in folders for file in each.glob("*.log"))
 
 
 def _copied(files: Sequence[Path], target: Path) -> float:
