@@ -348,11 +348,6 @@ def _follow_whatever_is_known_of_the_topic(patch: pytest.MonkeyPatch) -> None:
 # -- takeovers of a broker's id -------------------------------------------------------------------------
 
 
-def _write_though_another_has_the_id(patch: pytest.MonkeyPatch) -> None:
-    """Only who is registered writes states."""
-    patch.setattr(Watcher, "is_registered", property(lambda self: True))
-
-
 def _count_on_a_disk_whose_id_another_one_had(patch: pytest.MonkeyPatch) -> None:
     """What that one has acked may be missing."""
     patch.setattr(LogManager, "is_behind", lambda self: None)
@@ -468,7 +463,6 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _delete_when_it_begins,
         _lead_on_in_the_epoch_of_a_reassignment_that_ends,
         _follow_whatever_is_known_of_the_topic,
-        _write_though_another_has_the_id,
         _count_on_a_disk_whose_id_another_one_had,
         _go_on_where_another_disk_had_the_id,
         _serve_what_is_not_committed,

@@ -227,7 +227,6 @@ SCRIPTS: dict[str, Callable[[Stage], None]] = {
 IN_BLACKOUTS = {
     "go on where another disk had the id",
     "count on a disk whose id another one had",
-    "write though another has the id",
 }
 """It takes that the one that has the id is down, and others are, too."""
 
