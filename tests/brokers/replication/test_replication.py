@@ -1244,7 +1244,7 @@ def test_a_recovery_point_behind_a_cut_is_taken_back_before_the_cut(cluster: Clu
 
 
 def test_a_log_is_not_cut_before_its_recovery_point_is_taken_back(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = cluster.nodes[1]
     cluster.cut = {(2, 1), (3, 1)}
@@ -1264,6 +1264,7 @@ def test_a_log_is_not_cut_before_its_recovery_point_is_taken_back(
         for _ in range(4):
             cluster.later(1.0)
         assert cluster.ends() == [1, 0, 0]
+    assert f"not cut yet: [Errno {ENOSPC}]" in caplog.text
     for _ in range(2):
         cluster.later(1.0)
     assert cluster.ends() == [0, 0, 0]

@@ -12,7 +12,8 @@ import pytest
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig, Listener
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.coordination import brokers, topics
+from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
@@ -207,6 +208,27 @@ def test_a_broker_that_loses_its_id_ends_with_the_reason(
         ensemble.expire(sessions[0])  # type: ignore[arg-type]
         with pytest.raises(FolkmootError, match="taken by the broker at elsewhere:1"):
             broker.wait(10.0)
+
+
+def test_replicas_of_a_directory_whose_id_another_one_has_had_count_as_incomplete(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    """What the other one has acknowledged meanwhile is not there."""
+    user, first, second = ensemble.connect(), tmp_path / "first", tmp_path / "second"
+    execute(ensemble.connect(), brokers.register(2, brokers.Registration({}, "n", "d2")))
+
+    def leads(partition: TopicIdPartition) -> bool:
+        found = execute(user, partition_states.read(partition))
+        return found is not None and found.state.active and found.state.leader == 1
+
+    with make_broker(ensemble, first):
+        topic = execute(user, topics.create("t", 1, [1, 2], replicas=2))
+        eventually(lambda: leads(TopicIdPartition(topic.topic_id, 0)))
+    for directory in (first, second):
+        with make_broker(ensemble, directory):
+            assert not list(first.glob("*/incomplete"))
+    with make_broker(ensemble, first):
+        assert [each.parent.name for each in first.glob("*/incomplete")] == [f"{topic.topic_id}-0"]
 
 
 def test_a_failed_flush_ends_the_broker_and_nothing_is_acknowledged_behind_it(

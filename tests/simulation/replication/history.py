@@ -111,8 +111,8 @@ class ReplicationHistory:
         faults += [ReplicationHistory._power_cut] * self._blackouts
         faults += [ReplicationHistory._delete_records] * random.choice((0, 0, 1, 4))
         faults += [ReplicationHistory._seek] * random.choice((0, 0, 1, 3))
-        if not (self._page_cache or self._blackouts):
-            faults += [ReplicationHistory._take_over] * random.choice((0, 1, 1))
+        if not self._page_cache:
+            faults += [ReplicationHistory._take_over] * random.choice((0, 1))
         if self._page_cache:
             faults += [ReplicationHistory._change_durability] * random.choice((0, 0, 1, 2))
         for fault in faults:

@@ -12,13 +12,11 @@ from folkmoot.brokers.replication.follower_state import Append, FollowerState, T
 from folkmoot.brokers.replication.leader_state import LeaderState
 from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
 from folkmoot.brokers.replication.replica_state import ReplicaState
-from folkmoot.brokers.server.replica_fetches import ReplicaFetches
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.producer_state import ProducerState
 from folkmoot.coordination import brokers, partition_states
-from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import (
     StateWrite,
     Superseded,
@@ -350,20 +348,6 @@ def _follow_whatever_is_known_of_the_topic(patch: pytest.MonkeyPatch) -> None:
 # -- takeovers of a broker's id -------------------------------------------------------------------------
 
 
-def _take_fetches_of_any_process(patch: pytest.MonkeyPatch) -> None:
-    """Who fetches says by its registration's nonce which process it is."""
-
-    def require_registered(self: ReplicaFetches, body: Any) -> Registration:
-        return self._replicas.live[body.replica]
-
-    patch.setattr(ReplicaFetches, "require_registered", require_registered)
-
-
-def _write_though_another_has_the_id(patch: pytest.MonkeyPatch) -> None:
-    """Only who is registered writes states."""
-    patch.setattr(Watcher, "is_registered", property(lambda self: True))
-
-
 def _count_on_a_disk_whose_id_another_one_had(patch: pytest.MonkeyPatch) -> None:
     """What that one has acked may be missing."""
     patch.setattr(LogManager, "is_behind", lambda self: None)
@@ -479,8 +463,6 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _delete_when_it_begins,
         _lead_on_in_the_epoch_of_a_reassignment_that_ends,
         _follow_whatever_is_known_of_the_topic,
-        _take_fetches_of_any_process,
-        _write_though_another_has_the_id,
         _count_on_a_disk_whose_id_another_one_had,
         _go_on_where_another_disk_had_the_id,
         _serve_what_is_not_committed,
