@@ -323,7 +323,7 @@ def test_damage_in_what_was_deleted_meanwhile_is_forgotten(cluster: Cluster) -> 
     node = cluster.nodes[1]
     for directory in (node.log.directory, Path("no-such-topic-0")):
         gone = Segment(directory, SegmentName(10**6), 1, OpenSegments())
-        gone.damage = [Damage(10**6, 10**6 + 1, 0, 100)]
+        gone.damage = (Damage(10**6, 10**6 + 1, 0, 100),)
         node.logs.files.damaged[gone] = 0.0
     for _ in range(2):
         cluster.now += LOOK_AFTER
