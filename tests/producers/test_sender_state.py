@@ -9,7 +9,7 @@ import pytest
 
 from folkmoot.producers import sender_state
 from folkmoot.producers.columns import RECORD_OVERHEAD_BYTES
-from folkmoot.producers.partition_queue import GATHERING, Batch, describe
+from folkmoot.producers.partition_queue import GATHERING, Batch, compress_together, describe
 from folkmoot.producers.sender import run_callbacks
 from folkmoot.protocol.batch_header import UnsealedBatch
 from folkmoot.protocol.errors import (
@@ -365,11 +365,10 @@ def test_records_without_key_stick_together_and_move_on() -> None:
 
 def test_what_is_compressed_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, counts = Bench(partitions=6, linger=0.0), list[int]()
-    compress = sender_state.compress_together
 
     def counted(batches: Any, *how: Any) -> None:
         counts.append(len(batches))
-        compress(batches, *how)
+        compress_together(batches, *how)
 
     monkeypatch.setattr(sender_state, "compress_together", counted)
     monkeypatch.setattr(sender_state, "TOGETHER_BYTES", 2 * (1000 + RECORD_OVERHEAD_BYTES))
