@@ -1,5 +1,7 @@
 """A topic's options as its node has them, and what follows from them."""
 
+from dataclasses import replace
+
 import pytest
 
 from folkmoot.coordination.topic_config import LogConfig, changed
@@ -24,7 +26,7 @@ def test_what_is_no_option_cannot_be_taken_back_unless_the_topic_has_it() -> Non
 
 
 def test_only_where_records_are_compacted_a_segment_is_closed_for_the_compaction_lag() -> None:
-    given = {"segment_age": 100.0, "max_compaction_lag": 10.0}
-    assert LogConfig(cleanup_policy="compact", **given).longest_active == 10.0
-    assert LogConfig(cleanup_policy="delete", **given).longest_active == 100.0
-    assert LogConfig(cleanup_policy="compact", segment_age=100.0).longest_active == 100.0
+    kept = LogConfig(cleanup_policy="delete", segment_age=100.0, max_compaction_lag=10.0)
+    compacted = replace(kept, cleanup_policy="compact")
+    assert (compacted.longest_active, kept.longest_active) == (10.0, 100.0)
+    assert replace(compacted, max_compaction_lag=None).longest_active == 100.0

@@ -256,6 +256,7 @@ def test_without_acknowledgement_there_are_no_offsets(cluster: FakeCluster) -> N
         (([b"v"],), {"timestamps": [0.5]}, ValueError, "integers"),
         (([b"v"],), {"timestamps": 2**60}, ValueError, "milliseconds"),
         (([b"v"],), {"timestamps": 2**70}, ValueError, "milliseconds"),
+        (([b"v"],), {"timestamps": -(2**70)}, ValueError, "milliseconds"),
         (
             ([b"v"],),
             {"timestamps": np.array([2**64 - 5], np.uint64)},

@@ -3,11 +3,13 @@
 import random
 from itertools import groupby
 from math import inf
+from typing import Any
 
 import pytest
 
+from folkmoot.producers import sender_state
 from folkmoot.producers.columns import RECORD_OVERHEAD_BYTES
-from folkmoot.producers.partition_queue import GATHERING, Batch, describe
+from folkmoot.producers.partition_queue import GATHERING, Batch, compress_together, describe
 from folkmoot.producers.sender import run_callbacks
 from folkmoot.protocol.batch_header import UnsealedBatch
 from folkmoot.protocol.errors import (
@@ -359,6 +361,24 @@ def test_records_without_key_stick_together_and_move_on() -> None:
     runs = [len(list(run)) for _, run in groupby(used)]
     assert runs == [10] * 30
     assert set(used) == set(range(6))
+
+
+def test_what_is_compressed_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, counts = Bench(partitions=6, linger=0.0), list[int]()
+
+    def counted(batches: Any, *how: Any) -> None:
+        counts.append(len(batches))
+        compress_together(batches, *how)
+
+    monkeypatch.setattr(sender_state, "compress_together", counted)
+    monkeypatch.setattr(sender_state, "TOGETHER_BYTES", 2 * (1000 + RECORD_OVERHEAD_BYTES))
+    sent = [bench.stage(bytes(1000), partition=number) for number in range(6)]
+    bench.take()
+    while shipped := bench.ship():
+        for number, shipment in shipped:
+            bench.answer(number, shipment)
+    assert all(delivery.result(0) for delivery in sent)
+    assert counts == [2, 2, 2]
 
 
 def test_records_without_key_avoid_partitions_without_leader() -> None:

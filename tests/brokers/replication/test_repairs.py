@@ -361,6 +361,18 @@ def test_many_segments_that_cannot_be_repaired_keep_no_other_one_waiting(
     assert begun == set(some)
 
 
+def test_damage_in_what_was_deleted_meanwhile_is_forgotten(cluster: Cluster) -> None:
+    node = cluster.nodes[1]
+    for directory in (node.log.directory, Path("no-such-topic-0")):
+        gone = Segment(directory, SegmentName(10**6), 1, OpenSegments())
+        gone.damage = (Damage(10**6, 10**6 + 1, 0, 100),)
+        node.logs.files.damaged[gone] = 0.0
+    for _ in range(2):
+        cluster.now += LOOK_AFTER
+        node.repairs.task(node.now)
+    assert not node.logs.files.damaged
+
+
 def test_a_log_is_not_cut_while_a_segment_of_it_is_written_anew(cluster: Cluster) -> None:
     cluster.cut |= {(2, 1), (3, 1)}
     cluster.nodes[1].produce(b"x")

@@ -436,6 +436,7 @@ def test_after_an_unclean_election_a_replica_that_is_ahead_cuts_what_was_committ
     assert three.replica.leader is not None
     assert "has lost what was committed from offset 1 to 2" in caplog.text
     assert [each.replicas.elected_unclean for each in (one, three)] == [0, 1]
+    assert [each.replicas.elected for each in (one, three)] == [1, 1]
     cluster.later(1.0)
     three.produce(b"b")
     cluster.run()

@@ -373,6 +373,26 @@ def test_a_topic_created_anew_takes_nothing_meant_for_the_one_before_from_its_fi
     assert anew.log_end == 0
 
 
+def test_who_leads_a_partition_is_found_out_once_until_something_about_its_topic_changes(
+    handlers: RequestHandlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(handlers, 0, make_batch(b"a"))
+    found, find = list[str](), handlers.logs.find
+
+    def counted(topic_id: str, partition: int) -> Log | None:
+        found.append(topic_id)
+        return find(topic_id, partition)
+
+    monkeypatch.setattr(handlers.logs, "find", counted)
+    log = handlers.metadata.leader_log(into(0))
+    assert handlers.metadata.leader_log(into(0)) is log
+    before = len(found)
+    assert before <= 1
+    handlers.metadata.forget("t")
+    assert handlers.metadata.leader_log(into(0)) is log
+    assert len(found) == before + 1
+
+
 def test_partitions_of_which_a_broker_has_the_only_replica_are_made_ahead(
     handlers: RequestHandlers,
 ) -> None:

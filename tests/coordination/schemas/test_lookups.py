@@ -20,8 +20,8 @@ def test_what_a_schema_refers_to_comes_before_it_and_once() -> None:
     }
 
     def content(_: str, number: int) -> Recipe[Content]:
+        yield from ()
         return known[number]
-        yield
 
     session = MemoryZooKeeper().connect()
     found = execute(session, referred(".", (refer(3), refer(4), refer(2)), content))

@@ -1,0 +1,33 @@
+"""Which partitions an administrator's plan to move replicas is about."""
+
+from folkmoot.consumers.admin.replica_moves import ReplicaMoves
+from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import (
+    MISSING,
+    PartitionState,
+    StateWrite,
+    TopicIdPartition,
+)
+from folkmoot.coordination.zookeeper.execute import execute
+from tests.memory_zookeeper import MemoryZooKeeper
+
+
+def test_a_plan_is_about_the_partitions_named_or_all() -> None:
+    ensemble = MemoryZooKeeper()
+    session = ensemble.connect()
+    for number in (1, 2):
+        mine = Registration({}, f"n{number}", f"d{number}")
+        execute(ensemble.connect(), brokers.register(number, mine))
+    topic = execute(session, topics.create("t", 3, [1]))
+    led = StateWrite(PartitionState(1, 1, (1,), 1, active=True), MISSING)
+    states = {TopicIdPartition(topic.topic_id, number): led for number in range(3)}
+    execute(session, partition_states.write(states))
+    moves = ReplicaMoves(session, "client", "me", 10.0)
+
+    def planned(*partitions: int) -> list[tuple[int, list[int], list[int]]]:
+        found = moves.plan("t", partitions or None, [2], None)
+        return [(each.partition.partition, each.original, each.target) for each in found]
+
+    assert planned() == [(number, [1], [2]) for number in range(3)]
+    assert planned(2, 1) == [(1, [1], [2]), (2, [1], [2])]
