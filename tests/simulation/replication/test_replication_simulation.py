@@ -206,7 +206,25 @@ def a_fetch_of_who_has_left_and_has_not_read_of_it(stage: Stage) -> None:
     _let_in(stage)
 
 
+def an_epoch_that_the_leader_never_saw(stage: Stage) -> None:
+    """Broker 3 has led one, and 2, which leads again, one before that of which 3 has nothing."""
+    stage.write(1, 100)
+    stage.fetch(2, 3)
+    stage.designate(2, 1, 2, 3)
+    stage.read(2)
+    stage.write(2, 101, 102)
+    stage.designate(3, 1, 2, 3)
+    stage.read(2, 3)
+    stage.write(3, 103, 104, 105)
+    stage.designate(2, 1, 2, 3)
+    stage.read(2, 3)
+    stage.fetch(3)
+    if stage.disks[3].records != stage.disks[2].records:
+        raise Violation(f"3 has {stage.disks[3].records}, its leader {stage.disks[2].records}")
+
+
 SCRIPTS: dict[str, Callable[[Stage], None]] = {
+    "truncate to the end of the leaders epoch alone": an_epoch_that_the_leader_never_saw,
     "answer fetches of any epoch": a_late_fetch_of_an_earlier_epoch,
     "forget epochs": a_stale_read_after_a_restart,
     "ignore proposals": an_expansion_that_is_written_and_not_answered_yet,
