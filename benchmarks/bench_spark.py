@@ -305,8 +305,9 @@ def _judged(results: Results) -> Iterator[Target]:
         whole, column = results.find(case, OURS), results.find(case, COLUMN)
         if whole is not None and column is not None:
             yield compared(f"{case}, one column by .schema", column, whole, times=1.25)
-    if (read := results.find(BATCH, OURS)) is not None:
-        yield _at_most("worker that has read, resident", read.facts[WORKER_RSS], "bytes", 150e6)
+    for case in (STREAM, BATCH, TYPED):
+        if (read := results.find(case, OURS)) is not None:
+            yield _at_most(f"{case}: worker, resident", read.facts[WORKER_RSS], "bytes", 150e6)
     if (tasks := results.find(TASKS, OURS)) is not None:
         yield compared(TASKS, tasks, wanted=5.0, better="lower")
     yield from _judged_life(results)

@@ -62,8 +62,16 @@ def cpu_below(
     return used
 
 
+def forget_peaks(kinds: Mapping[str, str]) -> None:
+    """`peak_resident` tells of what comes from now on (clear_refs of proc(5))."""
+    for pid, _ in _below(kinds):
+        with suppress(OSError):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def peak_resident(kinds: Mapping[str, str]) -> dict[str, int]:
-    """The most bytes that a process of each kind below this one has had in RAM."""
+    """The most bytes that a process of each kind below this one has had in RAM since `forget_peaks`, or
+    in its life."""
     peaks: dict[str, int] = {}
     for pid, kind in _below(kinds):
         peaks[kind] = max(peaks.get(kind, 0), _kib(_status(pid), "VmHWM"))

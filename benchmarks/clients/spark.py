@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from benchmarks.clients.pacing import DUE, Arrivals
 from benchmarks.clients.program import Parameters, main, tell
-from benchmarks.measuring import cpu_below, cpu_seconds, own_cpu, peak_resident
+from benchmarks.measuring import cpu_below, cpu_seconds, forget_peaks, own_cpu, peak_resident
 
 TRIGGER: Final = "200 milliseconds"
 WAIT: Final = 60.0
@@ -84,6 +84,7 @@ class _Clock:
 
 def _read(spark: Any, case: Case, directory: str) -> dict[str, Any]:
     """Reads all that there is and throws it away."""
+    forget_peaks(KINDS)
     with _Clock() as clock:
         if case["how"] == "stream":
             frame = _frame(spark.readStream, case)
@@ -115,6 +116,7 @@ def _frame(reader: Any, case: Case) -> Any:
 
 def _write(spark: Any, case: Case, directory: str) -> dict[str, Any]:
     """Writes the rows of Parquet files to a topic, and says how many records that has then."""
+    forget_peaks(KINDS)
     rows = spark.readStream.schema(spark.read.parquet(case["rows"]).schema).parquet(case["rows"])
     if case["avro"]:
         rows = _with_values(rows, **case["avro"])

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import bench_spark
 from benchmarks.bench_spark import IDLE, KAFKA, LATENCY, LEFT, NOTHING, OURS, READER
-from benchmarks.measuring import cpu_below, cpu_seconds, own_cpu, peak_resident
+from benchmarks.measuring import cpu_below, cpu_seconds, forget_peaks, own_cpu, peak_resident
 from benchmarks.records import RecordSets
 from benchmarks.results import Cell, Results
 from benchmarks.spark_sides import FILES, _encoded, as_parquet, flights_as_parquet
@@ -43,6 +43,19 @@ def test_processes_are_counted_by_what_their_command_lines_say() -> None:
     assert peaks.keys() == {"busy", "application"}
     assert min(peaks.values()) > 1_000_000
     assert cpu_below(kinds)["application"] - cpu_below(kinds, own_cpu)["application"] > 0.1
+
+
+def test_what_a_process_had_in_ram_before_does_not_count_for_what_it_does_next() -> None:
+    kinds = {"large": "bytearray(1 << 26)"}
+    program = "large = bytearray(1 << 26); del large; print('done', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        before = peak_resident(kinds)["large"]
+        forget_peaks(kinds)
+        assert before - peak_resident(kinds)["large"] > 50_000_000
 
 
 def test_flights_are_the_same_bytes_for_both_sides_and_spark_can_read_them() -> None:
