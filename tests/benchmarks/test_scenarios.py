@@ -71,10 +71,10 @@ def test_a_target_without_anything_beside_it_can_be_written_and_read_again(tmp_p
     assert Report.read(tmp_path / "report.json") == report
 
 
-def test_all_of_a_full_run_is_to_take_less_than_fifty_five_minutes() -> None:
+def test_all_of_a_full_run_is_to_take_less_than_an_hour() -> None:
     estimates = [import_module(f"benchmarks.bench_{name}").ESTIMATE for name in command.scenarios()]
     seconds = [sum(each.of(scale) for each in estimates) for scale in (FULL, QUICK, SMOKE)]
-    assert 3300 > seconds[0] > seconds[1] > seconds[2]
+    assert 3600 > seconds[0] > seconds[1] > seconds[2]
 
 
 def test_a_contender_that_fails_is_left_out_and_named_and_the_others_are_measured(
