@@ -39,7 +39,10 @@ from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.arrow import Rows
 from folkmoot.spark_apps.planning import Slice, Task
 
-FETCH_BYTES = 4 * 1024 * 1024
+FETCH_BYTES = 1024 * 1024
+"""Of one fetch: a worker holds two or three, and what the batches of one of them are decompressed to."""
+BEGUN_BYTES: Final = 4 * 1024 * 1024
+"""Of the first fetches of a task's slices, which are asked for together."""
 LEAST_FETCH = 16 * 1024
 RECORD_BYTES = 128.0
 """What a record is taken for as long as nothing is known of the topic's."""
@@ -137,8 +140,8 @@ def put_back(idle: dict[Any, Any], key: Any, kept: Any) -> None:
 
 
 def begin(readers: Sequence["SliceReader"]) -> None:
-    """Have the first slices asked for at once, as many as one fetch has room for."""
-    room = FETCH_BYTES
+    """Have the first slices asked for at once."""
+    room = BEGUN_BYTES
     for each in readers[:MOST_AHEAD]:
         room -= each.room
         if room < 0:

@@ -42,7 +42,7 @@ from folkmoot.protocol.records import Headers
 from folkmoot.spark_apps import arrow, reading
 from folkmoot.spark_apps.columns import COLUMNS, chosen, columns
 from folkmoot.spark_apps.planning import Slice, Task
-from folkmoot.spark_apps.reading import FETCH_BYTES, ReadOptions, read
+from folkmoot.spark_apps.reading import BEGUN_BYTES, ReadOptions, read
 from tests.network.stub import StubBroker
 from tests.tree import ROOT
 from tests.waiting import eventually
@@ -236,8 +236,8 @@ def test_many_slices_and_large_ones_are_asked_for_as_far_as_there_is_room() -> N
     with serve(log) as broker:
         many = sum((a_task(broker, log, number, number + 1) for number in range(100)), ())
         assert offsets(read(many)) == list(range(100))
-        large = [each._replace(record_bytes=FETCH_BYTES) for each in many[:3]]
-        assert offsets(read(tuple(large))) == [0, 1, 2]
+        large = [each._replace(record_bytes=BEGUN_BYTES) for each in many[:6]]
+        assert offsets(read(tuple(large))) == [0, 1, 2, 3, 4, 5]
 
 
 def test_rows_of_small_batches_are_the_same_gathered_or_each_for_itself(
