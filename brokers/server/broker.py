@@ -250,7 +250,7 @@ class Broker:
     def _take_over(self, logs: LogManager) -> None:
         """Before any replica here begins."""
         logger.warning("broker id %d was another data directory's last", self._config.broker_id)
-        self.event_loop.call(logs.is_behind, TAKEOVER_TIMEOUT)
+        self.event_loop.call(logs.mark_incomplete, TAKEOVER_TIMEOUT)
 
     def _is_cut_off(self) -> bool:
         return self._watcher is not None and self._watcher.is_cut_off()

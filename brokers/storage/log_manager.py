@@ -255,9 +255,9 @@ class LogManager:
                 failed = partial(log_failure, f"{self.data}: the next start trusts no page cache")
                 self._submit("leader-epochs", work, failed)
 
-    def is_behind(self) -> None:
-        """Another data directory had this broker's id last: what that one has acked may be missing here.
-        Raises StorageError."""
+    def mark_incomplete(self) -> None:
+        """Of all replicas, on disk: another data directory had this broker's id last, and what that one has
+        acked may be missing here. Raises StorageError."""
         for log in self:
             log.may_lack_acked()
 

@@ -155,7 +155,7 @@ class Broker:
     def _take_over(self) -> None:
         self.world.seen["id of another directory"] += 1
         with self._disks.of(self.disk):
-            self.logs.is_behind()
+            self.logs.mark_incomplete()
 
     def _failed(self, error: Exception) -> None:
         """It ends from within: a flush has failed, or another process has its id."""

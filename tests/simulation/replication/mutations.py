@@ -350,7 +350,7 @@ def _follow_whatever_is_known_of_the_topic(patch: pytest.MonkeyPatch) -> None:
 
 def _count_on_a_disk_whose_id_another_one_had(patch: pytest.MonkeyPatch) -> None:
     """What that one has acked may be missing."""
-    patch.setattr(LogManager, "is_behind", lambda self: None)
+    patch.setattr(LogManager, "mark_incomplete", lambda self: None)
 
 
 def _go_on_where_another_disk_had_the_id(patch: pytest.MonkeyPatch) -> None:
@@ -362,7 +362,7 @@ def _go_on_where_another_disk_had_the_id(patch: pytest.MonkeyPatch) -> None:
         return (yield from register(self))
 
     patch.setattr(Watcher, "_register", registered)
-    patch.setattr(LogManager, "is_behind", lambda self: None)
+    patch.setattr(LogManager, "mark_incomplete", lambda self: None)
 
 
 # -- of what is around the protocol ---------------------------------------------------------------------
