@@ -192,15 +192,15 @@ class Repairs:
         if repair.offset >= wanted.next_offset:
             self._range_done()
             return
-        mine = self._replicas.live.get(self._replicas.broker_id)
-        if mine is None or self.asker is None or not repair.peers:
+        nonce = self._replicas.nonce
+        if not nonce or self.asker is None or not repair.peers:
             if repair.refused == len(repair.replica.replicas) - 1:
                 repair.segment.is_lost = True
             self._end(StorageError(f"no other replica gives offset {repair.offset} now"))
             return
         name, partition = repair.replica.log.name, repair.replica.partition
         request = RepairFetchRequest(
-            *(self._replicas.broker_id, mine.nonce, name.topic, *partition, repair.offset)
+            *(self._replicas.broker_id, nonce, name.topic, *partition, repair.offset)
         )
         self.asker.ask(repair.peers[0], Api.REPAIR_FETCH, request, partial(self._answered, repair))
 

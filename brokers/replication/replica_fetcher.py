@@ -79,11 +79,9 @@ class ReplicaFetcher:
         self._others: dict[int, Callable[[Reply], None]] = {}
         self._brokers: Mapping[int, Registration] = {}
 
-    def brokers_are(self, live: Mapping[int, Registration]) -> None:
-        """These brokers are registered."""
+    def brokers_are(self, live: Mapping[int, Registration], nonce: str) -> None:
+        """These brokers are registered, this one with that nonce; with none as long as it is ""."""
         self._brokers = live
-        mine = live.get(self._broker_id)
-        nonce = "" if mine is None else mine.nonce
         for number, leader in self._leaders.items():
             found = live.get(number)
             address = leader.address if found is None else found.address_for_replicas()

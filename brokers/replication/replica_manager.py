@@ -91,8 +91,8 @@ class Fetcher(Asker, Protocol):
         """Whatever was asked of it is not asked any more."""
         ...
 
-    def brokers_are(self, live: Mapping[int, Registration]) -> None:
-        """These brokers are registered."""
+    def brokers_are(self, live: Mapping[int, Registration], nonce: str) -> None:
+        """These brokers are registered, this one with that nonce; with none as long as it is ""."""
         ...
 
 
@@ -187,6 +187,9 @@ class ReplicaManager:
     ) -> None:
         self.broker_id = broker_id
         self.live: Mapping[int, Registration] = {}
+        self.nonce = ""
+        """Of this process' own registration; "" while there is none."""
+        self._own_nonce = ""
         self._staying: set[int] = set()
         self.fetcher: Fetcher | None = None
         self.is_replaced = False
@@ -236,16 +239,23 @@ class ReplicaManager:
         """The replica that has this log; None if it is the only one of its partition."""
         return self._by_log.get(log)
 
-    def brokers_are(self, live: Mapping[int, Registration]) -> None:
-        """These brokers are registered."""
+    def brokers_are(self, live: Mapping[int, Registration], *, is_registered: bool) -> None:
+        """These brokers are registered, and this process is among them if it `is_registered`. What
+        another one has registered under this broker's id is not ours: who fetched with its nonce would
+        be counted for what its disk lacks."""
         before, self.live = self._staying, live
+        mine = live.get(self.broker_id)
+        found = "" if mine is None else mine.nonce
+        if is_registered:
+            self._own_nonce = found
+        self.nonce = found if found == self._own_nonce else ""
         self._staying = {number for number, found in live.items() if not found.leaving}
         if before != self._staying:
             # Who waits for a replica that is gone does not wait for the next round.
             self._round = deque(self._replicas.values())
             self._post(self._go_round)
         if self.fetcher is not None:
-            self.fetcher.brokers_are(live)
+            self.fetcher.brokers_are(live, self.nonce)
 
     def topic_is(
         self,

@@ -217,7 +217,7 @@ class RequestHandlers:
         Replicas begin when the broker has registered: by what was read before, an earlier incarnation
         of it, which had what this disk has lost, might still come into an ISR."""
         self.metadata.view = view
-        self.replicas.brokers_are(view.registrations)
+        self.replicas.brokers_are(view.registrations, is_registered=view.is_registered)
         is_first = view.is_registered and not self._was_registered
         self._was_registered |= is_first
         if view.is_settled or is_first:

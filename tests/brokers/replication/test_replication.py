@@ -755,6 +755,25 @@ def test_a_disk_in_whose_place_another_one_was_in_sync_meanwhile_does_not_lead_b
     assert leads(cluster.nodes[3]), "it has all by now"
 
 
+def test_a_process_does_not_fetch_with_the_nonce_of_another_one_that_has_its_id_by_now(
+    cluster: Cluster,
+) -> None:
+    """It has lost its session, and reads of its successor before it is refused: what it fetched would
+    be counted for the disk of that one, which would lead then without it."""
+    three = cluster.nodes[3]
+    cluster.registrations[3] = replace(cluster.registrations[3], nonce="another process", epoch=2)
+    cluster.show(1, 2)
+    cluster.show(3, registered=False)
+    cluster.run()
+    answer = three.cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert three.log.log_end == 0
+    assert answer == [], "nobody has counted it for the other disk"
+    cluster.show(3)
+    cluster.run()
+    assert answer[0].error == 0, "that was its own registration, in a new session"
+
+
 def test_who_cannot_write_any_more_has_another_lead(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     waiting = one.produce(b"a")

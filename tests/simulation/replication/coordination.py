@@ -206,17 +206,16 @@ class Watcher(Coordination):
     def _read(self) -> Recipe[Any]:
         """As the real one: a first view, and then it registers."""
         self._asked = False
-        registered: Registration | None = None
         if self._fresh:
             yield from retry_on_connection_loss(Sync())
         else:
-            registered = yield from self._register()
+            yield from self._register()
         live = yield from brokers.live(self.look)
         topic = yield from topics.read(TOPIC, self.look)
         found = yield from partition_states.read(PARTITION, self.look)
-        return registered, live, topic, found
+        return live, topic, found
 
-    def _register(self) -> Recipe[Registration | None]:
+    def _register(self) -> Recipe[None]:
         """As the real one: what another directory has acked may be missing in this one."""
         if self._former is None:
             self._former = yield from brokers.last_directory(self.broker_id)
@@ -226,7 +225,6 @@ class Watcher(Coordination):
         registered = yield from brokers.register(number, self._mine, self.look, former)
         if registered is not None:
             self._former = self._name
-        return registered
 
     @property
     def is_registered(self) -> bool:
@@ -254,10 +252,11 @@ class Watcher(Coordination):
         if isinstance(result, ZooKeeperError):
             self.world.after(REOPEN_AFTER, self.look)
             return
-        registered, live, topic, found = result
+        live, topic, found = result
         fresh, self._fresh = self._fresh, False
-        self._registered = registered is not None
-        self._shown(live, topic, found, fresh, registered is not None)
+        mine = live.get(self.broker_id)
+        self._registered = mine is not None and mine.nonce == self._mine.nonce
+        self._shown(live, topic, found, fresh, self._registered)
         if fresh:
             self.look()
 

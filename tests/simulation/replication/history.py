@@ -221,7 +221,9 @@ class ReplicationHistory:
                 return f"{number} was stopped"
         if replaced is not None and self._in_sync == {replaced.broker_id}:
             replica = self.brokers[replaced.broker_id].replica
-            if replica is not None and not replica.state.may_lead:
+            if replica is None:
+                return f"{replaced.broker_id} has no replica yet"
+            if not replica.state.may_lead:
                 self.world.seen["alone with another disk"] += 1
                 raise Forgiven
         leaders = [each.replica.leader for each in self.brokers.values() if each.replica]
