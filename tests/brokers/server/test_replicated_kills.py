@@ -92,7 +92,7 @@ class Scene:
             self._doomed += 1
             partition = led[number % len(led)] if led else 0
             self.hasty.send(TOPIC, b"-%d" % self._doomed, partition=partition)
-        # What acks=1 wrote before was cut, and its sequences with it: a batch whose answer is lost fails then.
+        # What it wrote before was cut, and its sequences with it: a batch whose answer is lost fails then.
         with contextlib.suppress(UnknownProducer, OutOfOrderSequence):
             self.hasty.flush()
 
