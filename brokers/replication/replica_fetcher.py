@@ -126,7 +126,7 @@ class ReplicaFetcher:
         pauses = (
             leader.not_before
             for leader in self._leaders.values()
-            if leader.wants and not leader.in_flight and leader.address is not None
+            if self._nonce and leader.wants and not leader.in_flight and leader.address is not None
         )
         return min(self._connections.next_event(), min(pauses, default=inf))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class Wire:
         return replies
 
     def next_event(self) -> float:
-        return 0.0
+        return inf
 
 
 class Node:

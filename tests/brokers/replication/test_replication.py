@@ -5,6 +5,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from errno import EIO, ENOSPC, EROFS
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -772,6 +773,20 @@ def test_a_process_does_not_fetch_with_the_nonce_of_another_one_that_has_its_id_
     cluster.show(3)
     cluster.run()
     assert answer[0].error == 0, "that was its own registration, in a new session"
+
+
+def test_a_broker_that_is_not_registered_waits_to_fetch_until_it_is(cluster: Cluster) -> None:
+    """A turn that is due at once, and asks nobody, would be taken again and again."""
+    three = cluster.nodes[3]
+    mine = cluster.registrations[3]
+    cluster.registrations[3] = replace(mine, nonce="another process")
+    cluster.show(3, registered=False)
+    three.wire.broke(1, RequestTimeout("it did not answer"))
+    cluster.run()
+    assert three.fetcher.next_event() == inf
+    cluster.registrations[3] = mine
+    cluster.show(3)
+    assert three.fetcher.next_event() < inf
 
 
 def test_who_cannot_write_any_more_has_another_lead(cluster: Cluster) -> None:
