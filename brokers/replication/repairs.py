@@ -159,7 +159,7 @@ class Repairs:
         if not repair.bad:
             logger.warning("%s: can be read again", segment.path)
             segment.damage = ()
-            self._replicas.repaired(repair.replica)
+            self._replicas.is_whole(repair.replica)
             self._end(None)
             return
         repair.ranges = list(repair.bad)
@@ -291,7 +291,7 @@ class Repairs:
             self.repaired += len(repair.bad)
             if log.dirty:
                 self._logs.dirty[log] = None
-            self._replicas.repaired(repair.replica)
+            self._replicas.is_whole(repair.replica)
         else:
             self._logs.remove(files_of(log.directory, name), "cleaner")
         self._end(None)

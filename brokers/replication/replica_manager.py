@@ -660,8 +660,9 @@ class ReplicaManager:
         state.may_lead = state.may_lead_alone = False
         self._take(replica, state.observed(state.known))
 
-    def repaired(self, replica: Replica) -> None:
-        """A segment was made whole: with that the replica may have all that is committed again."""
+    def is_whole(self, replica: Replica) -> None:
+        """A segment was repaired, or records are deleted here, too: with that the replica may have all
+        that is committed again, and nothing else."""
         state = replica.state
         if state.follower is not None and state.follower.has_committed:
             state.may_lead |= not replica.log.is_damaged and replica.log.failed is None
@@ -798,7 +799,6 @@ class ReplicaManager:
         log, follower = replica.log, replica.state.follower
         if follower is not None and result.has_committed:
             follower.has_committed = True
-            replica.state.may_lead |= not log.is_damaged
         committed = min(result.high_watermark, log.log_end)
         if committed > log.high_watermark:
             log.advance_high_watermark(committed)
@@ -806,11 +806,14 @@ class ReplicaManager:
         start = min(result.log_start, log.high_watermark)
         if start > log.given_up:
             self._retention.delete_records(log, start, partial(self._gave_up, replica))
+        elif result.has_committed:
+            replica.state.may_lead |= not log.is_damaged
 
     def _gave_up(self, replica: Replica, error: FolkmootError | None) -> None:
-        """The leader is to know."""
+        """The leader is to know; and who has all but what was deleted may lead from here on."""
         if error is None:
             replica.asked = None
+            self.is_whole(replica)
             self._follow(replica)
 
     def _report(self, replica: Replica, leader: int, chunk: memoryview) -> None:

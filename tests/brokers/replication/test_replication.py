@@ -1006,6 +1006,54 @@ def test_who_has_records_that_were_deleted_is_not_in_sync(cluster: Cluster) -> N
     assert node.log.log_start == 1
 
 
+def test_who_was_in_sync_does_not_lead_with_records_that_were_deleted_meanwhile(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Its disk is back in the place of another one, and lacks nothing but that they are gone."""
+    for value in (b"a", b"b"):
+        cluster.nodes[1].produce(value)
+        cluster.run()
+    cluster.kill(3)
+    shutil.copytree(tmp_path / "3", tmp_path / "first")
+    cluster.start(3)
+    cluster.show()
+    cluster.run()
+    answer = cluster.nodes[1].delete_records(1)
+    for _ in range(2):
+        cluster.later(1.0)
+    assert (answer[0].error, set(isr(cluster))) == (0, {1, 2, 3})
+    cluster.kill(3)
+    shutil.rmtree(tmp_path / "3")
+    (tmp_path / "first").rename(tmp_path / "3")
+    cluster.start(3)
+    node = cluster.nodes[3]
+    node.logs.mark_incomplete()
+    node.by_hand = True
+    for _ in range(10):
+        cluster.show()
+        while node.hands.keys()[:1] not in ([], ["log starts"]):
+            node.hands.work()
+        cluster.later(0.5)
+    assert (node.log.log_start, set(isr(cluster))) == (0, {1, 2, 3})
+    node.by_hand = False
+    deletion, node.hands.jobs = node.hands.jobs, []
+    cluster.designate(3, 1, 2, 3)
+    cluster.show()
+    assert not leads(node), "who reads there would see what was deleted"
+    assert (cluster.state.state.leader, isr(cluster)) == (NOBODY, (1, 2))
+    cluster.designate(1, 1, 2)
+    node.hands.jobs += deletion
+    for _ in range(4):
+        cluster.show()
+        node.hands.work_all()
+        cluster.later(1.0)
+    assert set(isr(cluster)) == {1, 2, 3}
+    cluster.designate(3, 1, 2, 3)
+    cluster.show()
+    assert leads(node)
+    assert committed(node) == [b"b"]
+
+
 @pytest.mark.parametrize("batches", [6, 2, 1])
 def test_a_follower_goes_on_where_its_leaders_log_begins_be_it_within_a_batch(
     cluster: Cluster, batches: int
