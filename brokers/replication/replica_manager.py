@@ -228,6 +228,8 @@ class ReplicaManager:
         self._next_round = 0.0
         self._restless: dict[Replica, None] = {}
         self._again: dict[Replica, float] = {}
+        self.unknown_outcomes = 0
+        """How often it was not known what became of writes: what was read before settles none of them."""
         self._throttle = ReplicationThrottle()
 
     # -- what the cluster says ----------------------------------------------------------------------
@@ -568,6 +570,7 @@ class ReplicaManager:
         dones: Mapping[TopicIdPartition, Callable[[Answer | None], None]],
         answers: Mapping[TopicIdPartition, Answer] | None,
     ) -> None:
+        self.unknown_outcomes += answers is None
         for partition, done in dones.items():
             done(None if answers is None else answers.get(partition))
 

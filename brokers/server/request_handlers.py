@@ -237,7 +237,9 @@ class RequestHandlers:
 
     def _topics_changed(self, names: Sequence[str], *, settled: bool) -> Iterator[None]:
         """Give way after each bounded step. `settled`: the view that they belong to was. There may be a
-        newer one by now, which says no more than what has changed since."""
+        newer one by now, which says no more than what has changed since; but what was written meanwhile,
+        with an outcome that is not known, waits for the next one that is settled."""
+        unknown = self.replicas.unknown_outcomes
         room = PARTITIONS_PER_STEP
         for name in names:
             if room <= 0:
@@ -261,6 +263,7 @@ class RequestHandlers:
                     break  # what that view has changed follows
                 numbers = range(first, min(first + PARTITIONS_PER_STEP, len(topic.partitions)))
                 states = self.metadata.view.states_of(now)
+                settled = settled and unknown == self.replicas.unknown_outcomes
                 if self._was_registered:
                     self.replicas.topic_is(name, now, states, numbers=numbers, settled=settled)
                 room -= len(numbers)

@@ -587,6 +587,42 @@ def test_an_isr_change_whose_outcome_is_not_known_counts_until_the_state_is_read
     assert answer[0].error == 0
 
 
+def test_an_isr_change_whose_outcome_is_not_known_is_not_settled_by_what_was_read_before(
+    cluster: Cluster,
+) -> None:
+    """A view of many topics is taken over in steps, and its session may end meanwhile."""
+    one = cluster.nodes[1]
+    cluster.kill(3)
+    cluster.show()
+    cluster.run()
+    assert isr(cluster) == (1, 2)
+    others = {f"other-{number}": TopicInfo(f"id-{number + 2}", [[9]]) for number in range(60)}
+    topics, states = {**others, "t": cluster.topic}, {TOPIC_ID: {0: cluster.state}}
+    cluster.start(3)
+    view = ClusterView(
+        *(cluster.registrations, topics, None, (), states), is_settled=True, is_registered=True
+    )
+    steps: deque[Callable[[], None]] = deque()
+    one.handlers.show(view, sorted(topics), frozenset(), steps.append)
+    assert steps, "t is still to come"
+    cluster.lose_answers = True
+    cluster.show(2, 3)
+    cluster.run()
+    assert isr(cluster) == (1, 2, 3), "it was written, and that is not known"
+    while steps:
+        steps.popleft()()
+    cluster.cut = {(3, 1)}
+    answer = one.produce(b"a")
+    cluster.run()
+    assert answer == [], "3 may be in sync, and lead next"
+    cluster.lose_answers = False
+    cluster.mend()
+    cluster.show(1)
+    for _ in range(2):
+        cluster.later(1.0)
+    assert answer[0].error == 0
+
+
 def test_all_brokers_killed_at_once_come_back_with_all_that_was_acknowledged(
     cluster: Cluster,
 ) -> None:
