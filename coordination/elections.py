@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from folkmoot.coordination import brokers, partition_states
 from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition, VersionedState
-from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.operations import Recipe, Sync
+from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
 from folkmoot.protocol.errors import ElectionImpossible
 from folkmoot.protocol.records import TopicPartition
 
@@ -49,6 +50,8 @@ def elect_unclean(
     Raises ElectionImpossible unless it is a live replica and no other that was in sync is alive,
     Malformed.
     """
+    # By a server that lags one that is back already would be gone, and with it what it has.
+    yield from retry_on_connection_loss(Sync())
     while True:
         found = yield from _read(named, partition)
         state = found.state

@@ -1,8 +1,9 @@
 """Elections that somebody asks for, on both ZooKeepers."""
 
+import msgspec
 import pytest
 
-from folkmoot.coordination import brokers, partition_states
+from folkmoot.coordination import brokers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.elections import elect_preferred, elect_unclean
 from folkmoot.coordination.partition_states import (
@@ -12,10 +13,12 @@ from folkmoot.coordination.partition_states import (
     TopicIdPartition,
 )
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import ConnectionLost, Create
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import ElectionImpossible
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
+from tests.coordination.losses import LaggingZooKeeper
 from tests.coordination.steps import ENOUGH, Steps
 
 T0, P0 = TopicPartition("t", 0), TopicIdPartition("id", 0)
@@ -102,6 +105,21 @@ def test_an_unclean_election_that_is_not_needed_or_not_possible_is_refused(
     with pytest.raises(ElectionImpossible, match=why):
         execute(scene.session, elect_unclean(T0, P0, REPLICAS, leader))
     assert scene.state() == led_by(1, 1, 2)
+
+
+def test_an_unclean_election_is_refused_though_a_server_does_not_know_yet_who_is_back() -> None:
+    ensemble = LaggingZooKeeper()
+    session = ensemble.connect()
+    execute(session, brokers.register(3, Registration({}, "n3", "d3")))
+    execute(session, partition_states.write({P0: StateWrite(led_by(1, 1, 2), MISSING)}))
+    ensemble.armed = True
+    back = Create(
+        paths.broker(2), msgspec.json.encode(Registration({}, "n2", "d2")), ephemeral=True
+    )
+    with pytest.raises(ConnectionLost):
+        execute(ensemble.connect(), back)
+    with pytest.raises(ElectionImpossible, match="broker 2 is alive and in sync"):
+        execute(session, elect_unclean(T0, P0, REPLICAS, 3))
 
 
 def test_a_partition_without_a_state_is_told_of(backend: Backend) -> None:
