@@ -465,6 +465,16 @@ class ReplicaManager:
                     "%s: this disk lacks records that counted; another is to lead", log.name
                 )
             self._write(replica, step.write, partial(self._activated, replica))
+        elif (
+            (known := state.known) is not None
+            and known.state.leader == self.broker_id
+            and known.state.leader_epoch + 1 < state.epoch
+        ):
+            logger.error(
+                "%s: cannot lead: leader epoch %d, which ZooKeeper knows, is behind %d, which this disk "
+                "knows: ZooKeeper was set back",
+                *(log.name, known.state.leader_epoch, state.epoch),
+            )
         elif state.follower is not None and replica.asked is None:
             self._follow(replica)
 

@@ -623,6 +623,25 @@ def test_an_isr_change_whose_outcome_is_not_known_is_not_settled_by_what_was_rea
     assert answer[0].error == 0
 
 
+def test_who_cannot_lead_since_zookeeper_was_set_back_says_so(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = cluster.state
+    for leader in (2, 1, 2, 1):
+        cluster.designate(leader, 1, 2, 3)
+        cluster.show()
+        cluster.run()
+    assert caplog.text.count("set back") == 0
+    for number in REPLICAS:
+        cluster.kill(number)
+    cluster.state = before
+    for number in REPLICAS:
+        cluster.start(number)
+    cluster.show()
+    assert not leads(cluster.nodes[1])
+    assert "t-0: cannot lead: leader epoch 1, which ZooKeeper knows, is behind 5" in caplog.text
+
+
 def test_all_brokers_killed_at_once_come_back_with_all_that_was_acknowledged(
     cluster: Cluster,
 ) -> None:
