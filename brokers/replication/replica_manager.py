@@ -320,7 +320,7 @@ class ReplicaManager:
             self.is_replaced = True
         elif follower is not None:
             is_newer = found.leader_epoch > follower.epoch
-            is_out = found.leader_epoch == follower.epoch and self.broker_id not in found.isr
+            is_out = replica.serves(found.leader_epoch) and self.broker_id not in found.isr
             if (is_newer or is_out) and not replica.is_outdated:
                 replica.is_outdated = self.is_replaced = True
                 self.role_changed(replica.log)

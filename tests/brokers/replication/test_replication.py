@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.replication.leader_state import Position
-from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN, DISK_AGAIN_AFTER
+from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN, DISK_AGAIN_AFTER, MAX_LAG
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
@@ -54,6 +54,8 @@ from folkmoot.protocol.messages import (
     LATEST,
     ListOffsetsEntry,
     ListOffsetsRequest,
+    MetadataRequest,
+    PartitionMetadata,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
     ReplicaFetchResult,
@@ -954,6 +956,27 @@ def test_who_is_alone_in_sync_and_has_lost_something_leads_with_the_rest_by_comm
     cluster.start(1)
     cluster.show()
     assert leads(cluster.nodes[1]), "it has all that is committed now"
+
+
+def test_who_is_not_in_sync_and_knows_it_takes_nothing_for_replaced_by_what_the_others_say(
+    cluster: Cluster,
+) -> None:
+    """It answers clients while ZooKeeper is down, and so do the others."""
+    three, said = cluster.nodes[3], PartitionMetadata(0, 1, 1, [*REPLICAS], [1, 2])
+    cluster.cut = {(3, 1)}
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    cluster.later(MAX_LAG + 1.0)
+    assert isr(cluster) == (1, 2)
+    three.replicas.heard(TOPIC_ID, said)
+    assert three.replicas.is_replaced, "it has not read of that yet"
+    three.replicas.is_replaced = False
+    cluster.show(3)
+    three.replicas.heard(TOPIC_ID, said)
+    assert three.ask(MetadataRequest(["t"]))
+    three.replicas.heard(TOPIC_ID, PartitionMetadata(0, 2, 2, [*REPLICAS], [1, 2]))
+    with pytest.raises(NotLeader):
+        three.ask(MetadataRequest(["t"]))
 
 
 # -- followers ------------------------------------------------------------------------------------------
