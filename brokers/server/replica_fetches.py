@@ -218,7 +218,10 @@ class ReplicaFetches:
     def _told(self, session: _Session, replica: Replica) -> None:
         del session.entries[replica]
         session.moved.pop(replica, None)
-        session.told[replica] = session.news_of(replica)
+        if replica.leader is None:
+            session.told.pop(replica, None)  # it may be gone, and its log with it
+        else:
+            session.told[replica] = session.news_of(replica)
         self._unwatch(replica, session.follower)
 
     # -- what happens meanwhile ---------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from errno import EIO, ENOSPC, EROFS
@@ -1799,6 +1800,22 @@ def test_a_follower_that_its_leader_has_forgotten_names_all_again_at_once(
     answer = one.produce(b"a")
     cluster.run()
     assert answer[0].error == 0
+
+
+def test_nothing_is_kept_of_a_replica_whose_topic_was_deleted(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    cluster.later(1.0)
+    log = weakref.ref(one.log)
+    view = ClusterView(cluster.registrations, is_registered=True)
+    for node in cluster.nodes.values():
+        node.handlers.show(view, ["t"], frozenset({TOPIC_ID}), lambda work: work())
+    cluster.run()
+    cluster.later(60.0)
+    one.handlers.purgatory.take_completed(cluster.now, 10)
+    one.logs.deletion_task(one.now)
+    assert log() is None
 
 
 def test_a_fetch_of_another_leader_epoch_is_refused(cluster: Cluster) -> None:
