@@ -29,6 +29,7 @@ from folkmoot.brokers.storage.recovery import (
     note_incomplete,
     open_again,
     recover,
+    save_log_start,
 )
 from folkmoot.brokers.storage.segment import (
     LOG_SUFFIX,
@@ -706,9 +707,10 @@ class Log:
         there are none. Until it has ended nothing is appended or flushed, and it does not begin while
         a flush is under way.
 
-        If `offset` lies within a batch, that goes as well; producers go back, too. If the recovery point
-        goes back, that is to be noted first, else the next start would keep the offsets free. Raises
-        ValueError below the high watermark, StorageError.
+        If `offset` lies within a batch, that goes as well; producers go back, too. A log that begins
+        behind `offset` has nothing that its leader has: all of it goes, its start, too. If the recovery
+        point goes back, that is to be noted first, else the next start would keep the offsets free.
+        Raises ValueError below the high watermark, StorageError.
         """
         self.require_writable()
         if offset < self.high_watermark:
@@ -716,9 +718,11 @@ class Log:
         if offset >= self.log_end:
             return None
         left = max(1, bisect_left(self.segments, offset, key=_base_offset))
+        if offset < self.log_start:  # an unclean election: else that is committed
+            left = offset = 0
         self._require_no_flush()
         if self.recovery_point_offset > offset:
-            base = self.segments[left - 1].base_offset
+            base = self.segments[left - 1].base_offset if left else 0
             self.recovery_point = RecoveryPoint(base, base, 0)
         self.is_being_cut = True
         return Truncation(self, offset, left, self._snapshots.go_back_to(offset))
@@ -726,12 +730,15 @@ class Log:
     def was_cut(self, left: int, position: int, end_offset: int) -> None:
         """So many segments are left, and the last of them ends there.
 
-        If damage took what is committed with it, that comes again from the leader (`is_incomplete`)."""
+        If what is committed went with it, that comes again from the leader (`is_incomplete`)."""
         self.is_being_cut = False
         gone, self.segments = self.segments[left:], self.segments[:left]
         for segment in gone:
             segment.release()
-        self.segments[-1].was_cut(position, end_offset)
+        if self.segments:
+            self.segments[-1].was_cut(position, end_offset)
+        else:
+            self.given_up = 0
         if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too
             base = self.segments[-1].base_offset
             self.recovery_point = RecoveryPoint(base, base, 0)
@@ -998,23 +1005,27 @@ class Truncation:
         self._left = left
         gone = reversed(log.segments[left:])
         self._doomed = [*(path for each in gone for path in each.files()), *snapshots]
-        last = log.segments[left - 1]
+        last = log.segments[max(left, 1) - 1]
         # Damage that is marked is met again: nothing of it may stay in front of what is appended.
         self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
 
     def run(self) -> tuple[int, int]:
         """Any thread. What is damaged in front goes as well, noted first. Raises StorageError, OSError."""
         last = self._last
-        position, end = last.end_before(self._offset)
+        position, end = last.end_before(self._offset) if self._left else (0, 0)
         if end < self._committed:
             note_incomplete(last.directory)
+        if not self._left:
+            save_log_start(last.directory, 0)
         for path in self._doomed:
             path.unlink(missing_ok=True)
-        last.name = open_again(last.directory, last.name)
+        if self._left:
+            last.name = open_again(last.directory, last.name)
         # On disk before anything is appended: what is gone would follow it, or tell of its producers.
         sync_directory(last.directory)
-        os.truncate(last.path, position)
-        sync_file(last.path)
+        if self._left:
+            os.truncate(last.path, position)
+            sync_file(last.path)
         return position, end
 
     def finish(self, outcome: tuple[int, int] | Exception) -> None:

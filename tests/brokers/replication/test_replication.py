@@ -448,6 +448,46 @@ def test_after_an_unclean_election_a_replica_that_is_ahead_cuts_what_was_committ
     assert two.log.log_end == 2
 
 
+@pytest.mark.parametrize("deleted", [4, 7])
+def test_after_an_unclean_election_a_replica_that_begins_behind_the_leaders_end_copies_all_that_is_left(
+    cluster: Cluster, deleted: int
+) -> None:
+    cluster.nodes[1].produce(b"old")
+    cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    for number in range(6):
+        cluster.nodes[1].produce(b"%d" % number)
+        cluster.run()
+    cluster.nodes[1].delete_records(deleted)
+    cluster.later(1.0)
+    assert cluster.nodes[2].log.log_start == deleted
+    cluster.kill(1)
+    cluster.kill(2)
+    cluster.start(3)
+    unclean = replace(cluster.state.state, unclean_epoch=cluster.state.state.leader_epoch + 1)
+    cluster.state = VersionedState(unclean, cluster.state.partition_epoch)
+    cluster.designate(3, 3)
+    cluster.show()
+    cluster.start(2)
+    for _ in range(3):
+        cluster.show()
+        cluster.later(1.0)
+    assert set(isr(cluster)) == {2, 3}
+    values = [b"new %d" % number for number in range(9)]
+    for value in values:
+        answer = cluster.nodes[3].produce(value)
+        cluster.run()
+        assert answer[0].error == 0
+    cluster.kill(2)
+    cluster.start(2)
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    cluster.run()
+    assert leads(cluster.nodes[2])
+    assert committed(cluster.nodes[2]) == [b"old", *values]
+
+
 def test_min_in_sync_can_be_changed_while_brokers_run(cluster: Cluster) -> None:
     cluster.kill(2)
     cluster.kill(3)
