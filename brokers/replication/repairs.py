@@ -87,8 +87,9 @@ class Repairs:
     A death before 3 has ended leaves `.cleaned` files, which the next start removes, and behind it both
     segments, of which it keeps the new one: the damage is found again, or gone. A leader whose damage
     is not committed resigns if others are in sync, since they may lack it: it is cut, and was never
-    acknowledged by all. What no other replica has is answered with CorruptBatch, and asked for again
-    and again; so is all of a partition with one replica.
+    acknowledged by all. A follower's waits until its leader says that it is committed: before that it
+    may be cut, and what others have in its place is no part of this log. What no other replica has is
+    answered with CorruptBatch, and asked for again and again; so is all of a partition with one replica.
 
     Owner: the event loop.
     """
@@ -127,8 +128,11 @@ class Repairs:
         if not log.is_open or log.failed is not None:
             return
         last = max(each.next_offset for each in segment.damage)
-        if replica.leader is not None and last > log.high_watermark:
-            self._replicas.give_up(replica)
+        if last > log.high_watermark:  # it may be cut, and others may have something else there
+            if replica.leader is not None:
+                self._replicas.give_up(replica)
+            else:
+                self._damaged[segment] -= AGAIN_AFTER - LOOK_AFTER
             return
         try:
             if segment is log.segments[-1]:
@@ -156,6 +160,11 @@ class Repairs:
             if each.position == each.end == segment.size and each.next_offset > known
         ]
         repair.bad = [*outcome, *beyond] if segment.sparse else outcome
+        if repair.bad and repair.bad[-1].next_offset > repair.replica.log.high_watermark:
+            for each in repair.bad:  # more than was known: it waits with the rest
+                segment.mark(each)
+            self._end(None)
+            return
         if not repair.bad:
             logger.warning("%s: can be read again", segment.path)
             segment.damage = ()

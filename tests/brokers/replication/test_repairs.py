@@ -70,7 +70,7 @@ def filled(directory: Path, source: random.Random | None = None) -> Cluster:
 
 def contents(node: Node) -> list[tuple[int, bytes | None]]:
     found: list[tuple[int, bytes | None]] = []
-    while len(found) < RECORDS:
+    while len(found) < node.log.log_end:
         found += values_of(node.log.read(len(found), 1 << 20, committed=False))
     return found
 
@@ -478,6 +478,7 @@ def test_a_repair_alone_lets_nobody_lead_who_has_lost_more(cluster: Cluster) -> 
     cluster.show()
     node = cluster.nodes[2]
     assert node.log.is_incomplete
+    node.log.advance_high_watermark(node.log.log_end)  # as if its leader had said so, and no more
     for _ in range(6):
         cluster.later(1.0)
     assert is_whole(node), "it was not repaired from broker 3"
@@ -544,6 +545,31 @@ def test_what_is_appended_behind_a_repaired_segment_that_was_cut_is_there_after_
     assert one.log.log_end == end
     assert not one.log.is_damaged
     assert contents(one) == contents(cluster.nodes[2])
+
+
+@pytest.mark.parametrize("known", [slice(None), slice(1)])
+def test_what_may_still_be_cut_is_not_repaired(cluster: Cluster, known: slice) -> None:
+    """Else records of the next leader would stand among those that it has never had."""
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    segment = tail_of(cluster, 1)
+    one.produce(b"never committed either")
+    flip(segment.path, 40)
+    flip(segment.path, segment.size - 1)
+    for found in bad_in(segment)[known]:
+        segment.mark(found)
+    cluster.cut = {(1, 2)}
+    cluster.designate(2, 2, 3)
+    cluster.show()
+    cluster.run()
+    for _ in range(3):
+        two.produce(b"committed later")
+        cluster.run()
+    for _ in range(3):
+        cluster.later(1.0)
+    assert one.log.log_end > one.log.high_watermark
+    cluster.mend()
+    settle(cluster)
+    assert contents(one) == contents(two)
 
 
 @pytest.mark.parametrize("then", ["it dies", "it goes on"])
