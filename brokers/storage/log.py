@@ -725,13 +725,15 @@ class Log:
             base = self.segments[left - 1].base_offset if left else 0
             self.recovery_point = RecoveryPoint(base, base, 0)
         self.is_being_cut = True
-        return Truncation(self, offset, left, self._snapshots.go_back_to(offset))
+        snapshots = [(each, self._snapshots.path(each)) for each in self._snapshots.offsets]
+        return Truncation(self, offset, left, snapshots)
 
     def was_cut(self, left: int, position: int, end_offset: int) -> None:
         """So many segments are left, and the last of them ends there.
 
         If what is committed went with it, that comes again from the leader (`is_incomplete`)."""
         self.is_being_cut = False
+        self._snapshots.go_back_to(end_offset)
         gone, self.segments = self.segments[left:], self.segments[:left]
         for segment in gone:
             segment.release()
@@ -998,13 +1000,16 @@ class Truncation:
     cuts it again. A rewritten one is appended to again, and gets the name for that before.
     """
 
-    def __init__(self, log: Log, offset: int, left: int, snapshots: Sequence[Path]) -> None:
+    def __init__(
+        self, log: Log, offset: int, left: int, snapshots: Sequence[tuple[int, Path]]
+    ) -> None:
         self._log = log
         self._offset = offset
         self._committed = log.high_watermark
         self._left = left
         gone = reversed(log.segments[left:])
-        self._doomed = [*(path for each in gone for path in each.files()), *snapshots]
+        self._doomed = [path for each in gone for path in each.files()]
+        self._snapshots = snapshots
         last = log.segments[max(left, 1) - 1]
         # Damage that is marked is met again: nothing of it may stay in front of what is appended.
         self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
@@ -1017,7 +1022,8 @@ class Truncation:
             note_incomplete(last.directory)
         if not self._left:
             save_log_start(last.directory, 0)
-        for path in self._doomed:
+        ahead = [path for each, path in self._snapshots if each > end]
+        for path in (*self._doomed, *ahead):
             path.unlink(missing_ok=True)
         if self._left:
             last.name = open_again(last.directory, last.name)

@@ -275,6 +275,29 @@ def test_producers_go_back_with_the_log(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("stop", [False, True])
+def test_producers_go_back_behind_damage_that_a_cut_took_along(tmp_path: Path, stop: bool) -> None:
+    log = make_log(tmp_path, ONE_SEGMENT)
+    for first in range(8):
+        write(log, sent(first))
+        if first == 6:
+            log.snapshot_covers(7)
+            flushed(log)
+    path = log.segments[0].path
+    rotten = bytearray(path.read_bytes())
+    rotten[-2 * len(sent(0)) + 3] ^= 1
+    path.write_bytes(rotten)
+    truncate(log, 7)
+    assert log.log_end == 6
+    assert append(log, sent(6), sent(7), sent(8)) == [6, 7, 8]
+    if stop:
+        log.abandon()
+        log = reopened(tmp_path, ONE_SEGMENT)
+    assert append(log, sent(6), sent(9)) == [6, 9]
+    assert [offset for offset, _ in read_all(log)] == [*range(10)]
+    log.close()
+
+
 def test_what_is_committed_is_never_cut(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     write(log, a_batch(b"a"), a_batch(b"b"), a_batch(b"c"))
