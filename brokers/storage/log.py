@@ -796,6 +796,8 @@ class Log:
         dirty = self._dirty_segments()
         some = dirty[:SEGMENTS_AT_ONCE]
         last = self.segments[-1] if len(some) == len(dirty) else some[-1]
+        snapshot = snapshot and last is self.segments[-1]
+        producers = self.producers().encode() if snapshot else b""
         descriptors: list[int] = []
         try:
             for segment in some:
@@ -813,9 +815,9 @@ class Log:
         )
         if self.is_replica and self.epoch_starts.changed:
             task.epoch_starts = self.epoch_starts.encode()
-        if snapshot and last is self.segments[-1]:
+        if snapshot:
             offset = self.log_end
-            task.snapshot = offset, self._snapshots.path(offset), self.producers().encode()
+            task.snapshot = offset, self._snapshots.path(offset), producers
             stale = self._snapshots.stale(offset, self.high_watermark)
             task.stale = [(each, self._snapshots.path(each)) for each in stale]
             self._snapshots.taken(offset)

@@ -18,8 +18,11 @@ from folkmoot.brokers.storage.leader_epochs import (
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.segment import SegmentReader
+from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import NAME, NOW, SMALL, a_batch, flushed
 from tests.brokers.hands import create, truncate
+from tests.processes import open_below
 from tests.seeds import new_seed
 
 
@@ -126,6 +129,36 @@ def test_the_epochs_are_on_disk_before_the_recovery_point_moves(tmp_path: Path) 
     assert task.epoch_starts is None, "nothing has changed"
     log.finish_flush(task, task.run())
     log.close()
+
+
+def test_a_flush_that_cannot_begin_leaves_the_epochs_to_the_next_one_and_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No descriptor is left to read the producers with, for a moment."""
+    log = a_replica(tmp_path, 4)
+    for epoch in (3, 4):
+        for number in range(20):
+            log.append_as_leader([a_batch(b"%d" % number)], NOW, epoch)
+    flushed(log)
+    truncate(log, 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentReader, "start_near", _no_descriptor)
+        before = open_below(tmp_path)
+        with pytest.raises(StorageError, match="Too many open files"):
+            log.begin_flush(snapshot=True)
+        assert open_below(tmp_path) == before
+    for number in range(25):
+        log.append_as_leader([a_batch(b"%d" % number)], NOW, 3)
+    flushed(log)
+    point = log.point_to_note
+    log.abandon()
+    log = a_replica(tmp_path, 4, point)
+    assert starts_of(log) == [(3, 0)]
+    log.close()
+
+
+def _no_descriptor(*_: object) -> int:
+    raise StorageError("Too many open files")
 
 
 def test_what_a_replica_has_lost_is_not_passed_over(tmp_path: Path) -> None:
