@@ -693,7 +693,11 @@ class Segment(SegmentReader):
         """The position of the high watermark, which lies within this segment."""
         if self._limit[0] != high_watermark:
             inside = high_watermark > self.base_offset
-            self._limit = high_watermark, self._find(high_watermark) if inside else 0
+            try:
+                self._limit = high_watermark, self._find(high_watermark) if inside else 0
+            except CorruptBatch:  # what lies in front of that can be read all the same
+                behind = (d.position for d in self.damage if d.next_offset > high_watermark)
+                return min(behind, default=0)
         return self._limit[1]
 
     def _find(self, offset: int) -> int:

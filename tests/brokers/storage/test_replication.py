@@ -169,6 +169,24 @@ def test_nothing_at_or_behind_the_high_watermark_is_read(tmp_path: Path) -> None
     log.close()
 
 
+@pytest.mark.parametrize("committed", [2, 3])
+def test_what_is_committed_is_read_in_front_of_damage_that_is_not(
+    tmp_path: Path, committed: int
+) -> None:
+    """A batch of two records has rotted, of which none, or one, is committed."""
+    log = make_log(tmp_path, ONE_SEGMENT)
+    batches = [a_batch(b"0"), a_batch(b"1"), a_batch(b"2", b"3"), a_batch(b"4")]
+    write(log, *batches)
+    log.advance_high_watermark(committed)
+    path = log.segments[0].path
+    rotten = bytearray(path.read_bytes())
+    rotten[len(b"".join(batches[:2])) + 3] ^= 1
+    path.write_bytes(rotten)
+    for _ in range(2):  # the first time it is found
+        assert values_of(log.read(0, 1 << 20)) == [(0, b"0"), (1, b"1")]
+    log.abandon()
+
+
 def test_a_time_is_looked_up_below_the_high_watermark(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     for number in range(100):
