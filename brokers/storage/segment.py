@@ -593,7 +593,7 @@ class Segment(SegmentReader):
         self._index, self._next, self._limit = None, (self.base_offset, 0), (self.base_offset, 0)
         self.durable_size = min(self.durable_size, position - 1)
         self.size, self.end_offset = position, end_offset
-        self.damage = tuple(each for each in self.damage if each.end <= position)
+        self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
         self.sealed = self.is_checked = False
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:

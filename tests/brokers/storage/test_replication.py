@@ -272,6 +272,28 @@ def test_nothing_counts_as_on_disk_that_a_cut_took_with_damage_in_front(tmp_path
     log.close()
 
 
+def test_what_follows_a_cut_within_what_a_segment_has_lost_is_not_taken_for_lost(
+    tmp_path: Path,
+) -> None:
+    log = make_log(tmp_path)
+    batches = [a_batch(b"%d " % number + bytes(80)) for number in range(40)]
+    for each in batches:
+        write(log, each)
+    log.abandon()
+    short = log.segments[1]
+    os.truncate(short.path, short.size - 2 * len(batches[-1]))
+    log = Log(log.directory, NAME, "first", SMALL)
+    log.start()
+    assert log.is_damaged
+    truncate(log, short.end_offset - 1)
+    assert log.log_end == short.end_offset - 2
+    offset = append(log, a_batch(b"again"))[0]
+    log.advance_high_watermark(log.log_end)
+    assert values_of(log.read(offset, 1 << 20)) == [(offset, b"again")]
+    assert not any(segment.damage for segment in log.segments)
+    log.close()
+
+
 def test_producers_go_back_with_the_log(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     states = {}
