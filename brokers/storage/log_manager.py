@@ -251,9 +251,14 @@ class LogManager:
         if log.directory.name in self.suspects:
             self.suspects.discard(log.directory.name)
             if not (self.suspects or self._has_lost):
-                work = partial(write_atomic, self.data / RUNNING_FILE, boot_id())
                 failed = partial(log_failure, f"{self.data}: the next start trusts no page cache")
-                self._submit("leader-epochs", work, failed)
+                self._submit("leader-epochs", self._note_trusted, failed)
+
+    def _note_trusted(self) -> None:
+        """The background's part of `trust`; a flush may have failed since it was submitted."""
+        write_atomic(self.data / RUNNING_FILE, boot_id())
+        if self._has_lost:
+            self.distrust()
 
     def mark_incomplete(self) -> None:
         """Of all replicas, on disk: another data directory had this broker's id last, and what that one has

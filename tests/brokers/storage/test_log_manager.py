@@ -14,7 +14,7 @@ from folkmoot.brokers.storage.atomic_file import write_checked
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import LAYOUT, LogManager
+from folkmoot.brokers.storage.log_manager import LAYOUT, RUNNING_FILE, LogManager
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
@@ -445,3 +445,19 @@ def test_a_broker_starts_on_a_disk_that_is_full(
         logs.start()
         assert read_all(found(logs)) == [(0, b"a")]
         logs.abandon()
+
+
+def test_a_flush_that_fails_while_the_page_cache_is_about_to_be_trusted_again_counts(
+    data: Path,
+) -> None:
+    hands = Hands()
+    logs = LogManager(data, 1, SMALL, submit=hands.submit)
+    logs.start()
+    log = create(logs, "t", "first", 0)
+    log.become_replica(1)
+    logs.suspects.add(log.directory.name)
+    logs.trust(log)
+    logs.distrust()
+    hands.work_all()
+    assert (data / RUNNING_FILE).read_bytes() == b"", "a start takes that for a lost page cache"
+    logs.abandon()
