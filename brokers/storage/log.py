@@ -22,6 +22,7 @@ from folkmoot.brokers.storage.jobs import Job, JobGroup, result_of
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
 from folkmoot.brokers.storage.producer_state import ProducersJob, ProducerSnapshots, ProducerState
 from folkmoot.brokers.storage.recovery import (
+    CLEANER_CHECKPOINT_FILE,
     LOG_START_FILE,
     RecoveryPoint,
     list_segments,
@@ -220,6 +221,10 @@ class Log:
         """Whether this replica may lack records that it has acked. That is on disk (ReplicaManager)."""
         self.is_being_cut = False
         """A truncation is under way: nothing is appended or flushed."""
+        self.is_taken_back = False
+        """An unclean election has lost what was committed, and it is still to be cut."""
+        self.forgets_compaction = False
+        """What was compacted was cut so, and what comes in its place is not (LogCleaner)."""
         self._files = OpenSegments() if files is None else files
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False
@@ -694,6 +699,7 @@ class Log:
 
     def take_back_committed(self, offset: int) -> None:
         """An unclean election has lost what was committed from `offset` on: it may be cut."""
+        self.is_taken_back = True  # whether a start has forgotten what was committed or not
         if offset < self.high_watermark:
             logger.error(
                 "%s: an unclean election has lost what was committed from offset %d to %d",
@@ -733,6 +739,8 @@ class Log:
 
         If what is committed went with it, that comes again from the leader (`is_incomplete`)."""
         self.is_being_cut = False
+        self.forgets_compaction |= self.is_taken_back
+        self.is_taken_back = False
         self._snapshots.go_back_to(end_offset)
         gone, self.segments = self.segments[left:], self.segments[:left]
         for segment in gone:
@@ -1012,6 +1020,7 @@ class Truncation:
         gone = reversed(log.segments[left:])
         self._doomed = [path for each in gone for path in each.files()]
         self._snapshots = snapshots
+        self._is_unclean = log.is_taken_back
         last = log.segments[max(left, 1) - 1]
         # Damage that is marked is met again: nothing of it may stay in front of what is appended.
         self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
@@ -1024,6 +1033,8 @@ class Truncation:
             note_incomplete(last.directory)
         if not self._left:
             save_log_start(last.directory, 0)
+        if self._is_unclean:  # else nothing goes that is committed, and nothing else is compacted
+            (last.directory / CLEANER_CHECKPOINT_FILE).unlink(missing_ok=True)
         ahead = [path for each, path in self._snapshots if each > end]
         for path in (*self._doomed, *ahead):
             path.unlink(missing_ok=True)

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 LOG_START_FILE: Final = "log-start"
 SPARE_FILE: Final = "spare"
+CLEANER_CHECKPOINT_FILE: Final = "cleaner-checkpoint"
+"""How far the log is compacted (CleanerCheckpoint)."""
 INCOMPLETE_FILE: Final = "incomplete"
 """There while a replica may lack records that it has acked, since its disk has lost them."""
 _LEFTOVER_SUFFIXES: Final = (".cleaned", ".new")

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from folkmoot.brokers.storage.atomic_file import load_json, save_json, write_at
 from folkmoot.brokers.storage.log_manager import remove_files
+from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
 from folkmoot.brokers.storage.segment_swap import (
     cleaned_path,
@@ -23,7 +24,6 @@ from folkmoot.protocol.errors import ClosedError, StorageError
 if TYPE_CHECKING:
     from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
 
-CHECKPOINT_FILE: Final = "cleaner-checkpoint"
 STEP_BYTES: Final = 4 * 1024 * 1024
 MOST_OFFSETS: Final = 2**32 - 1
 
@@ -68,7 +68,7 @@ class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def load_checkpoint(directory: Path) -> CleanerCheckpoint:
     """What is noted beside a partition's segments; else as if never compacted. Raises OSError."""
-    return load_json(directory / CHECKPOINT_FILE, CleanerCheckpoint) or CleanerCheckpoint()
+    return load_json(directory / CLEANER_CHECKPOINT_FILE, CleanerCheckpoint) or CleanerCheckpoint()
 
 
 class CleanedSegment(NamedTuple):
@@ -136,7 +136,7 @@ class CleaningPass:
         checkpoint = self.checkpoint.after_pass(
             *(self._clean_before, self._tombstones, self.droppable_before, now)
         )
-        save_json(self.directory / CHECKPOINT_FILE, checkpoint)
+        save_json(self.directory / CLEANER_CHECKPOINT_FILE, checkpoint)
         return checkpoint
 
     def _index_keys(self) -> int:

@@ -18,6 +18,7 @@ from folkmoot.brokers.storage.compaction.cleaning_pass import (
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.retention import last_append, read_summaries, unread_segments
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.brokers.storage.segment_swap import files_of
@@ -108,6 +109,9 @@ class LogCleaner:
         for known in (self.checkpoints, self._retry_at):
             for gone in [log for log in known if not log.is_open]:
                 del known[gone]
+        for log in [log for log in self.checkpoints if log.forgets_compaction]:
+            log.forgets_compaction = False
+            del self.checkpoints[log]
 
     def _is_due(self, log: Log) -> bool:
         asks_for_it = log.configured and log.config.compacts and log.is_open
@@ -237,6 +241,8 @@ class LogCleaner:
                     return
                 # What was to be replaced has changed: begin again another time.
                 self._logs.remove(files_of(log.directory, name), "cleaner")
+            case CleanerCheckpoint() if log.forgets_compaction or log.is_being_cut:
+                self._logs.remove([log.directory / CLEANER_CHECKPOINT_FILE], "cleaner")
             case CleanerCheckpoint():
                 self.checkpoints[log] = outcome
                 logger.info("%s: compacted up to offset %d", log.name, outcome.clean_before)

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.compaction.cleaning_pass import CHECKPOINT_FILE, load_checkpoint
+from folkmoot.brokers.storage.compaction.cleaning_pass import load_checkpoint
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.protocol import record_batch, wire
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
@@ -193,7 +194,7 @@ def caught_compacting(data: Path, load: Load, peer: Peer, done: bool) -> bool:
 
 def clean_before(data: Path) -> int:
     """How far whole passes of compaction are noted to have come."""
-    files = found(data, CHECKPOINT_FILE)
+    files = found(data, CLEANER_CHECKPOINT_FILE)
     return max((load_checkpoint(path.parent).clean_before for path in files), default=0)
 
 

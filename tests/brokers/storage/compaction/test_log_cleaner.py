@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage.compaction import cleaning_pass
-from folkmoot.brokers.storage.compaction.cleaning_pass import CHECKPOINT_FILE, load_checkpoint
+from folkmoot.brokers.storage.compaction.cleaning_pass import load_checkpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
 from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.coordination.topic_config import DAY, LogConfig
 from folkmoot.protocol import batch_header, record_batch
@@ -22,7 +23,7 @@ from folkmoot.protocol.errors import OutOfOrderSequence
 from folkmoot.protocol.records import Headers
 from tests.brokers.batches import NOW
 from tests.brokers.compaction import COMPACT, Row, Upkept, keyed, last_of_each, records_in, rows
-from tests.brokers.hands import create
+from tests.brokers.hands import create, truncate
 
 
 def fill(upkept: Upkept, written: list[Row], batches: int, keys: int, seed: int = 1) -> None:
@@ -146,6 +147,35 @@ def test_a_tombstone_goes_once_readers_had_time_to_see_it(tmp_path: Path) -> Non
     assert tombstones() == []
     assert records_in(upkept.log)[0].offset == 1
     assert upkept.compacted().tombstones == 0
+    upkept.logs.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_comes_where_an_unclean_election_has_cut_a_compacted_log_is_compacted_anew(
+    tmp_path: Path, restart: bool
+) -> None:
+    upkept = Upkept(tmp_path)
+    for number in range(200):
+        upkept.append(keyed((b"other", b"%d" % number * 30)))
+    upkept.compact()
+    assert upkept.compacted().clean_before > 100
+    upkept.later(2 * DAY)
+    if restart:
+        upkept.reopen(clean=True)
+        upkept.log.high_watermark = 0  # of a replica it is not known then
+    upkept.log.take_back_committed(20)
+    upkept.log.recovery_point = None
+    truncate(upkept.log, 20)
+    upkept.append(keyed((b"gone", b"value")))
+    for number in range(20):
+        upkept.append(keyed((b"a", b"%d" % number * 30)))
+    upkept.append(keyed((b"gone", None)))
+    for number in range(200):
+        upkept.append(keyed((b"other", b"%d" % number * 30)))
+    upkept.compact()
+    found = [(record.key, record.value) for record in records_in(upkept.log)]
+    assert [key for key, _ in found].count(b"a") == 1
+    assert [value for key, value in found if key == b"gone"] == [None]
     upkept.logs.close()
 
 
@@ -329,7 +359,7 @@ def test_without_its_checkpoint_a_log_is_read_as_before_and_compacted_anew(tmp_p
     upkept.compact()
     before = records_in(upkept.log)
     upkept.logs.close()
-    (upkept.log.directory / CHECKPOINT_FILE).unlink()
+    (upkept.log.directory / CLEANER_CHECKPOINT_FILE).unlink()
     (tmp_path / "recovery-points").unlink()
     upkept.open()
     assert records_in(upkept.log) == before
@@ -481,7 +511,7 @@ def test_a_checkpoint_that_cannot_be_read_keeps_no_other_log_from_being_compacte
 ) -> None:
     upkept = Upkept(tmp_path / "data")
     other = create(upkept.logs, "flights", "first", 1)
-    (other.directory / CHECKPOINT_FILE).mkdir()
+    (other.directory / CLEANER_CHECKPOINT_FILE).mkdir()
     written: list[Row] = []
     fill(upkept, written, 30, keys=5)
     upkept.compact()
