@@ -109,7 +109,10 @@ def _close(session: Session) -> None:
 
 
 def _close_at(host: str, port: int, session: Session) -> None:
-    """ZooKeeper's own protocol: connect as the session, say that it is closed, wait for the answer."""
+    """ZooKeeper's own protocol: connect as the session, say that it is closed, wait for the answer.
+
+    Raises OSError if there is none.
+    """
     number = int(str(session["guard"]), 16)
     password = bytes.fromhex(str(session["password"]))
     timeout_ms = int(float(str(session["timeout"])) * 1000)
@@ -121,6 +124,8 @@ def _close_at(host: str, port: int, session: Session) -> None:
     requests.append(struct.pack(">ii", len(requests), CLOSE_SESSION))
     with socket.create_connection((host, port), ATTEMPT) as connection:
         connection.sendall(b"".join(map(_counted, requests)))
+        if not connection.recv(65536):  # it has no quorum for now, or too many connections
+            raise ConnectionResetError(f"{host}:{port} has hung up without an answer")
         while connection.recv(65536):
             pass  # the server closes the connection when the session is closed
 

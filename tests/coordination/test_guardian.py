@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from folkmoot.coordination import guardian as guardian_module
+from folkmoot.coordination import guardian_process
 from folkmoot.coordination.guardian import Guardian, limitation, obstacle
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
@@ -330,3 +332,33 @@ def test_a_sigterm_to_all_that_is_left_of_a_service_does_not_keep_it_from_its_wo
         eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
     session.close()
+
+
+def test_a_server_that_hangs_up_without_a_word_has_not_closed_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no quorum for now, or too many connections from there: another one is asked."""
+    asked: list[str] = []
+
+    class Connection:
+        def __init__(self, address: tuple[str, int], timeout: float) -> None:
+            asked.append(address[0])
+            self._answers = iter([b""] if address[0] == "busy" else [b"closed", b""])
+
+        def __enter__(self) -> "Connection":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Nothing is open."""
+
+        def sendall(self, data: bytes) -> None:
+            assert data
+
+        def recv(self, size: int) -> bytes:
+            return next(self._answers)
+
+    monkeypatch.setattr(socket, "create_connection", Connection)
+    servers = [("busy", 1), ("able", 2), ("third", 3)]
+    session = {"guard": "7", "password": "", "servers": servers, "timeout": SESSION, "notes": []}
+    guardian_process._close(session)
+    assert asked == ["busy", "able"]
