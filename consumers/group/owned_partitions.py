@@ -271,10 +271,12 @@ class OwnedPartitions:
 
         What it leaves to us is waited for as before: plans that follow each other quickly do not
         keep a partition from being stolen. But one that we have missed may have given it back: then
-        (not `is_next`) the owner has its time from now on.
+        (not `is_next`) the owner has its time from now on, as when one has that we have seen.
         """
         for partition, wanted in list(self._wanted.items()):
             if wanted.asked:
+                if not (is_next and partition in mine):
+                    wanted.owner = None  # seen anew by the next answer that names it
                 continue
             if partition not in mine:
                 del self._wanted[partition]

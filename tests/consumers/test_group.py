@@ -302,6 +302,31 @@ def test_behind_a_plan_that_was_missed_the_owner_has_its_whole_time_again(scene:
     assert scene.take_one(ClaimPartition).steal_from == owner(OLDER)
 
 
+@pytest.mark.parametrize("is_missed", [True, False])
+def test_the_owner_has_its_whole_time_again_also_if_a_claim_was_under_way_meanwhile(
+    scene: Scene, is_missed: bool
+) -> None:
+    scene.join()
+    scene.see_plan(ME)
+    scene.answer(scene.take_one(ClaimPartition), Blocked(owner(OLDER)))
+    scene.wait(STEAL_AFTER - 0.5)
+    scene.tell("owner_changed", t(0))
+    under_way = scene.take_one(ClaimPartition)
+    (scene.plan_for if is_missed else scene.see_plan)(OLDER)
+    scene.see_plan(ME)
+    scene.answer(under_way, Stale())
+    scene.wait(0.6)
+    scene.read_all()
+    task = scene.take_one(ClaimPartition)
+    assert task.steal_from is None
+    scene.answer(task, Blocked(owner(OLDER)))
+    scene.wait(STEAL_AFTER - 0.01)
+    scene.read_all()
+    assert not scene.take(ClaimPartition)
+    scene.wait(0.02)
+    assert scene.take_one(ClaimPartition).steal_from == owner(OLDER)
+
+
 def test_another_owner_gets_its_own_revoke_timeout(scene: Scene) -> None:
     scene.join()
     scene.see_plan(ME)
