@@ -74,8 +74,9 @@ class Liveness:
     # -- ZooKeeper --------------------------------------------------------------------------------
 
     def began(self, session_timeout: float) -> None:
-        """A session is open."""
+        """A session is open. What was answered in it already is counted anew, by its timeout."""
         self._session_timeout = session_timeout
+        self.acknowledged_at, self.fence_at = 0.0, float("inf")
 
     def forget(self) -> None:
         """The session is over, and what was doubtful in it is no more."""

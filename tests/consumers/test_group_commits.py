@@ -216,6 +216,13 @@ def test_the_session_timeout_that_zookeeper_granted_is_what_counts(scene: Scene)
     assert scene.take(Lost)
 
 
+def test_zookeeper_is_not_silent_while_the_first_session_is_joined_in(scene: Scene) -> None:
+    scene.heard = scene.now  # by what opened it
+    scene.tell("started", NONCE, SESSION_TIMEOUT)
+    scene.be_silent(SESSION_TIMEOUT / 2)
+    assert not scene.member.liveness.fenced
+
+
 def test_when_zookeeper_answers_again_all_is_released_and_claimed_anew(scene: Scene) -> None:
     held = scene.hold(0, offset=4)
     scene.be_silent(SESSION_TIMEOUT)
