@@ -217,7 +217,8 @@ class AsyncConsumer(Generic[K, V]):
 
     Records are handed out when the task that asked goes on: what was on its way to a task that is
     cancelled then is read again by the next one. `close` goes on when the task that awaits it is
-    cancelled. If the loop ends first (as `asyncio.run` does it), the consumer is closed with it.
+    cancelled. If the loop ends first (as `asyncio.run` does it), the consumer is closed with it, as by an
+    exception.
 
     It belongs to the loop that started it: awaited in another one, it raises ConcurrentUse.
     """
@@ -276,13 +277,15 @@ class AsyncConsumer(Generic[K, V]):
         return self
 
     async def _close_with_the_loop(self) -> AsyncGenerator[None, None]:
-        """Begun and not ended, it is ended by the loop when that ends."""
+        """Begun and not ended, it is ended by the loop when that ends, perhaps by an exception: what was
+        handed out last may not be processed."""
         try:
             yield
         finally:
             self._end_of_loop = None
+            close = partial(self._core._close, CLOSE_TIMEOUT, processed=False)
             try:
-                await self._close(partial(self._core.close, CLOSE_TIMEOUT), CLOSE_TIMEOUT)
+                await self._close(close, CLOSE_TIMEOUT)
             except Exception as error:
                 log.error("closing a consumer with its event loop: %s", error)
 

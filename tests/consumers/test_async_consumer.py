@@ -374,6 +374,7 @@ def test_a_loop_that_ends_closes_what_was_left_open(bench: Bench) -> None:
         consumer = member(bench, commit_interval=NEVER, session_timeout=30.0)
         left.append(await consumer.start())
         assert await take(consumer, 10) == list(range(10))
+        await consumer.poll(0.0)  # they are processed
 
     run(scenario)
     assert bench.committed() == 10

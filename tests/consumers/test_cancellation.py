@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -130,11 +131,18 @@ def test_who_is_cancelled_after_asking_for_another_record_is_done_with_the_last(
     assert bench.committed() == 10
 
 
-def test_who_fails_while_working_on_a_record_is_not_done_with_it(bench: Bench) -> None:
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_who_fails_while_working_on_a_record_is_not_done_with_it(
+    bench: Bench, is_closed: bool
+) -> None:
+    """Nor if it has not closed the consumer, which the loop does then."""
     bench.send(range(10))
 
     async def read() -> None:
-        async with member(bench, commit_interval=NEVER) as consumer:
+        async with AsyncExitStack() as stack:
+            consumer = await member(bench, commit_interval=NEVER).start()
+            if is_closed:
+                stack.push_async_exit(consumer)
             async for record in consumer:
                 if record.offset == 9:
                     raise KeyError
