@@ -100,6 +100,10 @@ def _divide(
         for partition, owner in owners.items():
             if partition in given.kept or partition.topic not in given.subscribers[owner].topics:
                 raise ValueError(f"it gives {partition} to {owner}, who may not have it")
+        subscribed = {topic for each in given.subscribers.values() for topic in each.topics}
+        for partition in given.partitions():
+            if partition not in owners and partition.topic in subscribed:
+                raise ValueError(f"it gives {partition} to nobody, though there are subscribers")
     except TakesTooLong as late:
         log.error("%s: %s is used instead", late, DEFAULT.name)
         return DEFAULT.name, DEFAULT.assign(given)
