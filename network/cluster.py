@@ -424,6 +424,16 @@ class Cluster:
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> list[Reply]:
         """Replies, as `Connections.poll`; ends early, with nothing, when its own were dealt with."""
+        try:
+            return self._poll(timeout, wake)
+        except BaseException:  # a node that is illegible, or Ctrl-C
+            self._asking = (
+                self._asking_for_id
+            ) = -1  # an answer may be lost with it: none is waited for
+            self._metadata.fail(self._clock())
+            raise
+
+    def _poll(self, timeout: float, wake: SupportsFileno | None) -> list[Reply]:
         now = self._clock()
         owed = self._connections.owed
         if owed and self._look_at <= now:
@@ -459,11 +469,7 @@ class Cluster:
 
     def _ask(self, now: float) -> None:
         request = self._metadata.ask(now)
-        try:
-            address = self._reachable(now) or self._discovered(now)
-        except BaseException:  # a node that is illegible, or Ctrl-C while ZooKeeper is waited for
-            self._metadata.fail(now)  # nothing was asked: no answer will come to wait for
-            raise
+        address = self._reachable(now) or self._discovered(now)
         if address is None:
             self._metadata.fail(now)
             return

@@ -1,5 +1,7 @@
 """The requests in flight to brokers, and what brokers keep of those that were answered."""
 
+from collections.abc import Iterable
+
 from folkmoot.consumers.fetch.fetch_queue import FetchQueue
 from folkmoot.consumers.fetch.partition_state import InFlightFetch, PartitionFetchState
 
@@ -54,3 +56,11 @@ class FetchSessions:
             state.in_flight = None
             self._queue.offer(state)
         return left
+
+    def lose(self, states: Iterable[PartitionFetchState]) -> None:
+        """Answers were lost, and nobody knows which: all these are named again, wait they or not."""
+        self.in_flight.clear()
+        self.kept.clear()
+        for state in states:
+            state.in_flight = None
+            self._queue.offer(state)

@@ -259,13 +259,24 @@ class Fetcher:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""
         self.ask()
         wait = min(timeout, max(0.0, self._retry_at - self._clock()))
-        for reply in self._cluster.poll(wait, wake):
-            self._reply(reply)
+        try:
+            for reply in self._cluster.poll(wait, wake):
+                self._reply(reply)
+        except BaseException:  # Ctrl-C, or what else a signal's handler raises
+            self._sessions.lose(self._states.values())
+            raise
 
     # -- requests ---------------------------------------------------------------------------------
 
     def ask(self) -> None:
         """Ask for what is missing now."""
+        try:
+            self._ask()
+        except BaseException:
+            self._sessions.lose(self._states.values())
+            raise
+
+    def _ask(self) -> None:
         now = self._clock()
         self._retry_at = math.inf
         is_full = self._budget.used >= self._config.buffer_bytes

@@ -9,11 +9,12 @@ import zmq
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.network import client
-from folkmoot.protocol import record_batch
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import BrokerUnreachable
 from folkmoot.protocol.messages import Api, MetadataRequest
 from tests.consumers import fetching
 from tests.consumers.fake_cluster import a_batch
+from tests.consumers.fetching import ONE, TWO, ZERO
 from tests.consumers.parts import Bench, take, until
 
 
@@ -122,6 +123,36 @@ def test_a_view_whose_opening_is_interrupted_is_opened_again(
     view = bench.fetcher.take_view(10)
     assert view is not None
     assert list(view.values) == [b"a"]
+
+
+@pytest.mark.parametrize("during", ["asking", "waiting", "taking"])
+def test_what_was_under_way_during_an_interruption_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
+    bench = fetching.Bench()
+    cluster: Any = bench.cluster
+    bench.reading(ZERO, ONE, TWO)
+    cluster.answer_some(cluster.next(), {ONE: a_batch(0, b"a")}, kept=True)
+    take_replies = cluster.poll
+
+    def lose_replies(*arguments: Any) -> None:
+        take_replies(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if during == "asking":
+            bench.poll()
+            patch.setattr(cluster, "send", once(cluster.send))
+        elif during == "waiting":
+            patch.setattr(cluster, "poll", lose_replies)
+        else:
+            patch.setattr(batch_header, "split", once(batch_header.split))
+        with pytest.raises(KeyboardInterrupt):
+            bench.poll()
+    bench.poll()
+    asked = cluster.asked[-1]
+    assert asked.request.after is None
+    assert sorted(asked.partitions) == [ZERO, ONE, TWO]
 
 
 def test_a_process_without_descriptors_cannot_reach_a_broker(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.network.client import Connections, Reply
+from folkmoot.network.client import Connections, Reply, SupportsFileno
 from folkmoot.network.cluster import LOOK_PAUSE, SILENCE, Cluster
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -368,6 +368,27 @@ def test_a_discovery_that_is_interrupted_is_begun_again(error: BaseException) ->
             with pytest.raises(type(error)):
                 cluster.poll(0.05)
             now += 2.0
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+
+
+def test_metadata_whose_answer_an_interruption_took_is_asked_for_again() -> None:
+    class Interrupted(Connections):
+        times = 0
+
+        def poll(self, timeout: float, wake: SupportsFileno | None = None) -> list[Reply]:
+            replies = super().poll(timeout, wake)
+            self.times += len(replies)
+            if self.times == len(replies) == 1:
+                raise KeyboardInterrupt
+            return replies
+
+    world = World()
+    with world.broker(1) as one:
+        world.brokers = {1: one.address}
+        with Cluster(Interrupted("me"), lambda: [one.address]) as cluster:
+            cluster.want("t")
+            with pytest.raises(KeyboardInterrupt):
+                poll_until(cluster, lambda: False)
             poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
 
 
