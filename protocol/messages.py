@@ -22,6 +22,8 @@ TopicId = Annotated[str, Meta(max_length=64)]
 
 MAX_ENTRIES = 10_000
 MAX_REPORTS = 100
+MAX_FETCH_BYTES = 32 * 1024 * 1024
+"""Of batches in the answer to a FETCH, but for the first one, which comes whole."""
 EARLIEST = -2
 LATEST = -1
 
@@ -209,9 +211,9 @@ class FetchResult(_Result, frozen=True):
 class FetchResponse(_Message, frozen=True):
     """One result and one (perhaps empty) payload frame per entry that there is something to tell of.
 
-    In any order. An entry that is left out was asked for at the end of its log: a fetch of thousands
-    of partitions, one of which has got a record, is answered by one result. `kept`: what is left out
-    was kept for the next fetch.
+    In any order. An entry that is left out was asked for at the end of its log, or found no room: a fetch
+    of thousands of partitions, one of which has got a record, is answered by one result. `kept`: what is
+    left out was kept for the next fetch.
     """
 
     results: list[FetchResult]

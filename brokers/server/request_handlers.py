@@ -51,7 +51,6 @@ NO_OFFSET: Final = -1
 _NOWHERE: Final = EpochEnd(-1, -1)
 
 MAX_WAIT: Final = 30.0
-MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
 KEEP_FOR: Final = 10.0
 """So long at most one fetch goes on with another; then its client names all partitions again."""
 FORGET_AFTER: Final = 30.0
@@ -523,7 +522,7 @@ class RequestHandlers:
 
     def _read(self, body: messages.FetchRequest, entries: Sequence[messages.FetchEntry]) -> _Read:
         """Read until the room is used up; nothing is read that does not go into the response."""
-        room = min(body.max_bytes, MAX_RESPONSE_BYTES)
+        room = min(body.max_bytes, messages.MAX_FETCH_BYTES)
         found, failed, preparing = 0, False, False
         results: list[messages.FetchResult] = []
         chunks: list[bytes | memoryview] = []

@@ -64,6 +64,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import (
     EARLIEST,
     LATEST,
+    MAX_FETCH_BYTES,
     Api,
     BrokerInfo,
     FetchEntry,
@@ -388,10 +389,14 @@ class Fetcher:
                     self._refused(state, error, reply.address)
             return
         answered = [fetch.members.pop(partition) for partition in results]
-        for state in fetch.named:
+        # Of a full answer nobody knows which partitions were left out since there was no room: all of them
+        # are named again.
+        most = min(self._config.fetch_max_bytes, MAX_FETCH_BYTES)
+        is_full = sum(map(len, reply.payloads)) > max(0, most - self._config.partition_fetch_bytes)
+        for state in () if is_full else fetch.named:
             if state.in_flight is fetch and state.partition not in results:  # nothing is new
                 state.failures, state.end = 0, state.offset or 0
-        if reply.api is Api.FETCH and reply.response.kept:
+        if reply.api is Api.FETCH and reply.response.kept and not is_full:
             self._sessions.kept[reply.correlation_id] = fetch
         elif fetch.members:
             self._sessions.let_go(fetch)  # they come before those that were served

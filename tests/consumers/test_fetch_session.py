@@ -50,6 +50,23 @@ def test_an_answer_without_news_is_gone_on_with_as_it_is(bench: Bench) -> None:
     assert goes_on(bench.cluster.next(), 2)
 
 
+def test_what_found_no_room_in_an_answer_is_not_taken_to_be_at_its_end() -> None:
+    size = len(a_batch(0, b"a"))
+    bench = Bench(fetch_max_bytes=2 * size, partition_fetch_bytes=size)
+    bench.reading(*ALL)
+    first, full = bench.cluster.next(), {ONE: a_batch(0, b"a") + a_batch(1, b"b")}
+    bench.cluster.answer_some(first, full, kept=True)
+    bench.poll()
+    assert [bench.fetcher.end(each) for each in ALL] == [-1, 1_000, -1]
+    assert [each.value for each in bench.everything()] == [b"a", b"b"]
+    bench.poll()
+    second = bench.cluster.next()
+    assert goes_on(second, None, ZERO, TWO, ONE), "and is asked for by name, first"
+    bench.cluster.answer_some(second, {ZERO: a_batch(0, b"c")}, kept=True)
+    bench.poll()
+    assert [bench.fetcher.end(each) for each in ALL] == [1_000, 2, 0]
+
+
 def test_what_the_broker_did_not_keep_is_named_again(bench: Bench) -> None:
     bench.cluster.answer_some(bench.cluster.next(), {TWO: a_batch(0, b"b")})
     bench.poll()

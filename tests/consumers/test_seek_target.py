@@ -88,3 +88,13 @@ def test_offsets_are_found_for_times_in_any_partition_without_disturbing_what_is
     with pytest.raises(UnknownTopicOrPartition):
         consumer.offsets_for_times({bench.partition(0)._replace(topic="nothing"): moment(0)})
     consumer.close()
+
+
+def test_offsets_are_found_for_times_though_one_answer_has_no_room_for_all_partitions(
+    bench: Bench,
+) -> None:
+    everywhere = dict.fromkeys(map(bench.partition, range(3)), moment(5))
+    for where in everywhere:
+        fill(bench, partition=where.partition)
+    with bench.reader(fetch_max_bytes=1, partition_fetch_bytes=1) as consumer:
+        assert consumer.offsets_for_times(everywhere) == dict.fromkeys(everywhere, 5)
