@@ -10,13 +10,18 @@ import select
 from contextlib import suppress
 from threading import RLock
 from typing import Final
+from weakref import WeakSet
 
 _MAX_WAIT: Final = 86_400.0
 """Seconds; `poll` takes no more than 24 days."""
 
 
 class Wakeup:
-    """Wakes a loop that waits on `fileno()`, by itself or in a poller of sockets."""
+    """Wakes a loop that waits on `fileno()`, by itself or in a poller of sockets.
+
+    A forked child has one of its own: of a pipe that two processes share, each would read what was
+    written for the other's loop.
+    """
 
     _open = False
 
@@ -27,6 +32,7 @@ class Wakeup:
         # A late wake must not write to a closed, perhaps reused, descriptor. Reentrant, since a signal
         # handler may wake while the thread that it interrupts does.
         self._lock = RLock()
+        _all.add(self)
 
     def fileno(self) -> int:
         return self._reader
@@ -71,3 +77,24 @@ class Wakeup:
         """Whoever could not start, and so was never closed, must not keep descriptors for ever."""
         if self._open:
             self.close()
+
+    def _forked(self) -> None:
+        """This is a child process: the pipe is the parent's, and the lock may be held for ever."""
+        self._lock, self._awake = RLock(), False
+        if self._open:
+            for mine, shared in zip(
+                os.pipe2(os.O_NONBLOCK), (self._reader, self._writer), strict=True
+            ):
+                os.dup2(mine, shared, inheritable=False)
+                os.close(mine)
+
+
+_all: WeakSet[Wakeup] = WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for wakeup in list(_all):
+        wakeup._forked()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
