@@ -459,7 +459,7 @@ class Fetcher:
         policy only noted, since reading goes on right where the logs part: nothing is passed over.
         """
         if parts_at >= state.hand_out:
-            self._start_at(state, state.hand_out)
+            self._start_at(state, state.hand_out, state.since)
             return
         error = LogTruncated(
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "

@@ -487,3 +487,23 @@ def test_lost_records_that_the_application_has_not_seen_are_thrown_away() -> Non
     assert entry_of(bench) == (7, 2)
     bench.fetched(a_batch(7, b"other", epoch=5))
     assert bench.values() == [b"other"]
+
+
+def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost() -> None:
+    bench = Bench()
+    bench.reading()
+    bench.cluster.next()
+    bench.fetcher.seek(ZERO, EARLIEST, since=2_000)
+    bench.poll()
+    bench.cluster.found(bench.cluster.next(), 5)
+    bench.poll()
+    bench.poll()
+    early_and_late = a_batch(5, b"early", b"late", times=[1_000, 2_000], epoch=2)
+    bench.fetched(early_and_late + a_batch(7, b"lost", times=2_000, epoch=4))
+    bench.poll()
+    bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=(2, 7))
+    bench.poll()
+    bench.now += module.RETRY_PAUSE
+    bench.poll()
+    bench.fetched(early_and_late)
+    assert bench.values() == [b"late"]
