@@ -481,7 +481,7 @@ class Cluster:
     def _look_for_silence(self, now: float) -> None:
         """Have others asked about brokers that owe answers, and wait for these no longer than they lead."""
         self._late = late = self._connections.late(now - SILENCE)
-        known = self._metadata.addresses()
+        known = self._metadata.addresses() or self._found
         alone = len(known) < 2  # others may have come since: `discover` knows
         self._look_at = now + (SILENCE if alone else LOOK_PAUSE)
         if not late:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from folkmoot.network import cluster as cluster_module
 from folkmoot.network.client import Connections, Reply, SupportsFileno
 from folkmoot.network.cluster import LOOK_PAUSE, SILENCE, Cluster
 from folkmoot.protocol.errors import (
@@ -389,6 +390,24 @@ def test_metadata_whose_answer_an_interruption_took_is_asked_for_again() -> None
             cluster.want("t")
             with pytest.raises(KeyboardInterrupt):
                 poll_until(cluster, lambda: False)
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+
+
+def test_the_only_broker_that_was_found_is_waited_for_though_it_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "SILENCE", 0.02)
+    world = World()
+    with world.broker(1) as one:
+        world.brokers = {1: one.address}
+        handle = one.handler
+
+        def slowly(*request: Any) -> Any:
+            time.sleep(0.3)
+            return handle(*request)
+
+        one.handler = slowly
+        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
             poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
 
 
