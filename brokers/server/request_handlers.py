@@ -92,8 +92,9 @@ class _Read(NamedTuple):
     chunks: list[bytes | memoryview]
     left_out: list[Partition]
     failed: bool
-    preparing: bool
-    """The index of a segment is read first, by a job: then the partition counts as changed."""
+    preparing: list[messages.FetchResult]
+    """The index of a segment is read first, by a job: then the partition counts as changed. Where it is not
+    waited for, who asks hears that there is something, and asks again."""
 
 
 class _Produce(NamedTuple):
@@ -511,20 +512,23 @@ class RequestHandlers:
     def _fetched(self, session: FetchSession, request: Request, read: _Read, now: Now) -> Response:
         """The response; what it does not tell of is kept, if the client wants that."""
         sessions, kept = self.purgatory.sessions, False
+        results = [*read.results, *read.preparing]
+        chunks = [*read.chunks, *(b"" for _ in read.preparing)]
         if request.body.keep:
-            session.told(map(_partition_of, read.results), read.left_out)
+            session.told(map(_partition_of, results), read.left_out)
         if request.body.keep and session.entries and now.monotonic - session.begun < KEEP_FOR:
             forget_at = now.monotonic + FORGET_AFTER
             kept = sessions.keep(session, request.correlation_id, forget_at)
         else:
             sessions.release(session)
-        return Response(messages.FetchResponse(read.results, kept), read.chunks)
+        return Response(messages.FetchResponse(results, kept), chunks)
 
     def _read(self, body: messages.FetchRequest, entries: Sequence[messages.FetchEntry]) -> _Read:
         """Read until the room is used up; nothing is read that does not go into the response."""
         room = min(body.max_bytes, messages.MAX_FETCH_BYTES)
-        found, failed, preparing = 0, False, False
+        found, failed = 0, False
         results: list[messages.FetchResult] = []
+        preparing: list[messages.FetchResult] = []
         chunks: list[bytes | memoryview] = []
         for number, entry in enumerate(entries):
             chunk: bytes | memoryview = b""
@@ -551,7 +555,9 @@ class RequestHandlers:
                         )
                 if start <= entry.offset < end:
                     if self._prepare_read(log, entry.offset):
-                        preparing = True
+                        preparing.append(
+                            messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
+                        )
                         continue
                 # The first batch found comes whole, however large: else nobody could ever read it.
                 most = max(0, min(entry.max_bytes, room - found))

@@ -257,6 +257,18 @@ def test_of_what_was_asked_for_at_its_end_a_fetch_tells_nothing(handlers: Reques
     assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
 
 
+def test_a_partition_whose_index_is_read_first_is_not_told_as_one_at_its_end(
+    handlers: RequestHandlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = create(handlers.logs, "t", "id-1", 1)
+    append(handlers, 0, make_batch(b"a"))
+    append(handlers, 1, make_batch(b"b", b"c"))
+    monkeypatch.setattr(handlers, "_prepare_read", lambda log, offset: log is cold)
+    fetched, chunks = read(handlers, out_of(1), out_of(0))
+    assert [(each.partition, each.high_watermark) for each in fetched.results] == [(0, 1), (1, 2)]
+    assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
+
+
 def test_a_full_disk_fails_the_partition_and_no_other(
     handlers: RequestHandlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
