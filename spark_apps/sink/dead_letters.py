@@ -2,7 +2,8 @@
 
 Each task of a source writes under a name of its own, in rounds, as the sink does (rounds.py): a
 micro-batch that runs again adds no record twice. Where the same task runs twice at a time (a frame that
-is joined with itself, say) each fences the other and begins again, behind what is written by then. A
+is joined with itself, say) each fences the other and begins again, behind what is written by then. So
+do tasks of two sources of a query with the same group, which have other records under the same name. A
 batch read has no name that comes again: there a task that runs again writes again.
 """
 
@@ -83,6 +84,8 @@ def _read(
 
     with ExitStack() as stack:
         yield from read_typed(task, config, names, schema, bury)
+        if writer is not None:
+            writer.end()  # what was taken for written may have been letters of other records
 
 
 def _round(number: int, config: SourceConfig) -> tuple[()] | tuple[str, int]:

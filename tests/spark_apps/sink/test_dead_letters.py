@@ -195,6 +195,22 @@ def test_the_same_task_twice_at_a_time_writes_each_letter_once(
     assert len(scene.buried()) == len(BAD)
 
 
+def test_two_sources_of_a_query_that_share_a_group_lose_no_letter(scene: Scene) -> None:
+    """Their tasks have the same names, and other records: one of few letters must not take those of the
+    other one for its own."""
+    config = scene.config()
+    (task,) = batch.tasks(config, [])
+    (whole,) = task
+    for part in (whole._replace(end=25), whole._replace(first=25)):
+        rows = [
+            row for each in scene.letters((part,), config, ("number",)) for row in each.to_pylist()
+        ]
+        assert [row["number"] for row in rows] == [
+            each for each in GOOD if part.first <= each < part.end
+        ]
+    assert {each.value for each in scene.buried()} == set(map(bad_value, BAD))
+
+
 def test_a_value_that_can_be_read_when_its_batch_runs_again_is_a_row_by_then(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
