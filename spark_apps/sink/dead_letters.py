@@ -102,6 +102,9 @@ def _round(number: int, config: SourceConfig) -> tuple[()] | tuple[str, int]:
 def letters(records: pa.RecordBatch, bad: Sequence[BadRow]) -> Rows:
     """Bad records as they were, with headers that say where from and why."""
     some = records.take(pa.array([each.row for each in bad]))
+    # As numbers, in ms: an application may give times that Python has no datetime for.
+    stamps = some.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    some = some.set_column(some.schema.names.index("timestamp"), "timestamp", stamps)
     return Rows(
         values=some.column("value"),
         keys=some.column("key"),
@@ -114,7 +117,7 @@ def _headers(record: dict[str, Any], bad: BadRow) -> list[tuple[str, bytes | Non
         "topic": record["topic"],
         "partition": record["partition"],
         "offset": record["offset"],
-        "timestamp": round(record["timestamp"].timestamp() * 1000),
+        "timestamp": record["timestamp"],
         **({} if bad.schema_id is None else {"schema-id": bad.schema_id}),
         "error": bad.error[:MAX_ERROR],
     }

@@ -126,6 +126,18 @@ def test_a_record_that_cannot_be_read_is_kept_with_where_it_was_and_why(scene: S
     assert letter.timestamp > 10**12  # retention counts from now on
 
 
+def test_a_record_of_a_time_that_python_has_no_datetime_for_is_kept_as_others_are(
+    scene: Scene,
+) -> None:
+    """Of an application that gives microseconds in place of milliseconds, say."""
+    far = 1_000_000_000_000_000
+    with Producer(zookeeper=scene.zookeeper) as producer:
+        producer.send(scene.topic, b"no Avro", b"far", timestamp=far)
+    assert [row["number"] for row in scene.read()] == GOOD
+    (letter,) = [each for each in scene.buried() if each.key == b"far"]
+    assert dict(letter.headers)["dead-letter-timestamp"] == b"%d" % far
+
+
 def test_a_batch_that_runs_again_adds_nothing_and_the_next_one_its_own(scene: Scene) -> None:
     for _ in range(3):
         assert [row["number"] for row in scene.read()] == GOOD
