@@ -227,6 +227,9 @@ class Remote:
             raise RegistryUnreachable(
                 f"the registry at {self._name} does not answer: {' '.join(str(error).split())}"
             ) from None
+        except BaseException:
+            self._connection.close()  # it has half a question; there may be another one to ask
+            raise
         if response.status == _NOT_FOUND and missing is not None:
             return missing
         try:

@@ -11,7 +11,7 @@ import pytest
 from starlette.responses import JSONResponse
 from uvicorn import Config, Server
 
-from folkmoot.console.schema.places import Here
+from folkmoot.console.schema.places import Here, Remote
 from folkmoot.console.schema.transfer import gather
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
@@ -106,6 +106,31 @@ def test_a_registry_that_takes_no_ids_is_told_of(
     with serving(app) as address:
         assert said in terminal.refused(1, "export", f"http://{address}")
     assert len(posted) == (put[0] == 200)
+
+
+def test_a_copy_that_is_interrupted_while_a_registry_is_asked_opens_its_subjects_there_again(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(terminal.registry())
+    other = SchemaRegistry(MemoryZooKeeper().connect())
+    ask = Remote._ask
+
+    def interrupted(place: Remote, method: str, path: str, *given: Any, **named: Any) -> Any:
+        if method == "POST":
+
+            def interrupt() -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                patch.setattr(place._connection, "getresponse", interrupt)
+                return ask(place, method, path, *given, **named)
+        return ask(place, method, path, *given, **named)
+
+    monkeypatch.setattr(Remote, "_ask", interrupted)
+    with served(other) as address:
+        assert terminal.run("export", f"http://{address}")[0] == 130
+    for subject in ("flights", "planes", "zebra"):
+        assert other.mode(subject, default_to_global=True) == "READWRITE"
 
 
 def test_a_subject_that_is_in_use_there_needs_force(terminal: Terminal) -> None:
