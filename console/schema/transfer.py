@@ -2,13 +2,14 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from folkmoot.console.options import text_of
+from folkmoot.console.options import sigterm_like_ctrl_c, text_of
 from folkmoot.console.schema.places import Place, Source, begins, json_of, made, version_of
 from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.versions import SchemaVersion
@@ -64,7 +65,7 @@ def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
             missing.append(each)
         if each.deleted and (known is None or not known.deleted):
             to_delete.append(each)
-    with ExitStack() as stack:
+    with sigterm_like_ctrl_c(), ExitStack() as stack:
         for subject in sorted({each.subject for each in missing}):
             mode = place.mode(subject)
             place.set_mode(subject, IMPORT, force=force)
@@ -76,6 +77,15 @@ def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
     for subject, level in schemas.levels.items():
         if place.level(subject) != level:
             place.set_level(subject, level)
+    for subject in subjects:
+        if (
+            place.mode(subject) == IMPORT
+        ):  # as somebody wants it, or a copy that was killed has left it
+            print(
+                f"folkmoot: {subject} is in mode IMPORT, as it was before: nobody can register without ids "
+                f"until `folkmoot schema mode {subject} --unset`",
+                file=sys.stderr,
+            )
     return len(missing)
 
 

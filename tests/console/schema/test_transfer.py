@@ -1,6 +1,7 @@
 """`folkmoot schema export` and `import`: ids and versions stay what they are."""
 
 import json
+import signal
 
 import pytest
 
@@ -50,6 +51,38 @@ def test_schemas_go_through_a_file_into_another_cluster(terminal: Terminal) -> N
     # Numbers go on behind what was imported.
     made = terminal.registry().register("new", record(GATE, name="New"))
     assert made.id > max(each.id for each in before.versions)
+
+
+def test_a_copy_that_is_told_to_end_opens_its_subjects_again(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(terminal.registry())
+    file = str(terminal.path("schemas.jsonl"))
+    terminal.done("export", file)
+    terminal.ensemble = MemoryZooKeeper()
+
+    def put(place: Here, each: SchemaVersion) -> None:
+        assert callable(signal.getsignal(signal.SIGTERM)), "it would end at once"
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Here, "put", put)
+    assert terminal.run("import", file)[0] == 130
+    assert terminal.done("mode", "flights") == "READWRITE\n"
+
+
+def test_a_subject_that_a_killed_copy_has_left_closed_is_named_by_the_next(
+    terminal: Terminal,
+) -> None:
+    fill(terminal.registry())
+    file = str(terminal.path("schemas.jsonl"))
+    terminal.done("export", file)
+    terminal.registry().set_mode("IMPORT", "planes", force=True)
+    _, out, said = terminal.run("import", file)
+    assert out == "copied 0 versions; 4 were there\n"
+    assert "planes is in mode IMPORT" in said
+    assert "`folkmoot schema mode planes --unset`" in said
+    terminal.done("mode", "planes", "--unset")
+    assert terminal.run("import", file)[2] == ""
 
 
 def test_what_subjects_refer_to_comes_along(terminal: Terminal) -> None:
