@@ -97,8 +97,10 @@ def _frames(view: RecordBatchView) -> pa.Array:
 
 
 def _size(view: RecordBatchView) -> int:
-    keys = view.columns.keys
-    return bytes_of(view.values) + (0 if keys is None else bytes_of(keys))
+    """The bytes of keys, values and headers: these are held, too, whether they are asked for or not."""
+    keys, headers = view.columns.keys, view.columns.headers
+    size = bytes_of(view.values) + (0 if keys is None else bytes_of(keys))
+    return size + sum(len(data or b"") for row in headers or () for _, data in row)
 
 
 def _gathered(views: Sequence[RecordBatchView]) -> Iterator[RecordBatchView]:

@@ -188,6 +188,16 @@ def test_what_unfolds_into_more_than_it_weighs_comes_in_portions(
     assert offsets(iter(found)) == list(range(51))
 
 
+def test_rows_with_large_headers_are_not_gathered_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrow, "BYTES", 10_000)
+    large: list[Headers] = [(("trace", b"t" * 1_000),)] * 5
+    log = Log(*(made(5 * number, 5, headers=large) for number in range(7)), per_fetch=7)
+    with serve(log) as broker:
+        assert [each.num_rows for each in read(a_task(broker, log, 0, 35))] == [5] * 7
+
+
 def test_the_slices_of_a_task_make_one_batch_of_rows() -> None:
     log = Log(*(made(10 * number, 10) for number in range(7)), per_fetch=7)
     with serve(log) as broker:
