@@ -1,5 +1,6 @@
 """Schemas, their versions and ids, kept in ZooKeeper: a library, no server to run."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +60,8 @@ class SchemaRegistry:
 
     `zookeeper` is a connect string, something that opens a session, or a session. A session of its
     own is opened when the first question needs one, replaced when it was lost, and ended by `close`;
-    a session that was given stays the giver's. All methods may be called from any thread.
+    a session that was given stays the giver's. All methods may be called from any thread. In a child that
+    was forked when there was a session it is closed.
 
     Without a `timeout` (seconds) each call waits until ZooKeeper answers, or the session is over. With
     one it raises ZooKeeperUnreachable when it is not finished in time; what it was to change is changed
@@ -79,6 +81,8 @@ class SchemaRegistry:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._own: Session | None = None
+        self._process = None if self._given is None else os.getpid()
+        """Whose the session is: its threads are not there in a forked child, which would wait for ever."""
         self._closed = False
         self._contents = Contents()
         self._numbering = threading.Lock()
@@ -446,6 +450,8 @@ class SchemaRegistry:
 
     def close(self) -> None:
         """End the session that was opened here; what is cached can still be asked for."""
+        if self._is_forked:
+            return
         with self._lock:
             self._closed = True
             if self._own is not None:
@@ -488,7 +494,15 @@ class SchemaRegistry:
                         raise
         raise AssertionError("unreachable")
 
+    @property
+    def _is_forked(self) -> bool:
+        return self._process is not None and self._process != os.getpid()
+
     def _session(self) -> Session:
+        if self._is_forked:
+            raise ClosedError(
+                "the schema registry was used before a fork: make one in each process"
+            )
         if not self._lock.acquire(timeout=-1 if self._timeout is None else self._timeout):
             raise ZooKeeperUnreachable("ZooKeeper could not be connected to in time")
         try:
@@ -498,6 +512,7 @@ class SchemaRegistry:
                 return self._given
             if self._connect is not None and _is_over(self._own):
                 self._own = self._connect(SESSION_TIMEOUT)
+                self._process = os.getpid()
             assert self._own is not None
             return self._own
         finally:

@@ -39,6 +39,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.schemas.registry.contents import Cache
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from tests.consumers.test_forks import in_child
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 from tests.schemas.sessions import CountingSession, memory_session
 
@@ -560,3 +561,22 @@ def test_a_schema_is_judged_again_when_what_it_refers_to_has_changed_meanwhile()
         registry.register("outer", outer("b"), references=latest)
     assert other.versions("inner") == [1, 2]
     assert other.versions("outer") == [1]
+
+
+def test_in_a_forked_child_a_registry_that_was_used_before_is_closed() -> None:
+    """Nobody would answer it there."""
+    opener = Opener()
+    used, unused = SchemaRegistry(opener), SchemaRegistry(opener)
+    given = SchemaRegistry(opener(10.0))
+    number = used.register("s", LONG).id
+
+    def work() -> None:
+        for registry in (used, given):
+            with pytest.raises(ClosedError, match="used before a fork: make one in each process"):
+                registry.versions("s")
+            registry.close()
+        assert used.get(number).schema == LONG_TEXT, "it is cached"
+        assert unused.versions("s") == [1]
+
+    assert in_child(work) == 0
+    assert used.versions("s") == given.versions("s") == [1]
