@@ -211,7 +211,11 @@ def _segments(path: Path) -> Iterator[tuple[str, "SegmentReader"]]:
         if not end and following is not None and following.parent == file.parent:
             end = int(following.name[:20])
         topic_id, _, partition = file.absolute().parent.name.rpartition("-")
-        reader = SegmentReader(file.parent, name, file.stat().st_size, end)
+        try:
+            size = file.stat().st_size
+        except FileNotFoundError:
+            continue  # its broker runs, and has deleted or compacted it since
+        reader = SegmentReader(file.parent, name, size, end)
         try:
             yield f"{topic_in(file.parent) or topic_id}-{partition}", reader
         finally:

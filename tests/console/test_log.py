@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.console import options
 from folkmoot.console.main import main
 from folkmoot.coordination import topics
@@ -65,6 +66,27 @@ def test_damage_is_named_by_its_offsets_and_is_exit_code_1(
     assert code == 1
     assert [(row["first"], row["last"]) for row in rows][:3] == [(0, 1), (2, 3), (4, 5)]
     assert [row["codec"] for row in rows][:3] == ["none", "DAMAGED", "none"]
+
+
+@pytest.mark.parametrize("action", ["verify", "dump"])
+def test_segments_that_a_running_broker_deletes_meanwhile_are_left_out(
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+) -> None:
+    first, *others = sorted((data / "first-0").glob("*.log"))
+    batches = SegmentReader.batches
+
+    def read(reader: SegmentReader) -> object:
+        for other in others[:-1]:
+            other.unlink(missing_ok=True)
+        return batches(reader)
+
+    monkeypatch.setattr(SegmentReader, "batches", read)
+    code, rows = table([action, str(data)], capsys)
+    assert code == 0
+    assert {Path(str(row["file"])).name for row in rows} == {first.name, others[-1].name}
 
 
 def test_a_segment_without_a_whole_batch_is_not_called_ok(
