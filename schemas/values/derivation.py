@@ -142,7 +142,8 @@ class _Deriving:
                 made.append({"name": field.name, "type": schema})
                 continue
             if isinstance(schema, list):  # a default is one of the first branch
-                schema.sort(key=lambda branch: (branch == "null") is not (field.default is None))
+                is_none = field.default is None
+                schema = sorted(schema, key=lambda branch: (branch == "null") is not is_none)
             default = _json(field.default, schema[0] if isinstance(schema, list) else schema, here)
             made.append({"name": field.name, "type": schema, "default": default})
         return {"type": "record", "name": cls.__name__, "fields": made}

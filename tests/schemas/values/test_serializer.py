@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from uuid import UUID, uuid4
 
 import pytest
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, defstruct
 
 from folkmoot.protocol.errors import (
     ConfigError,
@@ -122,6 +122,16 @@ def test_a_derived_schema_has_the_defaults_of_the_class() -> None:
         "parent": None,
         "local": 1_577_836_800_000_000,
     }
+
+
+def test_a_schema_that_is_said_by_hand_for_several_fields_stays_as_it_was_given() -> None:
+    """Their defaults want its branches in other orders, and a class derived before changes no other."""
+    given = ["null", "int"]
+    number = Annotated[Any, Meta(extra={"avro": given})]
+    made = defstruct("Made", [("one", number, 1), ("none", number, None)])
+    types = {each["name"]: each["type"] for each in json.loads(avro_schema(made))["fields"]}
+    assert types == {"one": ["int", "null"], "none": ["null", "int"]}
+    assert given == ["null", "int"]
 
 
 class Level(Enum):
