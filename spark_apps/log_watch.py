@@ -92,18 +92,22 @@ class LogWatch(Lookups):
         for `wake`.
         """
         deadline = monotonic() + wait
+        is_over = False
         while True:
             self._look_after(places)
             ends = {
                 each: at for each in places if (at := self._end(each, places[each])) is not None
             }
+            if is_over:
+                return ends
             has_more = any(at.offset > places[each].offset for each, at in ends.items())
             enough = has_more and len(ends) == len(places)
             left = 0.0 if enough or self.truncated else deadline - monotonic()
             replies = self._cluster.poll(max(0.0, left), wake)
             for reply in replies:
                 self._take(reply)
-            if not replies and (left <= 0 or monotonic() >= deadline or wake.wait(0.0)):
+            is_over = monotonic() >= deadline
+            if not replies and (left <= 0 or is_over or wake.wait(0.0)):
                 return ends
 
     def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:

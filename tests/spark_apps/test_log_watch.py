@@ -122,6 +122,24 @@ def test_what_has_nothing_new_is_not_asked_for_again(logs: LogWatch, leader: Lea
     assert leader.fetches[1].max_wait > 0
 
 
+def test_a_look_ends_though_answers_come_as_fast_as_they_are_asked_for(
+    logs: LogWatch, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they do where some thousand partitions of several brokers are written all the time."""
+    poll, ask = logs._cluster.poll, logs._look_after
+
+    def written(places: Mapping[TopicPartition, Place]) -> None:
+        leader.ends[0] += 1
+        assert leader.ends[0] < 100, "it goes on for as long as somebody writes"
+        ask(places)
+
+    monkeypatch.setattr(logs, "_look_after", written)
+    monkeypatch.setattr(logs._cluster, "poll", lambda _, *wake: poll(LONG, *wake))
+    while not (ends := look(logs, {P0: Place("id", 0, -1)}, 0.0)):
+        pass
+    assert ends[P0].offset > 0
+
+
 def test_another_leader_is_asked_whether_it_has_what_was_read(
     logs: LogWatch, leader: Leader
 ) -> None:
