@@ -54,6 +54,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     RetriableError,
     UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
@@ -249,7 +250,7 @@ class Share:
     def prepare(self) -> None:
         """For Trigger.AvailableNow: wait for the whole assignment and note where everything ends.
 
-        Raises UnknownTopicOrPartition, RequestTimeout, or why brokers cannot be asked.
+        Raises UnknownTopicOrPartition, RequestTimeout, ZooKeeperUnreachable, or why brokers cannot be asked.
         """
         self._await_settled()
         wanted = self._wanted()
@@ -456,13 +457,15 @@ class Share:
     def _wanted(self) -> dict[TopicPartition, str]:
         """All partitions that the options name, with their topics' ids, whoever owns them.
 
-        Raises UnknownTopicOrPartition, or why no broker tells.
+        Raises UnknownTopicOrPartition, ZooKeeperUnreachable, or why no broker tells.
         """
         if self._config.assign:
             return {each: self._logs.topic_id(each.topic) for each in self._config.assigned}
-        plan = self._planned()
-        matching = [] if plan is None else [each for each in plan.topics if self._wants(each)]
-        names = self._config.topics or sorted(matching)
+        names: Collection[str] = self._config.topics
+        if not names:
+            if (plan := self._planned()) is None:
+                raise ZooKeeperUnreachable("which topics there are could not be read in ZooKeeper")
+            names = sorted(each for each in plan.topics if self._wants(each))
         if not names:
             raise UnknownTopicOrPartition(f"no topic matches {self._config.subscribePattern!r}")
         return {

@@ -13,6 +13,7 @@ from folkmoot.protocol.errors import (
     OffsetOutOfRange,
     RequestTimeout,
     UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
 )
 from folkmoot.spark_apps.log_watch import Place
 from folkmoot.spark_apps.offsets import Ends, Range, to_json
@@ -198,6 +199,16 @@ def test_available_now_waits_for_its_assignment(scene: Scene) -> None:
 def test_available_now_refuses_a_pattern_that_matches_nothing() -> None:
     scene = Scene(subscribe="", subscribePattern="trains.*")
     with pytest.raises(UnknownTopicOrPartition, match=r"no topic matches 'trains\.\*'"):
+        scene.share.prepare()
+
+
+def test_available_now_takes_no_topic_for_missing_while_zookeeper_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(subscribe="", subscribePattern="fli.*")
+    plans = iter([scene.member.planned(), None])
+    monkeypatch.setattr(scene.share, "_planned", lambda: next(plans))
+    with pytest.raises(ZooKeeperUnreachable, match="could not be read in ZooKeeper"):
         scene.share.prepare()
 
 
