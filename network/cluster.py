@@ -427,9 +427,8 @@ class Cluster:
         try:
             return self._poll(timeout, wake)
         except BaseException:  # a node that is illegible, or Ctrl-C
-            self._asking = (
-                self._asking_for_id
-            ) = -1  # an answer may be lost with it: none is waited for
+            # An answer may be lost with it: none is waited for.
+            self._asking = self._asking_for_id = -1
             self._metadata.fail(self._clock())
             raise
 
