@@ -34,8 +34,8 @@ class FetchSessions:
     def begin(self, number: int, fetch: InFlightFetch) -> None:
         """It was sent under this correlation id."""
         self.in_flight[number] = fetch
-        # What it goes on with is at its end, too: else there had been something to tell of it.
-        fetch.waits = all(state.is_at_end for state in fetch.named)
+        # What it goes on with is at its end, too, unless it has found no room.
+        fetch.waits = not fetch.found_no_room and all(state.is_at_end for state in fetch.named)
         for state in fetch.named:
             state.in_flight = fetch
             fetch.members[state.partition] = state

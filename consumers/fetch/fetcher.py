@@ -389,14 +389,16 @@ class Fetcher:
                     self._refused(state, error, reply.address)
             return
         answered = [fetch.members.pop(partition) for partition in results]
-        # Of a full answer nobody knows which partitions were left out since there was no room: all of them
-        # are named again.
+        # Of a full answer nobody knows which partitions were left out since there was no room: what is at
+        # its end is known of all of them with the next one that is not full.
         most = min(self._config.fetch_max_bytes, MAX_FETCH_BYTES)
         is_full = sum(map(len, reply.payloads)) > max(0, most - self._config.partition_fetch_bytes)
-        for state in () if is_full else fetch.named:
+        silent = fetch.members.values() if fetch.found_no_room else fetch.named
+        fetch.found_no_room = is_full
+        for state in () if is_full else silent:
             if state.in_flight is fetch and state.partition not in results:  # nothing is new
                 state.failures, state.end = 0, state.offset or 0
-        if reply.api is Api.FETCH and reply.response.kept and not is_full:
+        if reply.api is Api.FETCH and reply.response.kept:
             self._sessions.kept[reply.correlation_id] = fetch
         elif fetch.members:
             self._sessions.let_go(fetch)  # they come before those that were served

@@ -28,7 +28,8 @@ class InFlightFetch:
 
     `named` are those that this request names itself; the others were named by the request that it goes
     on with. `stale`: some of them are read from elsewhere now, or no more. `waits`: at the broker, for
-    new records, as far as is known.
+    new records, as far as is known. `found_no_room`: some may have records that the last answer had no
+    room for.
     """
 
     address: str
@@ -38,6 +39,7 @@ class InFlightFetch:
     members: dict[TopicPartition, "PartitionFetchState"] = field(default_factory=dict)
     stale: bool = False
     waits: bool = False
+    found_no_room: bool = False
 
 
 @dataclass(slots=True, eq=False)
