@@ -67,9 +67,8 @@ def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
             to_delete.append(each)
     with sigterm_like_ctrl_c(), ExitStack() as stack:
         for subject in sorted({each.subject for each in missing}):
-            mode = place.mode(subject)
+            stack.callback(_open_again, place, subject, place.mode(subject))
             place.set_mode(subject, IMPORT, force=force)
-            stack.callback(place.set_mode, subject, mode)
         for each in missing:
             place.put(each)
         for each in reversed(to_delete):
@@ -78,15 +77,20 @@ def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
         if place.level(subject) != level:
             place.set_level(subject, level)
     for subject in subjects:
-        if (
-            place.mode(subject) == IMPORT
-        ):  # as somebody wants it, or a copy that was killed has left it
+        # As somebody wants it, or a copy that was killed has left it:
+        if place.mode(subject) == IMPORT:
             print(
                 f"folkmoot: {subject} is in mode IMPORT, as it was before: nobody can register without ids "
                 f"until `folkmoot schema mode {subject} --unset`",
                 file=sys.stderr,
             )
     return len(missing)
+
+
+def _open_again(place: Place, subject: str, mode: str | None) -> None:
+    """Its mode may not have been changed: it was refused, or interrupted."""
+    if place.mode(subject) != mode:
+        place.set_mode(subject, mode)
 
 
 def _conflict(each: SchemaVersion, found: str) -> RegistryError:

@@ -70,6 +70,25 @@ def test_a_copy_that_is_told_to_end_opens_its_subjects_again(
     assert terminal.done("mode", "flights") == "READWRITE\n"
 
 
+def test_a_copy_that_is_interrupted_while_it_closes_a_subject_opens_it_again(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(terminal.registry())
+    file = str(terminal.path("schemas.jsonl"))
+    terminal.done("export", file)
+    terminal.ensemble = MemoryZooKeeper()
+    set_mode = Here.set_mode
+
+    def interrupted(place: Here, subject: str, mode: str | None, *, force: bool = False) -> None:
+        set_mode(place, subject, mode, force=force)
+        if mode == "IMPORT":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Here, "set_mode", interrupted)
+    assert terminal.run("import", file)[0] == 130
+    assert terminal.done("mode", "flights") == "READWRITE\n"
+
+
 def test_a_subject_that_a_killed_copy_has_left_closed_is_named_by_the_next(
     terminal: Terminal,
 ) -> None:
