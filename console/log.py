@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,11 +173,12 @@ def _orphans(args: argparse.Namespace) -> int:
         names = execute(store, topics.names(), args.timeout)
         known = [execute(store, topics.read(name), args.timeout) for name in names]
     existing = {topic.topic_id for topic in known if topic is not None}
-    rows = [
-        (str(each.path), each.topic or None, each.partition, each.topic_id, _size(each.path))
-        for each in found
-        if each.topic_id not in existing
-    ]
+    rows: list[tuple[object, ...]] = []
+    for each in found:
+        if each.topic_id not in existing:
+            with suppress(FileNotFoundError):  # its broker runs, and has deleted it since
+                named = (str(each.path), each.topic or None, each.partition, each.topic_id)
+                rows.append((*named, _size(each.path)))
     show(("directory", "topic", "partition", "topic id", "bytes"), rows, args.output)
     return 0
 

@@ -13,6 +13,7 @@ from folkmoot.console.main import main
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe
 from tests.brokers.batches import SMALL, a_batch, append
 from tests.brokers.compaction import Upkept, keyed
 from tests.brokers.hands import create
@@ -188,6 +189,15 @@ def test_partitions_of_topics_that_do_not_exist_are_listed_and_left_as_they_are(
     assert int(str(rows[0]["bytes"])) > 400
     assert rows[0]["directory"] == str(data / "earlier-0")
     assert sorted(data.rglob("*")) == before
+
+    ask = topics.names
+
+    def delete_and_ask() -> Recipe[list[str]]:
+        shutil.rmtree(data / "other-7")  # as its broker does it, which runs
+        return ask()
+
+    monkeypatch.setattr(topics, "names", delete_and_ask)
+    assert [row["topic_id"] for row in table(["orphans", str(data)], capsys)[1]] == ["earlier"]
 
 
 def test_orphans_are_looked_for_in_data_directories_alone(
