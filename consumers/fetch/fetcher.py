@@ -460,8 +460,8 @@ class Fetcher:
         What the application has not seen is thrown away in silence. What it has is told, or with a reset
         policy only noted, since reading goes on right where the logs part: nothing is passed over.
         """
-        if parts_at >= state.hand_out:
-            self._start_at(state, state.hand_out, state.since)
+        if parts_at >= state.hand_out or state.since is not None:  # nothing was seen since that seek
+            self._start_at(state, min(parts_at, state.hand_out), state.since)
             return
         error = LogTruncated(
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "

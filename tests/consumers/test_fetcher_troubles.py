@@ -489,8 +489,11 @@ def test_lost_records_that_the_application_has_not_seen_are_thrown_away() -> Non
     assert bench.values() == [b"other"]
 
 
-def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost() -> None:
-    bench = Bench()
+@pytest.mark.parametrize(("parts_at", "goes_on_at"), [(7, 5), (3, 3)])
+def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost(
+    parts_at: int, goes_on_at: int
+) -> None:
+    bench = Bench(auto_offset_reset="error")
     bench.reading()
     bench.cluster.next()
     bench.fetcher.seek(ZERO, EARLIEST, since=2_000)
@@ -501,9 +504,10 @@ def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost() ->
     early_and_late = a_batch(5, b"early", b"late", times=[1_000, 2_000], epoch=2)
     bench.fetched(early_and_late + a_batch(7, b"lost", times=2_000, epoch=4))
     bench.poll()
-    bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=(2, 7))
+    bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=(2, parts_at))
     bench.poll()
     bench.now += module.RETRY_PAUSE
+    bench.fetcher.check()
     bench.poll()
-    bench.fetched(early_and_late)
+    bench.fetched(a_batch(goes_on_at, b"early", b"late", times=[1_000, 2_000], epoch=2))
     assert bench.values() == [b"late"]
