@@ -460,7 +460,9 @@ class Fetcher:
         What the application has not seen is thrown away in silence. What it has is told, or with a reset
         policy only noted, since reading goes on right where the logs part: nothing is passed over.
         """
-        if parts_at >= state.hand_out or state.since is not None:  # nothing was seen since that seek
+        if (
+            parts_at >= state.hand_out or state.since is not None
+        ):  # nothing was seen since that seek
             self._start_at(state, min(parts_at, state.hand_out), state.since)
             return
         error = LogTruncated(
@@ -517,7 +519,10 @@ class Fetcher:
         self.errors.pop(state.partition, None)
 
     def _reset(self, state: PartitionFetchState, reason: FolkmootError) -> None:
-        """Go on where the policy says."""
+        """Go on where the policy says; a time that was sought is looked up again."""
+        if state.since is not None:
+            self._start_at(state, EARLIEST, state.since)
+            return
         policy = self._config.auto_offset_reset
         if policy == "error":
             hint = "and auto_offset_reset is 'error': seek()"

@@ -511,3 +511,21 @@ def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost(
     bench.poll()
     bench.fetched(a_batch(goes_on_at, b"early", b"late", times=[1_000, 2_000], epoch=2))
     assert bench.values() == [b"late"]
+
+
+@pytest.mark.parametrize("policy", ["earliest", "error"])
+def test_a_time_that_was_sought_is_looked_up_again_when_its_offset_has_gone(policy: str) -> None:
+    bench = Bench(auto_offset_reset=policy)
+    bench.reading()
+    bench.cluster.next()
+    bench.fetcher.seek(ZERO, EARLIEST, since=2_000)
+    bench.poll()
+    bench.cluster.found(bench.cluster.next(), 5)
+    bench.poll()
+    bench.poll()
+    bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code)
+    bench.poll()
+    bench.now += module.RETRY_PAUSE
+    bench.fetcher.check()
+    bench.poll()
+    assert [each.timestamp for each in bench.cluster.next().request.entries] == [2_000]
