@@ -3,11 +3,11 @@
 import os
 import resource
 import threading
-import warnings
 from collections import deque
 from contextlib import ExitStack, closing
 
 from folkmoot.coordination.wakeup import Wakeup
+from tests.consumers.test_forks import in_child
 
 
 def test_wakes_before_it_is_looked_at_count_once_and_later_ones_again() -> None:
@@ -91,15 +91,13 @@ def test_many_wakes_cost_one_write() -> None:
 def test_a_forked_child_neither_hears_its_parent_s_wakes_nor_is_heard_there() -> None:
     with closing(Wakeup()) as wakeup:
         wakeup.wake()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # other tests' threads may be alive
-            child = os.fork()
-        if child == 0:
-            heard = [wakeup.wait(0)]
+
+        def work() -> None:
+            assert not wakeup.wait(0)
             wakeup.wake()
-            heard.append(wakeup.wait(0))
+            assert wakeup.wait(0)
             wakeup.wake()
-            os._exit(0 if heard == [False, True] else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        assert in_child(work) == 0
         assert wakeup.wait(0)
         assert not wakeup.wait(0)
