@@ -917,7 +917,7 @@ class Consumer(Generic[K, V]):
     @property
     def _is_forked(self) -> bool:
         """This is a child of the process that started it: the threads are not here, and what the two
-        have in common (sockets, the session, the wakeup) is the parent's."""
+        have in common (sockets, the session) is the parent's."""
         return self._process is not None and self._process != os.getpid()
 
     def _check_free(self) -> None:
