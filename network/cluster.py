@@ -491,12 +491,21 @@ class Cluster:
             error = BrokerUnreachable(f"broker {address} does not answer: others are asked")
             for number, request in asked.items():
                 ours = not alone and number in own and self._is_silent(address, now)
-                if ours or address not in known or self._metadata.has_moved(address, request):
+                if (
+                    (ours and not self._is_slow(address))
+                    or address not in known
+                    or self._metadata.has_moved(address, request)
+                ):
                     self._connections.give_up(address, number, error)
 
     def _is_silent(self, address: str, now: float) -> bool:
         """Whether nothing at all has come from a broker that owes an answer."""
         return address in self._late and self._connections.heard_at(address) < now - SILENCE
+
+    def _is_slow(self, address: str) -> bool:
+        """Whether no broker answers in time, and this one has answered since it was given up."""
+        given_up_at = self._avoid.get(address, inf) - AVOID_FOR
+        return bool(self._silent) and self._connections.heard_at(address) > given_up_at
 
     def _at_best(self, addresses: list[str], now: float) -> list[str]:
         """Those that owe nothing; else those that were heard, though they owe answers too: they may wait

@@ -4,6 +4,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from math import inf
 from typing import Any
@@ -393,22 +394,28 @@ def test_metadata_whose_answer_an_interruption_took_is_asked_for_again() -> None
             poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
 
 
-def test_the_only_broker_that_was_found_is_waited_for_though_it_is_slow(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("count", [1, 2])
+def test_where_all_brokers_that_were_found_are_slow_they_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(cluster_module, "SILENCE", 0.02)
+    monkeypatch.setattr(cluster_module, "LOOK_PAUSE", 0.02)
     world = World()
-    with world.broker(1) as one:
-        world.brokers = {1: one.address}
-        handle = one.handler
 
+    def slowed(handle: Callable[..., Any]) -> Callable[..., Any]:
         def slowly(*request: Any) -> Any:
-            time.sleep(0.3)
+            time.sleep(0.1)
             return handle(*request)
 
-        one.handler = slowly
-        with Cluster(Connections("me"), lambda: [one.address]) as cluster:
-            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+        return slowly
+
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(world.broker(1 + number)) for number in range(count)]
+        for broker in brokers:
+            broker.handler = slowed(broker.handler)
+        world.brokers = {1 + number: each.address for number, each in enumerate(brokers)}
+        with Cluster(Connections("me"), lambda: [*world.brokers.values()]) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) is not None)
 
 
 def test_what_is_under_way_to_a_broker_that_stands_still_ends_when_another_one_leads() -> None:
