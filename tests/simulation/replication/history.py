@@ -219,13 +219,8 @@ class ReplicationHistory:
             if broker.paused is not None:
                 broker.resume()
                 return f"{number} was stopped"
-        if replaced is not None and self._in_sync == {replaced.broker_id}:
-            replica = self.brokers[replaced.broker_id].replica
-            if replica is None:
-                return f"{replaced.broker_id} has no replica yet"
-            if not replica.state.may_lead:
-                self.world.seen["alone with another disk"] += 1
-                raise Forgiven
+        if said := self._alone():
+            return said
         leaders = [each.replica.leader for each in self.brokers.values() if each.replica]
         led = [each for each in leaders if each is not None]
         if len(led) != 1:
@@ -238,7 +233,22 @@ class ReplicationHistory:
             return "nothing is acknowledged"
         return ""
 
+    def _alone(self) -> str:
+        """Forgiven: what only the disk that was replaced is known to have is out of reach."""
+        replaced = self._replaced
+        if replaced is None or self._in_sync != {replaced.broker_id}:
+            return ""
+        replica = self.brokers[replaced.broker_id].replica
+        if replica is None:
+            return f"{replaced.broker_id} has no replica yet"
+        if not replica.state.may_lead:
+            self.world.seen["alone with another disk"] += 1
+            raise Forgiven
+        return ""
+
     def _unequal(self) -> str:
+        if said := self._alone():
+            return said
         for producer in self.producers:
             for error in producer.failed:
                 # A replica that was copied since knows no producer whose records were all deleted.
