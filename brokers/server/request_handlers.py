@@ -487,7 +487,7 @@ class RequestHandlers:
                     session.name(body.entries)
                 return self._fetched(session, request, read, now)
             session.name(body.entries)
-            session.changed = dict.fromkeys(map(_partition_of, read.results))
+            session.changed = dict.fromkeys(map(_partition_of, [*read.results, *read.preparing]))
             wait = MAX_WAIT if read.preparing else min(body.max_wait, MAX_WAIT)
             self.purgatory.delay_fetch(request, session, now.monotonic + wait, lacking)
             return None
@@ -501,7 +501,6 @@ class RequestHandlers:
         try:
             read = self._read(request.body, session.changed_entries())
             if read.preparing and not read.results and now.monotonic < delayed.deadline:
-                session.changed.clear()
                 self.purgatory.delay_fetch(request, session, delayed.deadline, 1)
                 return None
             return self._fetched(session, request, read, now)

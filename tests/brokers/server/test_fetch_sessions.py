@@ -127,6 +127,23 @@ def test_an_append_wakes_the_fetch_that_waits_for_it(bench: Bench) -> None:
     assert offsets_in(answer.payloads[0]) == [0]
 
 
+@pytest.mark.parametrize("woken_by", ["another partition", "its deadline"])
+def test_a_fetch_woken_before_an_index_is_read_does_not_tell_that_partition_as_one_at_its_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, woken_by: str
+) -> None:
+    bench.append(1, ONE)
+    cold = the_log(bench.handlers.logs, 1)
+    monkeypatch.setattr(bench.handlers, "_prepare_read", lambda log, offset: log is cold)
+    bench.waits(fetch(out_of(0), out_of(1), max_wait=2.0, keep=True))
+    if woken_by == "its deadline":
+        bench.now += request_handlers.MAX_WAIT
+    else:
+        bench.append(0, ONE)
+    (answer,) = bench.woken()
+    told = {each.partition: each.high_watermark for each in answer.body.results}
+    assert told[1] == 1, "there is something to read"
+
+
 def test_a_woken_fetch_is_answered_with_all_that_its_turn_brought(bench: Bench) -> None:
     bench.waits(fetch(out_of(0), out_of(1), max_wait=2.0))
     bench.append(1, ONE)
