@@ -101,7 +101,7 @@ class Replica:
 
     __slots__ = (
         *("asked", "deletions", "is_busy", "is_outdated", "is_rewritten", "log", "partition"),
-        *("replica_count", "replicas", "state", "throttle"),
+        *("replica_count", "replicas", "state", "throttle", "__weakref__"),
     )
 
     def __init__(

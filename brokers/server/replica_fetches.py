@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from folkmoot.brokers.replication.leader_state import Position
 from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
@@ -51,7 +52,8 @@ class _Session:
         self.entries: dict[Replica, ReplicaFetchEntry] = {}
         self.changed: dict[Replica, None] = {}
         self.moved: dict[Replica, None] = {}  # their high watermarks
-        self.told: dict[Replica, tuple[int, int, bool]] = {}
+        # Weak, since a replica that is gone is not named again, and its log is to go with it.
+        self.told: WeakKeyDictionary[Replica, tuple[int, int, bool]] = WeakKeyDictionary()
         self.waits: Request | None = None
         self.deadline = inf
 
@@ -218,10 +220,7 @@ class ReplicaFetches:
     def _told(self, session: _Session, replica: Replica) -> None:
         del session.entries[replica]
         session.moved.pop(replica, None)
-        if replica.leader is None:
-            session.told.pop(replica, None)  # it may be gone, and its log with it
-        else:
-            session.told[replica] = session.news_of(replica)
+        session.told[replica] = session.news_of(replica)
         self._unwatch(replica, session.follower)
 
     # -- what happens meanwhile ---------------------------------------------------------------------

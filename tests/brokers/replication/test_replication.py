@@ -1842,11 +1842,17 @@ def test_a_follower_that_its_leader_has_forgotten_names_all_again_at_once(
     assert answer[0].error == 0
 
 
-def test_nothing_is_kept_of_a_replica_whose_topic_was_deleted(cluster: Cluster) -> None:
+@pytest.mark.parametrize("is_fetched", [True, False])
+def test_nothing_is_kept_of_a_replica_whose_topic_was_deleted(
+    cluster: Cluster, is_fetched: bool
+) -> None:
     one = cluster.nodes[1]
     one.produce(b"a")
     cluster.run()
     cluster.later(1.0)
+    if not is_fetched:  # its followers were told of a record, and do not come for the next one
+        one.produce(b"b")
+        one.turn()
     log = weakref.ref(one.log)
     view = ClusterView(cluster.registrations, is_registered=True)
     for node in cluster.nodes.values():
