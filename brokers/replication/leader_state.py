@@ -164,7 +164,9 @@ class LeaderState:
         if position.log_end < log_start:
             raise OffsetOutOfRange(f"the leader's log begins with offset {log_start}")
         end = self._starts.end_of(position.last_epoch, log_end)
-        has_records = position.last_epoch >= 0 and position.log_end > log_start
+        # Where an unclean election has lost records, a log without any may begin behind what came since.
+        counts = position.last_epoch >= 0 or self.state.unclean_epoch > 0
+        has_records = counts and position.log_end > log_start
         if has_records and end.epoch != position.last_epoch:
             return end
         if position.log_end > (end.offset if has_records else log_end):

@@ -488,6 +488,53 @@ def test_after_an_unclean_election_a_replica_that_begins_behind_the_leaders_end_
     assert committed(cluster.nodes[2]) == [b"old", *values]
 
 
+@pytest.mark.parametrize("another_disk", [False, True])
+def test_after_an_unclean_election_a_replica_without_records_does_not_begin_behind_new_ones(
+    cluster: Cluster, tmp_path: Path, another_disk: bool
+) -> None:
+    """All that it had was deleted; on another disk it knows of no leader epoch, either."""
+    cluster.topic = replace(cluster.topic, config={"min_in_sync": "1"})
+    cluster.kill(3)
+    cluster.show()
+    for number in range(3):
+        cluster.nodes[1].produce(b"%d" % number)
+        cluster.run()
+    cluster.nodes[1].delete_records(3)
+    cluster.later(1.0)
+    if another_disk:
+        cluster.kill(2)
+        cluster.show()
+        shutil.rmtree(tmp_path / "2")
+        cluster.start(2)
+        for _ in range(3):
+            cluster.show()
+            cluster.later(1.0)
+        assert list(cluster.nodes[2].log.epoch_starts) == []
+    assert (set(isr(cluster)), cluster.nodes[2].log.log_start) == ({1, 2}, 3)
+    cluster.kill(1)
+    cluster.kill(2)
+    cluster.start(3)
+    unclean = replace(cluster.state.state, unclean_epoch=cluster.state.state.leader_epoch + 1)
+    cluster.state = VersionedState(unclean, cluster.state.partition_epoch)
+    cluster.designate(3, 3)
+    cluster.show()
+    values = [b"new %d" % number for number in range(5)]
+    for value in values:
+        answer = cluster.nodes[3].produce(value)
+        cluster.run()
+        assert answer[0].error == 0
+    cluster.start(2)
+    for _ in range(3):
+        cluster.show()
+        cluster.later(1.0)
+    assert set(isr(cluster)) == {2, 3}
+    cluster.kill(3)
+    cluster.designate(2, 2)
+    cluster.show()
+    assert leads(cluster.nodes[2])
+    assert committed(cluster.nodes[2]) == values
+
+
 def test_min_in_sync_can_be_changed_while_brokers_run(cluster: Cluster) -> None:
     cluster.kill(2)
     cluster.kill(3)
