@@ -224,7 +224,7 @@ class Log:
         self.is_taken_back = False
         """An unclean election has lost what was committed, and it is still to be cut."""
         self.forgets_compaction = False
-        """What was compacted was cut so, and what comes in its place is not (LogCleaner)."""
+        """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
         self._files = OpenSegments() if files is None else files
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False
@@ -739,7 +739,6 @@ class Log:
 
         If what is committed went with it, that comes again from the leader (`is_incomplete`)."""
         self.is_being_cut = False
-        self.forgets_compaction |= self.is_taken_back
         self.is_taken_back = False
         self._snapshots.go_back_to(end_offset)
         gone, self.segments = self.segments[left:], self.segments[:left]
@@ -1020,7 +1019,7 @@ class Truncation:
         gone = reversed(log.segments[left:])
         self._doomed = [path for each in gone for path in each.files()]
         self._snapshots = snapshots
-        self._is_unclean = log.is_taken_back
+        self._forgets_compaction = log.is_taken_back
         last = log.segments[max(left, 1) - 1]
         # Damage that is marked is met again: nothing of it may stay in front of what is appended.
         self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
@@ -1033,7 +1032,9 @@ class Truncation:
             note_incomplete(last.directory)
         if not self._left:
             save_log_start(last.directory, 0)
-        if self._is_unclean:  # else nothing goes that is committed, and nothing else is compacted
+        # Only what is committed is compacted: an unclean election has it cut, and so has damage in front.
+        self._forgets_compaction |= end < self._offset
+        if self._forgets_compaction:
             (last.directory / CLEANER_CHECKPOINT_FILE).unlink(missing_ok=True)
         ahead = [path for each, path in self._snapshots if each > end]
         for path in (*self._doomed, *ahead):
@@ -1053,6 +1054,7 @@ class Truncation:
         if isinstance(outcome, Exception):
             raise StorageError(f"{log.directory} cannot be cut: {outcome}") from outcome
         if log.is_open:
+            log.forgets_compaction |= self._forgets_compaction
             log.was_cut(self._left, *outcome)
 
 

@@ -150,9 +150,9 @@ def test_a_tombstone_goes_once_readers_had_time_to_see_it(tmp_path: Path) -> Non
     upkept.logs.close()
 
 
-@pytest.mark.parametrize("restart", [False, True])
-def test_what_comes_where_an_unclean_election_has_cut_a_compacted_log_is_compacted_anew(
-    tmp_path: Path, restart: bool
+@pytest.mark.parametrize("why", ["an unclean election", "one, and a restart", "damage in front"])
+def test_what_comes_where_a_compacted_log_was_cut_is_compacted_anew(
+    tmp_path: Path, why: str
 ) -> None:
     upkept = Upkept(tmp_path)
     for number in range(200):
@@ -160,12 +160,19 @@ def test_what_comes_where_an_unclean_election_has_cut_a_compacted_log_is_compact
     upkept.compact()
     assert upkept.compacted().clean_before > 100
     upkept.later(2 * DAY)
-    if restart:
+    if why == "one, and a restart":
         upkept.reopen(clean=True)
         upkept.log.high_watermark = 0  # of a replica it is not known then
-    upkept.log.take_back_committed(20)
+    cut = 20
+    if why == "damage in front":
+        compacted, active = upkept.log.segments[-2:]
+        compacted.path.write_bytes(b"rotten" + compacted.path.read_bytes()[6:])
+        cut = upkept.log.high_watermark = active.base_offset
+    else:
+        upkept.log.take_back_committed(cut)
     upkept.log.recovery_point = None
-    truncate(upkept.log, 20)
+    truncate(upkept.log, cut)
+    assert upkept.log.log_end <= 20
     upkept.append(keyed((b"gone", b"value")))
     for number in range(20):
         upkept.append(keyed((b"a", b"%d" % number * 30)))
