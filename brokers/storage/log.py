@@ -327,8 +327,10 @@ class Log:
             # An epoch may begin there, and who leads tells the others where epochs end.
             self.may_lack_acked()
         if known < self.log_end:
-            for header in self.headers(known):
+            # Of nothing known, also from the batch that the log begins within.
+            for header in self.headers(known if self.epoch_starts.latest != NO_EPOCH else 0):
                 self.epoch_starts.appended(header.leader_epoch, header.base_offset)
+            self.epoch_starts.forget_before(self.log_start)
 
     def become_replica(self, leader_epoch: int) -> None:
         """The log is one replica of several from here on; its broker acts in this epoch, which is on disk."""

@@ -17,7 +17,7 @@ from folkmoot.brokers.storage.leader_epochs import (
 )
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import NAME, NOW, SMALL, a_batch, flushed
@@ -100,6 +100,20 @@ def test_a_log_knows_its_epochs_after_any_appends_cuts_flushes_and_stops(tmp_pat
                 points = [point]
             assert starts_of(log) == starts_by_headers(log)
         log.close()
+
+
+def test_a_log_that_begins_within_a_batch_knows_its_epoch_after_a_death(tmp_path: Path) -> None:
+    """Who does not, and leads, finds every follower's end off its log, again and again."""
+    log = a_replica(tmp_path)
+    log.append_as_leader([a_batch(b"a", b"b", b"c")], NOW, 1)
+    save_log_start(log.directory, 1)
+    log.advance_log_start(1)
+    log.abandon()
+    log = a_replica(tmp_path, 1)
+    assert starts_of(log) == [(1, 0)]
+    log.append_as_leader([a_batch(b"d")], NOW, 4)
+    assert log.epoch_starts.end_of(1, log.log_end) == (1, 3)
+    log.close()
 
 
 def test_a_follower_takes_the_epochs_of_what_it_copies(tmp_path: Path) -> None:
