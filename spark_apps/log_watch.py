@@ -40,6 +40,8 @@ from folkmoot.spark_apps.offsets import NO_EPOCH
 WATCH: Final = 2.0
 """So long (s) a fetch waits at a broker."""
 TIME_WAIT: Final = 30.0
+PATIENCE: Final = 0.5
+"""So long over its time a look takes answers that keep coming, while it lacks some."""
 _ROOM: Final = 64 * 1024 * 1024
 
 log = logging.getLogger(__name__)
@@ -106,8 +108,9 @@ class LogWatch(Lookups):
             replies = self._cluster.poll(max(0.0, left), wake)
             for reply in replies:
                 self._take(reply)
-            is_over = monotonic() >= deadline
-            if not replies and (left <= 0 or is_over or wake.wait(0.0)):
+            late = monotonic() - deadline
+            is_over = late >= (0.0 if len(ends) == len(places) else PATIENCE)
+            if not replies and (left <= 0 or late >= 0 or wake.wait(0.0)):
                 return ends
 
     def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
