@@ -460,9 +460,8 @@ class Fetcher:
         What the application has not seen is thrown away in silence. What it has is told, or with a reset
         policy only noted, since reading goes on right where the logs part: nothing is passed over.
         """
-        if (
-            parts_at >= state.hand_out or state.since is not None
-        ):  # nothing was seen since that seek
+        # While a time is still sought nothing was handed out since that seek.
+        if parts_at >= state.hand_out or state.since is not None:
             self._start_at(state, min(parts_at, state.hand_out), state.since)
             return
         error = LogTruncated(
