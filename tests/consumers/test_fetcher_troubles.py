@@ -489,11 +489,9 @@ def test_lost_records_that_the_application_has_not_seen_are_thrown_away() -> Non
     assert bench.values() == [b"other"]
 
 
-@pytest.mark.parametrize(("parts_at", "goes_on_at"), [(7, 5), (3, 3)])
-def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost(
-    parts_at: int, goes_on_at: int
-) -> None:
-    bench = Bench(auto_offset_reset="error")
+def seeking(policy: str) -> Bench:
+    """The time 2,000 was sought, and found at offset 5."""
+    bench = Bench(auto_offset_reset=policy)
     bench.reading()
     bench.cluster.next()
     bench.fetcher.seek(ZERO, EARLIEST, since=2_000)
@@ -501,6 +499,14 @@ def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost(
     bench.cluster.found(bench.cluster.next(), 5)
     bench.poll()
     bench.poll()
+    return bench
+
+
+@pytest.mark.parametrize(("parts_at", "goes_on_at"), [(7, 5), (3, 3)])
+def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost(
+    parts_at: int, goes_on_at: int
+) -> None:
+    bench = seeking("error")
     early_and_late = a_batch(5, b"early", b"late", times=[1_000, 2_000], epoch=2)
     bench.fetched(early_and_late + a_batch(7, b"lost", times=2_000, epoch=4))
     bench.poll()
@@ -515,14 +521,7 @@ def test_a_time_that_was_sought_is_kept_when_what_was_fetched_of_it_is_lost(
 
 @pytest.mark.parametrize("policy", ["earliest", "error"])
 def test_a_time_that_was_sought_is_looked_up_again_when_its_offset_has_gone(policy: str) -> None:
-    bench = Bench(auto_offset_reset=policy)
-    bench.reading()
-    bench.cluster.next()
-    bench.fetcher.seek(ZERO, EARLIEST, since=2_000)
-    bench.poll()
-    bench.cluster.found(bench.cluster.next(), 5)
-    bench.poll()
-    bench.poll()
+    bench = seeking(policy)
     bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code)
     bench.poll()
     bench.now += module.RETRY_PAUSE
