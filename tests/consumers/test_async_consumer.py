@@ -481,4 +481,5 @@ def test_a_blocked_loop_loses_its_partitions_and_is_fenced(bench: Bench) -> None
                 await asyncio.to_thread(thief.join, 30.0)
 
     run(scenario)
-    assert [bench.committed(each.partition) for each in stolen] in ([None], [0])
+    # All of them where this member had to join again before the first was stolen.
+    assert {bench.committed(each.partition) for each in stolen} <= {None, 0}
