@@ -206,14 +206,16 @@ class Watcher(Coordination):
     def _read(self) -> Recipe[Any]:
         """As the real one: a first view, and then it registers."""
         self._asked = False
-        if self._fresh:
+        fresh = self._fresh
+        if fresh:
             yield from retry_on_connection_loss(Sync())
         else:
             yield from self._register()
         live = yield from brokers.live(self.look)
         topic = yield from topics.read(TOPIC, self.look)
         found = yield from partition_states.read(PARTITION, self.look)
-        return live, topic, found
+        self._fresh = False
+        return live, topic, found, fresh
 
     def _register(self) -> Recipe[None]:
         """As the real one: what another directory has acked may be missing in this one."""
@@ -252,8 +254,7 @@ class Watcher(Coordination):
         if isinstance(result, ZooKeeperError):
             self.world.after(REOPEN_AFTER, self.look)
             return
-        live, topic, found = result
-        fresh, self._fresh = self._fresh, False
+        live, topic, found, fresh = result
         mine = live.get(self.broker_id)
         self._registered = mine is not None and mine.nonce == self._mine.nonce
         self._shown(live, topic, found, fresh, self._registered)
