@@ -909,14 +909,18 @@ class ReplicaManager:
     def fetch_failed(self, topic_id: str, result: ReplicaFetchResult) -> None:
         """A leader has refused: it is not one any more, or not yet; it is asked again soon.
 
-        Or its log begins behind the follower's end: then the follower's log goes on there.
+        Or its log begins behind the follower's end, or there, and has nothing of the follower's last epoch:
+        then the follower's log goes on there.
         """
         replica = self._replicas.get(TopicIdPartition(topic_id, result.partition))
         if replica is None or replica.asked is None:
             return
         asked, replica.asked = replica.asked, None
         follower = replica.state.follower
-        is_behind = result.error == OffsetOutOfRange.code and result.log_start > asked.log_end
+        is_behind = result.error == OffsetOutOfRange.code and (
+            (result.leader_epoch, result.log_end) == (asked.leader_epoch, asked.log_end)
+            and result.log_start >= asked.log_end
+        )
         if follower is None or not is_behind or replica.is_busy:
             self._try_again(replica)
             return
@@ -935,7 +939,7 @@ class ReplicaManager:
         try:
             if outcome is not None:
                 raise StorageError(str(outcome))
-            if log.is_open and log.log_end < offset:
+            if log.is_open and log.log_end <= offset:
                 logger.warning(
                     "%s: broker %d has nothing before offset %d: this replica goes on there, from %d",
                     *(log.name, follower.leader, offset, log.log_end),

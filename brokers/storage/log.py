@@ -878,7 +878,7 @@ class Log:
         return self.delete_segments(0)
 
     def begin_anew(self, offset: int) -> list[Path]:
-        """Give up everything and go on at `offset`, behind the log's end; → files to be removed, in order.
+        """Give up everything and go on at `offset`, the log's end or behind; → files to be removed, in order.
 
         For a follower whose leader's log begins there. That start is on disk already (`save_log_start`):
         a crash right before leaves what was there, and the next start goes on at `offset` as well.
@@ -886,10 +886,11 @@ class Log:
         """
         self.require_writable()
         self._require_no_flush()
-        former = list(self.segments)
+        former = [each for each in self.segments if each.base_offset < offset]
         snapshots = [self._snapshots.path(each) for each in self._snapshots.offsets]
-        active = self._roll_at(offset)
-        self.segments = [active]
+        if len(former) == len(self.segments):
+            self._roll_at(offset)
+        self.segments = self.segments[len(former) :]
         for segment in former:
             segment.release()
         self._snapshots = ProducerSnapshots(self.directory)

@@ -39,14 +39,18 @@ def test_a_position_on_the_leaders_log_is_acked_and_any_other_is_told_the_epochs
     assert told(leader, 8, 18, 20) == EpochEnd(7, 20)
 
 
-def test_what_lies_before_the_leaders_log_start_is_not_compared() -> None:
+def test_who_ends_where_the_leaders_log_begins_shows_by_its_epoch_that_it_has_the_same() -> None:
     leader = a_leader(EpochStarts([(5, 100)]), 200)
-    with pytest.raises(OffsetOutOfRange, match="begins with offset 120"):
-        told(leader, 3, 90, 200, 120)
-    assert told(leader, 3, 120, 200, 120) is None
+    for epoch, end in ((3, 90), (5, 119), (3, 120)):
+        with pytest.raises(OffsetOutOfRange, match="begins with offset 120"):
+            told(leader, epoch, end, 200, 120)
+    assert told(leader, 5, 120, 200, 120) is None
+    assert told(leader, NO_EPOCH, 120, 200, 120) is None, "it has nothing"
     assert told(leader, 3, 130, 200, 120) == EpochEnd(NO_EPOCH, 100)
     empty = a_leader(EpochStarts(), 50)
-    assert told(empty, 3, 50, 50, 50) is None
+    with pytest.raises(OffsetOutOfRange, match="begins with offset 50"):
+        told(empty, 3, 50, 50, 50)
+    assert told(empty, NO_EPOCH, 50, 50, 50) is None
     assert told(empty, 3, 60, 50, 50) == EpochEnd(NO_EPOCH, 50)
 
 

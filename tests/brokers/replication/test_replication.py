@@ -1421,20 +1421,72 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     cluster.later(1.0)
 
 
-def test_a_log_does_not_begin_anew_where_its_leaders_begins_at_its_end(cluster: Cluster) -> None:
+def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_it_ended_elsewhere(
+    cluster: Cluster,
+) -> None:
     cluster.nodes[1].produce(b"a", b"b")
     cluster.run()
     three = cluster.nodes[3]
     assert three.replica.asked == Position(1, 1, 2)
     three.by_hand = True
     code = OffsetOutOfRange.code
-    for log_start in (1, 2):
-        refused = ReplicaFetchResult("t", 0, code, "", 1, 2, -1, -1, log_start, -1, False)
+    for epoch, log_end, log_start in ((1, 2, 1), (1, 1, 2), (0, 2, 2)):
+        refused = ReplicaFetchResult(
+            *("t", 0, code, "", epoch, log_end, -1, -1, log_start, -1, False)
+        )
         three.replicas.fetch_failed(TOPIC_ID, refused)
         assert not three.hands.jobs
         cluster.later(1.0)
         assert three.replica.asked == Position(1, 1, 2), "it asks again"
     three.by_hand = False
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_a_follower_that_ends_where_its_leaders_log_begins_keeps_nothing_of_another_epoch(
+    cluster: Cluster, batches: int, is_rolled: bool
+) -> None:
+    """The leader does not know any more what lay there: here within a batch, or before it."""
+    one = cluster.nodes[1]
+    one.produce(b"0", b"1")
+    cluster.run()
+    cluster.cut = {(2, 1), (3, 1), (1, 2), (1, 3)}
+    one.produce(b"never committed", b"neither")
+    if is_rolled:
+        one.log.roll()
+    cluster.designate(2, 2, 3)
+    cluster.show(2, 3)
+    cluster.run()
+    two = cluster.nodes[2]
+    if batches == 2:
+        two.produce(b"2", b"3")
+        cluster.run()
+        cluster.designate(3, 2, 3)
+        cluster.show(2, 3)
+        cluster.run()
+        cluster.designate(2, 2, 3)
+        cluster.show(2, 3)
+        cluster.run()
+        two.produce(b"4", b"5")
+    else:
+        two.produce(b"2", b"3", b"4", b"5")
+    cluster.run()
+    assert two.log.high_watermark == 6
+    two.handlers.retention.delete_records(two.log, 4, lambda error: None)
+    cluster.run()
+    assert (two.log.log_start, one.log.log_end) == (4, 4)
+    cluster.mend()
+    one.by_hand = True
+    cluster.show(1)
+    for _ in range(30):
+        cluster.run(1)
+        assert one.log.high_watermark <= 2 or one.log.log_start == 4, "these were never committed"
+        one.hands.work_all()
+    one.by_hand = False
+    cluster.later(1.0)
+    assert (one.log.log_start, one.log.log_end, one.log.failed) == (4, 6, None)
+    assert [*one.log.epoch_starts][-1] == [*two.log.epoch_starts][-1]
+    assert set(isr(cluster)) == {1, 2, 3}
 
 
 def used(node: Node) -> int:
