@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from folkmoot.brokers.storage.atomic_file import load_json, save_json, write_at
 from folkmoot.brokers.storage.log_manager import remove_files
@@ -43,12 +44,17 @@ class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     which is when the time of the tombstones there begins. Those behind it wait until these have gone.
 
     `tombstones`: how many were left before `clean_before`.
+
+    `unopened` is the first batch that stayed as it is, `damaged` where the segments begin that did: they
+    may have records that later ones replace. Who can open them once goes through all again.
     """
 
     clean_before: _Natural = 0
     horizon: _Natural = 0
     horizon_at: int = 0
     tombstones: _Natural = 0
+    unopened: _Natural | None = None
+    damaged: tuple[_Natural, ...] = ()
 
     def droppable_before(self, delete_retention: float, now: int) -> int:
         """Tombstones before this offset have been there for long enough."""
@@ -67,8 +73,12 @@ class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_checkpoint(directory: Path) -> CleanerCheckpoint:
-    """What is noted beside a partition's segments; else as if never compacted. Raises OSError."""
-    return load_json(directory / CLEANER_CHECKPOINT_FILE, CleanerCheckpoint) or CleanerCheckpoint()
+    """What is noted beside a partition's segments; else, and where something stayed that may be opened by
+    now, as if never compacted. Raises OSError."""
+    noted = load_json(directory / CLEANER_CHECKPOINT_FILE, CleanerCheckpoint)
+    if noted is None or noted.unopened is not None or noted.damaged:
+        return CleanerCheckpoint()
+    return noted
 
 
 class CleanedSegment(NamedTuple):
@@ -115,6 +125,8 @@ class CleaningPass:
     pause: Pause
     _filter: "BatchFilter" = field(init=False)
     _limit: int = field(init=False)
+    _unopened: int | None = field(init=False)
+    _damaged: list[int] = field(init=False)
     _clean_before: int = -1
     _tombstones: int = 0
     _moved: int = 0
@@ -136,6 +148,7 @@ class CleaningPass:
         checkpoint = self.checkpoint.after_pass(
             *(self._clean_before, self._tombstones, self.droppable_before, now)
         )
+        checkpoint = replace(checkpoint, unopened=self._unopened, damaged=tuple(self._damaged))
         save_json(self.directory / CLEANER_CHECKPOINT_FILE, checkpoint)
         return checkpoint
 
@@ -157,8 +170,13 @@ class CleaningPass:
     def _choose_groups(self) -> None:
         """Leave out what is not indexed, and tombstones behind segments that stay as they are."""
         written = {each.base_offset for group in self.groups for each in group}
-        stay = [each.base_offset for each in self.sources if each.base_offset not in written]
-        self._limit = min([self.droppable_before, *stay])
+        self._damaged = [
+            each.base_offset for each in self.sources if each.base_offset not in written
+        ]
+        self._limit = min([self.droppable_before, *self._damaged])
+        self._unopened = None
+        if self.checkpoint.unopened is not None:
+            self._stays(self.checkpoint.unopened)
         indexed = [
             [each for each in group if each.base_offset < self._clean_before]
             for group in self.groups
@@ -208,7 +226,7 @@ class CleaningPass:
         for header, data in self._batches(source):
             kept = self._filter.retain(header, data, self._limit)
             if kept.closed:
-                self._limit = min(self._limit, header.base_offset)
+                self._stays(header.base_offset)
             removed += header.record_count - kept.records
             self._tombstones += kept.tombstones
             if kept.data:
@@ -219,6 +237,11 @@ class CleaningPass:
                 size, parts, waiting = write_at(fd, parts, size), [], 0
                 os.fdatasync(fd)
         return write_at(fd, parts, size), removed
+
+    def _stays(self, offset: int) -> None:
+        """A batch there has stayed as it is: tombstones behind it stay, too."""
+        self._limit = min(self._limit, offset)
+        self._unopened = offset if self._unopened is None else min(self._unopened, offset)
 
     def _batches(self, source: SegmentReader) -> Iterator[tuple[BatchHeader, memoryview]]:
         try:

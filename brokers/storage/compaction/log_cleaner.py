@@ -109,9 +109,10 @@ class LogCleaner:
         for known in (self.checkpoints, self._retry_at):
             for gone in [log for log in known if not log.is_open]:
                 del known[gone]
-        for log in [log for log in self.checkpoints if log.forgets_compaction]:
-            log.forgets_compaction = False
-            del self.checkpoints[log]
+        for log, checkpoint in list(self.checkpoints.items()):
+            if log.forgets_compaction or any(not _stays(log, each) for each in checkpoint.damaged):
+                log.forgets_compaction = False
+                del self.checkpoints[log]
 
     def _is_due(self, log: Log) -> bool:
         asks_for_it = log.configured and log.config.compacts and log.is_open
@@ -269,6 +270,12 @@ def group_segments(segments: Iterable[Segment]) -> list[list[Segment]]:
         else:
             found[-1].append(segment)
     return [group for group in found if group]
+
+
+def _stays(log: Log, base_offset: int) -> bool:
+    """Whether the segment there is damaged still."""
+    segment = log.sealed(base_offset)
+    return segment is not None and bool(segment.damage)
 
 
 def _are_there(log: Log, segments: Iterable[Segment]) -> bool:

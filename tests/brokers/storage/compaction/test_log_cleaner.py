@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.compaction import cleaning_pass
+from folkmoot.brokers.storage.compaction import batch_filter, cleaning_pass
 from folkmoot.brokers.storage.compaction.cleaning_pass import load_checkpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
 from folkmoot.brokers.storage.jobs import Now
@@ -16,10 +16,10 @@ from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.coordination.topic_config import DAY, LogConfig
 from folkmoot.protocol import batch_header, record_batch
-from folkmoot.protocol.batch_header import LEADER_BYTES
+from folkmoot.protocol.batch_header import LEADER_BYTES, BatchHeader
 from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.compression import Codec
-from folkmoot.protocol.errors import OutOfOrderSequence
+from folkmoot.protocol.errors import BatchTooLarge, OutOfOrderSequence, UnsupportedCodec
 from folkmoot.protocol.records import Headers
 from tests.brokers.batches import NOW
 from tests.brokers.compaction import COMPACT, Row, Upkept, keyed, last_of_each, records_in, rows
@@ -183,6 +183,66 @@ def test_what_comes_where_a_compacted_log_was_cut_is_compacted_anew(
     found = [(record.key, record.value) for record in records_in(upkept.log)]
     assert [key for key, _ in found].count(b"a") == 1
     assert [value for key, value in found if key == b"gone"] == [None]
+    upkept.logs.close()
+
+
+@pytest.mark.parametrize("why", ["a codec's library", "damage"])
+def test_what_could_not_be_opened_is_gone_through_once_it_can_before_a_tombstone_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    upkept = Upkept(tmp_path)
+    upkept.append(keyed((b"gone", b"value"), (b"a", b"1"), codec=Codec.GZIP))
+    for number in range(60):
+        upkept.append(keyed((b"other", b"%d" % number * 30)))
+    upkept.append(keyed((b"gone", None), (b"a", b"2")))
+    for number in range(60):
+        upkept.append(keyed((b"other", b"%d" % number * 30)))
+    real = record_batch.columns_of
+
+    def without_gzip(header: BatchHeader, data: memoryview) -> Columns:
+        if header.codec == Codec.GZIP:
+            raise UnsupportedCodec("gzip is not installed")
+        return real(header, data)
+
+    first = upkept.log.sealed_segments[0]
+    content = first.path.read_bytes()
+    with monkeypatch.context() as missing:
+        if why == "damage":
+            first.path.write_bytes(content[:100] + b"rotten" + content[106:])
+        else:
+            missing.setattr(record_batch, "columns_of", without_gzip)
+        upkept.compact()
+        assert upkept.compacted().clean_before == active(upkept)
+    if why == "damage":
+        first.path.write_bytes(content)
+        first.damage = ()  # as Repairs do it that find that it can be read again
+    else:
+        upkept.reopen(clean=True)
+    for _ in range(3):
+        upkept.later(2 * DAY)
+        upkept.append(*(keyed((b"other", b"%d" % number * 30)) for number in range(60)))
+        upkept.compact()
+    found = [(record.key, record.value) for record in records_in(upkept.log)]
+    assert [row for row in found if row[0] in (b"gone", b"a")] == [(b"a", b"2")]
+    upkept.logs.close()
+
+
+def test_a_tombstone_stays_behind_a_batch_that_stays_though_nothing_new_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(header: BatchHeader, columns: Columns) -> bytes:
+        raise BatchTooLarge("the offsets that are left take more room than the records gave")
+
+    monkeypatch.setattr(batch_filter, "_rewritten", no_room)
+    upkept = Upkept(tmp_path)
+    upkept.append(keyed((b"gone", b"value"), (b"stays", b"value")))
+    upkept.append(keyed((b"gone", None)))
+    for _ in range(4):
+        upkept.append(*(keyed((b"other", b"%d" % number * 30)) for number in range(60)))
+        upkept.compact()
+        upkept.later(2 * DAY)
+    found = [record.value for record in records_in(upkept.log) if record.key == b"gone"]
+    assert found == [b"value", None]
     upkept.logs.close()
 
 
