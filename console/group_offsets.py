@@ -13,6 +13,7 @@ from folkmoot.console.options import (
     admin_of,
     point_in_time,
     whole_number,
+    write_text,
 )
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError, StaleTopicId
@@ -188,10 +189,7 @@ def _export(args: argparse.Namespace) -> int:
     if args.file == "-":
         print(text, end="")
         return 0
-    try:
-        Path(args.file).write_text(text)
-    except OSError as error:
-        raise ConfigError(f"{args.file} cannot be written: {error.strerror}") from None
+    write_text(Path(args.file), text)
     print(
         f"wrote {counted(len(offsets), 'offset')} of group {args.group} to {args.file}",
         file=sys.stderr,

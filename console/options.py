@@ -252,6 +252,21 @@ def text_of(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: it is not UTF-8") from None
 
 
+def write_text(path: Path, text: str) -> None:
+    """Have a file with this text: whole, or what was there before. A pipe gets it as it comes.
+
+    Raises ConfigError.
+    """
+    is_file = path.is_file() or not path.exists()
+    new = path.with_name(f"{path.name}.new") if is_file else path
+    try:
+        new.write_text(text, encoding="utf-8")
+        if is_file:
+            os.replace(new, path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
 @contextmanager
 def sigterm_like_ctrl_c() -> Iterator[None]:
     """SIGTERM raises KeyboardInterrupt, too, so that what is under way ends in order."""

@@ -1,7 +1,6 @@
 """Copying schemas between registries and files: ids and versions stay what they are."""
 
 import json
-import os
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -9,11 +8,11 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from folkmoot.console.options import sigterm_like_ctrl_c, text_of
+from folkmoot.console.options import sigterm_like_ctrl_c, text_of, write_text
 from folkmoot.console.schema.places import Place, Source, begins, json_of, made, version_of
 from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.versions import SchemaVersion
-from folkmoot.protocol.errors import ConfigError, RegistryError
+from folkmoot.protocol.errors import RegistryError
 
 IMPORT: Final = "IMPORT"
 
@@ -133,15 +132,7 @@ def save(schemas: Schemas, path: Path) -> None:
     """A JSON object a line: first the versions, then the levels. Raises ConfigError."""
     lines = [json_of(each) for each in ordered(schemas.versions)]
     lines += [{"subject": name, "compatibility": level} for name, level in schemas.levels.items()]
-    text = "".join(f"{json.dumps(each)}\n" for each in lines)
-    if path.is_dir():
-        raise ConfigError(f"{path} cannot be written: it is a directory")
-    new = path.with_name(f"{path.name}.new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    write_text(path, "".join(f"{json.dumps(each)}\n" for each in lines))
 
 
 def load(path: Path) -> "Lines":

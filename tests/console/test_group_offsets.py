@@ -2,6 +2,7 @@
 
 import io
 import json
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,25 @@ def test_export_writes_lines_unless_told_otherwise(shell: Shell) -> None:
     assert row.startswith(f"{shell.topic},0,3,")
     (entry,) = json.loads(shell.done("group", "export", shell.group, "--format", "json"))
     assert (entry["topic"], entry["partition"], entry["offset"]) == (shell.topic, 0, 3)
+
+
+def test_a_file_keeps_the_offsets_that_it_had_where_there_is_no_room_for_others(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(shell)
+    reset(shell, "--to-offset", "3", "--topic", f"{shell.topic}:0", "--execute")
+    file = tmp_path / "offsets.csv"
+    shell.done("group", "export", shell.group, "--file", str(file))
+    former, write = file.read_text(), Path.write_text
+
+    def write_half(path: Path, text: str, **options: Any) -> int:
+        write(path, text[: len(text) // 2], **options)
+        raise OSError(ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", write_half)
+        assert main(["group", "export", shell.group, "--file", str(file)]) == 2
+    assert file.read_text() == former
 
 
 def test_offsets_of_a_topic_made_anew_are_refused(shell: Shell, tmp_path: Path) -> None:

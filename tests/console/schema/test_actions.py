@@ -146,7 +146,7 @@ def test_what_is_deleted_can_be_looked_at_until_it_is_gone_for_good(
         (["import", "http://host:port"], 2, "no address of a registry"),
         (["export", "http://"], 2, "no address of a registry"),
         (["export", "ftp://host/file"], 2, "no address of a registry"),
-        (["export", "."], 2, ". cannot be written: it is a directory"),
+        (["export", "."], 2, ". cannot be written: Is a directory"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_an_exit_code(
