@@ -169,7 +169,11 @@ class RoundWriter:
             "listener": listener,
             "partitioner": lambda *_: self._places,
         }
-        self._producer = self._opened()
+        try:
+            self._producer = self._opened()
+        except BaseException:  # nobody has the writer yet who would close it
+            self._discovery.close()
+            raise
         self._shapes: dict[str, tuple[str | None, int]] = {}
         """Id and number of partitions of each topic that the producer knows."""
         self._name = ""

@@ -14,8 +14,12 @@ import pytest
 
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
+from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.network.client import Connections
+from folkmoot.producers import producer
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
+    MissingExtra,
     OutOfOrderSequence,
     ProducerFenced,
     RowsChanged,
@@ -29,6 +33,7 @@ from folkmoot.spark_apps.reading import CACHED
 from folkmoot.spark_apps.sink import kept, rounds
 from folkmoot.spark_apps.sink import writer as writer_module
 from folkmoot.spark_apps.sink.rounds import RoundWriter, Rows
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.spark_apps.sink.topics import contents
 from tests.waiting import eventually
 
@@ -103,6 +108,25 @@ def test_rounds_that_follow_each_other_write_each_row_once(scene: Scene) -> None
         writer.write(scene.topic, rows(100 * number + 60, 100 * number + 100))
         writer.end()
     assert sorted(scene.read()) == list(range(300))
+
+
+def test_a_writer_that_cannot_begin_leaves_no_session_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions: list[MemorySession] = []
+    ensemble = MemoryZooKeeper()
+
+    def connect(session_timeout: float) -> MemorySession:
+        sessions.append(ensemble.connect(session_timeout))
+        return sessions[-1]
+
+    def missing(codec: Codec) -> None:
+        raise MissingExtra("the codec's library is not installed")
+
+    monkeypatch.setattr(producer, "require", missing)
+    with pytest.raises(MissingExtra):
+        RoundWriter(connect, client_id="spark", listener="client", named=True)
+    assert [each.state for each in sessions] == [SessionState.LOST]
 
 
 def test_a_round_that_was_written_in_part_is_completed_by_whoever_runs_it_again(
