@@ -11,6 +11,7 @@ from folkmoot.protocol.errors import BrokerUnreachable
 from folkmoot.protocol.messages import Api, MetadataRequest
 
 CONNECT_WAIT: Final = 10.0
+PAUSE: Final = 0.05
 
 
 class Bootstrap:
@@ -41,7 +42,8 @@ class Bootstrap:
                     if reply.error is None:
                         return
                     errors[reply.address] = str(reply.error)
-                    connections.send(reply.address, Api.METADATA, question)  # after a pause
+                    connections.send(reply.address, Api.METADATA, question)
+                time.sleep(PAUSE)  # one that starts says at once that it knows nothing yet
         why = "; ".join(errors.get(each, f"{each} does not answer") for each in self._addresses)
         raise BrokerUnreachable(
             f"no broker of bootstrap={','.join(self._addresses)} answers: {why}"

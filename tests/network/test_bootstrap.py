@@ -9,7 +9,7 @@ import pytest
 
 from folkmoot.network import bootstrap
 from folkmoot.network.bootstrap import Bootstrap
-from folkmoot.protocol.errors import BrokerUnreachable
+from folkmoot.protocol.errors import BrokerUnreachable, ZooKeeperUnreachable
 from tests.network.stub import StubBroker
 from tests.network.test_client import metadata, unused_address
 
@@ -64,3 +64,18 @@ def test_a_broker_that_refuses_is_named_with_what_it_says(monkeypatch: pytest.Mo
 
     with StubBroker(refuse) as one, pytest.raises(BrokerUnreachable, match="does not speak"):
         Bootstrap(one.address, "me").open()
+
+
+def test_a_broker_that_knows_nothing_yet_is_not_asked_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait = 0.5
+    monkeypatch.setattr(bootstrap, "CONNECT_WAIT", wait)
+
+    def refuse(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        raise ZooKeeperUnreachable("this broker has just started")
+
+    with StubBroker(refuse) as one:
+        with pytest.raises(BrokerUnreachable, match="has just started"):
+            Bootstrap(one.address, "me").open()
+        assert 0 < len(one.seen) <= wait / bootstrap.PAUSE + 1
