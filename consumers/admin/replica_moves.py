@@ -202,16 +202,24 @@ class ReplicaMoves:
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
         """Have a broker get replicas again, and keep what is still being moved away from it."""
         self._execute(brokers.set_drained(broker, False))
-        back: dict[str, list[int]] = {}
+        kept: list[TopicPartition] = []
+        while back := self._leaving(broker):
+            for topic, numbers in back.items():
+                # One that has ended meanwhile needs nothing to be taken back, but the others do: all of it
+                # is looked at again.
+                with suppress(NoReassignmentInProgress, UnknownTopicOrPartition):
+                    taken_back = self._execute(reassignments.cancel(topic, numbers))
+                    kept += [TopicPartition(topic, number) for number in taken_back]
+        return kept
+
+    def _leaving(self, broker: int) -> dict[str, list[int]]:
+        """What is being moved away from a broker, by topic."""
+        found: dict[str, list[int]] = {}
         for each in read_cluster(self._session, self._timeout).partitions:
             moved = each.reassignment
             if moved is not None and broker in moved.original and broker not in moved.target:
-                back.setdefault(each.topic, []).append(each.partition)
-        for topic, numbers in back.items():
-            # One that has ended meanwhile, or whose topic is gone, needs nothing to be taken back.
-            with suppress(NoReassignmentInProgress, UnknownTopicOrPartition):
-                self._execute(reassignments.cancel(topic, numbers))
-        return [TopicPartition(topic, number) for topic in back for number in back[topic]]
+                found.setdefault(each.topic, []).append(each.partition)
+        return found
 
     def running(self, topics: Sequence[str] | None) -> list[RunningMove]:
         """What is being moved, and how much of it is there."""
