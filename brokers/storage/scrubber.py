@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from folkmoot.brokers.storage.atomic_file import load_json, save_json
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
@@ -86,6 +87,8 @@ class Scrubber:
                 "scrub", partial(load_json, self._path, _Place), partial(self._resume, now)
             )
             return 0.0
+        if self._place.began > now.wall:  # the clock was ahead then
+            self._place = replace(self._place, began=now.wall)
         if self._unlisted:
             self._list_some(self._place)
             return 0.0

@@ -99,6 +99,19 @@ def test_rot_in_a_sealed_segment_is_found_and_then_not_served(
     scrubbed.logs.close()
 
 
+def test_a_round_that_began_while_the_clock_was_ahead_is_followed_by_another_in_time(
+    scrubbed: Scrubbed,
+) -> None:
+    right = scrubbed.now.wall
+    scrubbed.now = Now(0.0, right + round(100 * PERIOD * 1000))
+    scrubbed.step()
+    scrubbed.now = Now(0.0, right)
+    while scrubbed.now.monotonic < PERIOD * 2.1:
+        scrubbed.step()
+    assert scrubbed.read[: 2 * len(scrubbed.sealed())] == scrubbed.sealed() * 2
+    scrubbed.logs.close()
+
+
 def test_a_round_takes_its_period_and_reads_every_sealed_segment_once(scrubbed: Scrubbed) -> None:
     while scrubbed.now.monotonic < PERIOD * 0.999:
         scrubbed.step()
