@@ -71,7 +71,7 @@ def known_offsets(
     while (missing := {each: wanted[each] for each in wanted if each not in found}) and (
         left := deadline - time.monotonic()
     ) > 0:
-        found.update(lookups.find(missing, place, min(left, ANSWER_WAIT)))
+        lookups.find(missing, place, min(left, ANSWER_WAIT), found)
         unanswered = missing.keys() - found.keys()
         leaderless = {each: at for each, at in lookups.leaderless.items() if each in unanswered}
         if unanswered <= leaderless.keys() and not (unanswered and awaits_leaders):
@@ -115,10 +115,17 @@ class Lookups:
         }
 
     def find(
-        self, wanted: Mapping[TopicPartition, str], place: int, wait: float = ANSWER_WAIT
+        self,
+        wanted: Mapping[TopicPartition, str],
+        place: int,
+        wait: float = ANSWER_WAIT,
+        found: dict[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, int]:
-        """The offsets at `place` (EARLIEST or LATEST), as far as they are answered in time."""
-        found: dict[TopicPartition, int] = {}
+        """The offsets at `place` (EARLIEST or LATEST), as far as they are answered in time.
+
+        They are put into `found`, if that is given, and so is what comes later.
+        """
+        found = {} if found is None else found
         deadline = time.monotonic() + wait
         for _ in range(TRIES):
             missing = {each: wanted[each] for each in wanted if each not in found}

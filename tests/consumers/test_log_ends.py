@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.offsets.log_ends import Lookups
+from folkmoot.consumers.offsets import log_ends
+from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -97,6 +98,15 @@ def test_each_leader_is_asked_once_for_all_of_its_partitions(
     assert lookups.ends(BOTH) == {P0: 10, P1: 20}
     assert sorted(brokers.asked) == [0, 1]
     assert lookups.find(BOTH, EARLIEST) == {P0: 3, P1: 4}
+
+
+def test_an_answer_that_comes_late_counts_while_others_are_waited_for(
+    brokers: Brokers, lookups: Lookups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_ends, "ANSWER_WAIT", 0.0)  # all come late
+    brokers.offsets = {(0, LATEST): 10, (1, LATEST): 20}
+    assert all_offsets(lookups, BOTH, LATEST, timeout=10.0) == {P0: 10, P1: 20}
+    assert sorted(brokers.asked) == [0, 1]
 
 
 def test_a_leader_of_more_partitions_than_a_request_may_name_is_asked_in_several(
