@@ -1,6 +1,7 @@
 """What is done to topics, records and groups as a whole, for applications and the command line."""
 
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -97,7 +98,7 @@ class Admin:
     Every call asks anew and waits for its answer, for `timeout` seconds at most: where ZooKeeper does
     not answer by then it raises ZooKeeperUnreachable, and the next call connects anew. What a call was
     to change may have been changed all the same. Nothing is kept between two calls but the ZooKeeper
-    session. One thread uses it.
+    session. One thread uses it. In a forked child it is closed.
     """
 
     # -- life -------------------------------------------------------------------------------------
@@ -120,15 +121,18 @@ class Admin:
             else zookeeper
         )
         self._is_open = False
+        self._process: int | None = None
         self._session: Session | None = None
 
     def start(self) -> Self:
         """Connect to ZooKeeper. Raises ZooKeeperUnreachable."""
-        self._is_open = True
+        self._is_open, self._process = True, self._process or os.getpid()
         with self._opened():
             return self
 
     def close(self) -> None:
+        if self._is_forked:
+            return
         self._is_open = False
         if self._session is not None:
             self._session.close()
@@ -611,6 +615,15 @@ class Admin:
 
     # -- ZooKeeper --------------------------------------------------------------------------------
 
+    @property
+    def _is_forked(self) -> bool:
+        """The threads that its calls wait for are not here."""
+        return self._process not in (None, os.getpid())
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise ClosedError("the admin was made before a fork: make one in each process")
+
     @contextmanager
     def _opened(self) -> Iterator[Session]:
         """The session, another one if it is over.
@@ -618,6 +631,7 @@ class Admin:
         One that does not answer is given up: what waits in it to be sent would be done later, when the
         caller has been told that it was not. What was sent already may be done.
         """
+        self._check_process()
         if not self._is_open:
             raise ClosedError("the admin is not open: use it in a with block, or call start()")
         if self._session is None or self._session.state is SessionState.LOST:

@@ -46,6 +46,7 @@ class AsyncAdmin:
         self._thread = ThreadPoolExecutor(1, "folkmoot-admin")
 
     async def _do(self, call: Callable[[], T]) -> T:
+        self._core._check_process()
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def start(self) -> Self:
@@ -53,7 +54,9 @@ class AsyncAdmin:
         await self._do(self._core.start)
         return self
 
-    close = _awaited(Admin.close)
+    async def close(self) -> None:
+        if not self._core._is_forked:
+            await self._do(self._core.close)
 
     async def __aenter__(self) -> Self:
         return await self.start()

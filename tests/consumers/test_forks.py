@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from folkmoot.consumers.admin.admin import Admin
+from folkmoot.consumers.admin.async_admin import AsyncAdmin
 from folkmoot.protocol.errors import ClosedError
 from tests.consumers.parts import Bench, take
 from tests.consumers.tasks import member
 from tests.consumers.tasks import take as take_async
+from tests.memory_zookeeper import MemoryZooKeeper
 from tests.surfaces import run
 
 LONG = 20
@@ -98,5 +101,27 @@ def test_in_a_forked_child_a_consumer_of_an_event_loop_is_closed(bench: Bench) -
 
             assert in_child(use) == 0
             assert await take_async(consumer, 3) == [4, 5, 6]
+
+    run(scenario)
+
+
+def test_in_a_forked_child_an_admin_is_closed() -> None:
+    """Nobody would answer it there, nor carry its calls out."""
+    connect = MemoryZooKeeper().connect
+
+    async def scenario() -> None:
+        with Admin(zookeeper=connect) as admin:
+            async with AsyncAdmin(zookeeper=connect) as its_twin:
+
+                def use() -> None:
+                    for call in (admin.start, admin.topics):
+                        refused(call)
+                    admin.close()
+                    for ask in (its_twin.start, its_twin.topics):
+                        refused(lambda ask=ask: asyncio.run(ask()))  # type: ignore[misc]
+                    asyncio.run(its_twin.close())
+
+                assert in_child(use) == 0
+                assert admin.topics() == await its_twin.topics() == []
 
     run(scenario)
