@@ -91,7 +91,7 @@ class LogCleaner:
             self._submit("cleaner", work, partial(self._loaded, unloaded, some))
         elif unread:
             self._busy = True
-            read_summaries(self._submit, unread, partial(self._look, some))
+            read_summaries(self._submit, unread, partial(self._look, some, unread))
         else:
             self._look(some)
         if self._busy or self._round:
@@ -130,9 +130,16 @@ class LogCleaner:
                 self.checkpoints[log] = checkpoint
         self._round.extendleft(log for log in some if log in self.checkpoints)
 
-    def _look(self, logs: Iterable[Log]) -> None:
-        """Whether one of these is more in need of it than what was found before."""
+    def _look(self, logs: Iterable[Log], unread: Iterable[Log] = ()) -> None:
+        """Whether one of these is more in need of it than what was found before.
+
+        What could not be read is left for a while: else it would be read again and again, and no log
+        would ever be chosen.
+        """
         self._busy = False
+        for log in unread:
+            if unread_segments(log):
+                self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
         for log in logs:
             ratio = self._dirty_ratio(log) if log.is_open else None
             if ratio is not None and (self._best is None or ratio > self._best[0]):

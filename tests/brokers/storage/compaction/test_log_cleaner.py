@@ -585,3 +585,21 @@ def test_a_checkpoint_that_cannot_be_read_keeps_no_other_log_from_being_compacte
     assert upkept.compacted().clean_before == active(upkept)
     assert other not in upkept.cleaner.checkpoints
     upkept.logs.close()
+
+
+def test_a_segment_that_cannot_be_read_keeps_no_other_log_from_being_compacted(
+    tmp_path: Path,
+) -> None:
+    upkept = Upkept(tmp_path)
+    other = create(upkept.logs, "flights", "first", 1)
+    for number in range(60):
+        other.append_as_leader([keyed((b"a", b"%d" % number * 30))], NOW, 3)
+    written: list[Row] = []
+    fill(upkept, written, 30, keys=5)
+    upkept.reopen(clean=True)
+    (other,) = (log for log in upkept.logs if log.name.partition == 1)
+    for path in other.sealed_segments[0].files():
+        path.unlink(missing_ok=True)
+    upkept.compact()
+    assert upkept.compacted().clean_before == active(upkept)
+    upkept.logs.close()
