@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
-    from folkmoot.brokers.storage.segment import SegmentReader
+    from folkmoot.brokers.storage.segment import Damage, SegmentReader
     from folkmoot.protocol.batch_header import BatchHeader
 
 DAMAGED = 1
@@ -85,7 +85,7 @@ def _verify(args: argparse.Namespace) -> int:
         bad: list[tuple[object, ...]] = []
         last = reader.base_offset
         name = partition, str(reader.path)
-        for found in reader.batches():
+        for found in _batches(reader):
             if isinstance(found, Damage):
                 last = found.next_offset
                 bad.append(
@@ -114,7 +114,7 @@ def _dump(args: argparse.Namespace) -> int:
     for partition, reader in _segments(args.path):
         file = reader.path.name if args.path.is_file() else reader.path.relative_to(args.path)
         name = partition, str(file)
-        for found in reader.batches():
+        for found in _batches(reader):
             if isinstance(found, Damage):
                 code = DAMAGED
                 place = (found.position, found.offset, found.next_offset - 1, None)
@@ -128,6 +128,22 @@ def _dump(args: argparse.Namespace) -> int:
     records = ("position", "first", "last", "timestamp", "bytes", "key", "value", "headers")
     show(("partition", "file", *(records if args.records else batches)), rows, args.output)
     return code
+
+
+def _batches(reader: "SegmentReader") -> "Iterator[tuple[BatchHeader, int] | Damage]":
+    """What is in a segment, but for a batch at its end of which its broker had written a part."""
+    from folkmoot.brokers.storage.segment import Damage, SegmentReader
+
+    for found in reader.batches():
+        if isinstance(found, Damage) and found.end == reader.size:
+            with suppress(FileNotFoundError):
+                size = reader.path.stat().st_size
+                later = SegmentReader(reader.directory, reader.name, size, reader.end_offset)
+                with closing(later):
+                    again = next(later.batches(found.position, found.offset), found)
+                if not isinstance(again, Damage):
+                    return
+        yield found
 
 
 def _batch(header: "BatchHeader", position: int) -> tuple[object, ...]:

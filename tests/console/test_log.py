@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +90,33 @@ def test_segments_that_a_running_broker_deletes_meanwhile_are_left_out(
     code, rows = table([action, str(data)], capsys)
     assert code == 0
     assert {Path(str(row["file"])).name for row in rows} == {first.name, others[-1].name}
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("action", ["verify", "dump"])
+def test_a_batch_that_a_running_broker_writes_meanwhile_is_no_damage(
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+    is_whole: bool,
+) -> None:
+    path = max((data / "first-0").glob("*.log"))
+    content = bytearray(path.read_bytes())
+    if not is_whole:
+        content[-10] ^= 1
+    path.write_bytes(content[:-100])
+    batches = SegmentReader.batches
+
+    def written(reader: SegmentReader, *place: int) -> Iterator[Any]:
+        """Right behind the look at how large it is."""
+        path.write_bytes(content)
+        return batches(reader, *place)
+
+    monkeypatch.setattr(SegmentReader, "batches", written)
+    code, rows = table([action, str(path)], capsys)
+    assert code == (0 if is_whole else 1)
+    assert any("DAMAGED" in row.values() for row in rows) is not is_whole
 
 
 def test_a_segment_without_a_whole_batch_is_not_called_ok(
