@@ -75,6 +75,8 @@ FETCH_PAUSE: Final = 0.002
 ITERATED_RECORDS: Final = 10_000
 TABLE_RECORDS: Final = 100_000
 ALL_RECORDS: Final = 2**31
+ASKED_AT_ONCE: Final = 100
+"""Of so many partitions, one after the other, ZooKeeper tells within the time of one answer."""
 _READS_NOTHING: Final = (
     "this consumer reads nothing: give group=… and topics=…, or call subscribe() or assign()"
 )
@@ -549,11 +551,17 @@ class Consumer(Generic[K, V]):
         self._check_usable()
         if self.config.group is None or isinstance(self._discovery, Bootstrap):
             raise ConfigError("without a group nothing is committed: give group=…")
+        is_one, wanted = False, list[TopicPartition]()
         match partitions:
             case (str(), SupportsIndex()):
-                found = self._discovery.ask(self._committed([partition_of(partitions)]))
-                return next(each and each.offset for each in found.values())
-        return self._discovery.ask(self._committed([partition_of(each) for each in partitions]))
+                is_one, wanted = True, [partition_of(partitions)]
+            case _:
+                wanted = [partition_of(each) for each in partitions]
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for first in range(0, len(wanted), ASKED_AT_ONCE):
+            some = wanted[first : first + ASKED_AT_ONCE]
+            found |= self._discovery.ask(self._committed(some))
+        return next(each and each.offset for each in found.values()) if is_one else found
 
     def _committed(
         self, partitions: Iterable[TopicPartition]

@@ -4,15 +4,19 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.coordination import discovery
+from folkmoot.coordination.zookeeper import execute as carrying_out
 from folkmoot.protocol.errors import NotOwner, RequestTimeout, ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, take, until, values
+from tests.memory_zookeeper import MemoryZooKeeper, Request
 from tests.waiting import eventually
 
 StartCluster = Callable[..., EmbeddedCluster]
@@ -162,3 +166,23 @@ def resent(bench: Bench) -> bool:
     bench.send([7])
     with bench.reader() as consumer:
         return values(consumer.poll(1.0, max_records=1)) == [7]
+
+
+def test_of_a_thousand_partitions_is_told_what_is_committed_though_each_takes_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All together more than ZooKeeper has for one answer."""
+    now = 0.0
+
+    def deliver(request: Request) -> None:
+        nonlocal now
+        now += 0.01
+        request.execute()
+        request.reply()
+
+    monkeypatch.setattr(carrying_out, "time", SimpleNamespace(monotonic=lambda: now))
+    wanted = [TopicPartition("flights", number) for number in range(1000)]
+    connect = MemoryZooKeeper(deliver=deliver).connect
+    with Consumer(zookeeper=connect, group="g") as consumer:
+        assert consumer.committed(wanted) == dict.fromkeys(wanted)
+    assert now > 2 * discovery.ANSWER_WAIT
