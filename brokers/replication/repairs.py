@@ -12,6 +12,7 @@ from folkmoot.brokers.storage.atomic_file import write_at
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import Damage, Segment, SegmentName, SegmentReader
 from folkmoot.brokers.storage.segment_swap import cleaned_path, commit, files_of, next_generation
 from folkmoot.network.client import Reply
@@ -290,6 +291,7 @@ class Repairs:
         name, size = outcome
         if repair.is_current:
             replaced = log.replace_segments([repair.segment], name, size)
+            log.forgets_compaction = True
             self._logs.remove(replaced, "cleaner")
             for bad in repair.bad:
                 logger.warning(
@@ -369,6 +371,8 @@ def write_anew(
     except BaseException:
         written.unlink(missing_ok=True)
         raise
+    # What another replica gave may not be compacted there yet. Before it is in its place.
+    (directory / CLEANER_CHECKPOINT_FILE).unlink(missing_ok=True)
     size = commit(directory, written, name, interval_bytes)
     spent.unlink(missing_ok=True)
     return name, size

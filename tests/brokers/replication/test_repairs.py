@@ -14,7 +14,9 @@ import pytest
 
 from folkmoot.brokers.replication import replica_manager
 from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
-from folkmoot.brokers.storage.recovery import note_incomplete
+from folkmoot.brokers.storage.atomic_file import save_json
+from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
+from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE, note_incomplete
 from folkmoot.brokers.storage.segment import Damage, OpenSegments, Segment, SegmentName
 from folkmoot.coordination.partition_states import NOBODY
 from folkmoot.network.client import Reply
@@ -135,6 +137,19 @@ def test_a_bad_batch_comes_back_from_another_replica_whoever_leads(
     settle(cluster)
     assert contents(node) == right
     assert is_whole(node)
+
+
+def test_a_repaired_log_is_compacted_anew_since_others_may_not_be_as_far(cluster: Cluster) -> None:
+    node = cluster.nodes[2]
+    checkpoint = node.log.directory / CLEANER_CHECKPOINT_FILE
+    save_json(checkpoint, CleanerCheckpoint(clean_before=RECORDS // 2))
+    segment = node.log.segments[1]
+    flip(segment.path, segment.size // 2)
+    scrub(node)
+    settle(cluster)
+    assert is_whole(node)
+    assert node.log.forgets_compaction
+    assert not checkpoint.exists()
 
 
 def settle(cluster: Cluster) -> None:
