@@ -320,7 +320,10 @@ def test_a_partition_that_does_not_exist_is_refused(scene: Scene) -> None:
 # -- how much -------------------------------------------------------------------------------------------
 
 
-def test_without_a_limit_of_records_a_batch_begins_small_and_grows(scene: Scene) -> None:
+def test_without_a_limit_of_records_a_batch_begins_small_and_grows(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_000.5)  # the batch takes no time
     scene.member.gain(0, 0)
     scene.logs(p0=10**9)
     first = scene.latest(EMPTY)
