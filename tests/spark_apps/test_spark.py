@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -49,19 +50,20 @@ def test_a_query_shares_a_group_with_a_plain_member(queries: Scene) -> None:
     plain = None
     try:
         eventually(lambda: len(queries.seen.values) == 300, LONG)
-        eventually(lambda: queries.committed() == queries.ends())
+        eventually(lambda: queries.committed() == queries.ends(), LONG)
         assert len(set(queries.owners().values())) == 1
 
         plain = PlainMember(queries)
-        eventually(lambda: len(set(queries.owners().values())) == 2, LONG)
+        half = PARTITIONS // 2
+        eventually(lambda: [*Counter(queries.owners().values()).values()] == [half] * 2, LONG)
         queries.send(500)
         eventually(lambda: len(queries.seen.values | plain.values) == 800, LONG)
-        assert len(plain.partitions) == PARTITIONS // 2
+        assert len(plain.partitions) == half
         plain.close()
 
         eventually(lambda: len(queries.owners()) == PARTITIONS, LONG)
-        queries.send(400)
         before = len(queries.seen.records)
+        queries.send(400)
         eventually(lambda: len(queries.seen.records) == before + 400, LONG)
 
         queries.send(300)
@@ -70,7 +72,7 @@ def test_a_query_shares_a_group_with_a_plain_member(queries: Scene) -> None:
             number: 1 + max((o for p, o, _ in queries.seen.records if p == number), default=-1)
             for number in range(PARTITIONS)
         }
-        assert eventually(lambda: not queries.owners())
+        eventually(lambda: not queries.owners(), LONG)
     finally:
         query.stop()
         if plain is not None:

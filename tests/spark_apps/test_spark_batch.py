@@ -181,7 +181,7 @@ def test_a_partition_without_leader_is_told_of_by_reads_and_writes(
         rows = spark.range(40).selectExpr(
             "cast(id as string) as value", "cast(id as string) as key"
         )
-        options = {"zookeeper": queries.zookeeper, "topic": queries.topic, "deliveryTimeout": "3"}
+        options = {"zookeeper": queries.zookeeper, "topic": queries.topic, "deliveryTimeout": "10"}
         with pytest.raises(
             PySparkException, match=f"{queries.topic}-. has no leader: it waits for broker 2"
         ):

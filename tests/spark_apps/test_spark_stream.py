@@ -14,6 +14,7 @@ from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
 from folkmoot.spark_apps.offsets import VERSION
 from tests.spark_apps.queries import LONG, PARTITIONS, WRONG_COLUMNS, Option, Scene
+from tests.spark_apps.sink.topics import await_partitions
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -36,7 +37,7 @@ def test_a_reset_holds_while_the_query_runs_and_while_it_is_stopped(queries: Sce
     eventually(lambda: len(queries.seen.records) == 600, LONG)
     eventually(lambda: queries.committed() == queries.ends(), LONG)
     query.stop()
-    eventually(lambda: not queries.owners())
+    eventually(lambda: not queries.owners(), LONG)
 
     queries.admin.reset_offsets(queries.group, start)
     queries.query().trigger(availableNow=True).start().awaitTermination(LONG)
@@ -51,6 +52,7 @@ def test_partitions_added_to_a_query_at_the_latest_are_read_from_their_beginning
     query = queries.query(startingOffsets="latest").trigger(processingTime="2 seconds").start()
     eventually(lambda: None not in queries.committed().values(), LONG)
     queries.admin.add_partitions(queries.topic, PARTITIONS + 1)
+    await_partitions(queries.zookeeper, queries.topic, PARTITIONS + 1)
     with Producer(zookeeper=queries.zookeeper) as producer:
         for number in range(20):
             producer.send(queries.topic, str(1000 + number).encode(), partition=PARTITIONS)
@@ -183,18 +185,19 @@ def test_headers_are_read_if_they_are_asked_for(queries: Scene) -> None:
 
 def test_records_divide_into_as_many_tasks_as_are_asked_for(queries: Scene) -> None:
     queries.send(600)
-    tasks: list[int] = []
+    tasks: list[list[int]] = []
     divided: tuple[dict[str, Option], ...]
     divided = {}, {"minPartitions": 12}, {"maxRecordsPerPartition": 50}
     for number, options in enumerate(divided, start=1):
+        tasks.append([])  # of each batch: the first look may not know yet where all logs end
         frame = queries.stream(group=f"{queries.group}-{number}", **options)
         query = frame.writeStream.foreachBatch(
-            lambda rows, _: tasks.append(rows.rdd.getNumPartitions())
+            lambda rows, _: tasks[-1].append(rows.rdd.getNumPartitions())
         )
         query = query.option("checkpointLocation", f"{queries.checkpoint}-{number}")
         query.trigger(availableNow=True).start().awaitTermination(LONG)
     first, second, third = tasks
-    assert (first, second >= 12, third >= 12) == (1, True, True)
+    assert (set(first), max(second) >= 12, sum(third) >= 12) == ({1}, True, True)
 
 
 def test_a_batch_holds_no_more_bytes_than_it_may(queries: Scene) -> None:
@@ -206,15 +209,27 @@ def test_a_batch_holds_no_more_bytes_than_it_may(queries: Scene) -> None:
 
 
 def test_a_batch_waits_for_records_and_then_no_longer(queries: Scene) -> None:
+    def started(delay: str) -> StreamingQuery:
+        options: dict[str, Option] = {"minOffsetsPerTrigger": 60, "maxTriggerDelay": delay}
+        writer = queries.query(**options).trigger(processingTime="100 milliseconds")
+        query: StreamingQuery = writer.start()
+        return query
+
     queries.send(10)
-    options: dict[str, Option] = {"minOffsetsPerTrigger": 50, "maxTriggerDelay": "2s"}
-    query = queries.query(**options).trigger(processingTime="100 milliseconds").start()
-    eventually(lambda: len(queries.seen.records) == 10, LONG)
-    before = len(queries.seen.batches)  # the first look may not know yet where all logs end
-    for _ in range(5):
-        queries.send(8)
-    eventually(lambda: len(queries.seen.records) == 50, LONG)
-    assert len(queries.seen.batches) == before + 1
+    query = started("10m")
+    eventually(lambda: queries.seen.records, LONG)
+    # Perhaps not all ten: the first look may not know yet where all logs end.
+    before = len(queries.seen.records)
+    for count in (8, 8, 8, 8, 8, 20):
+        queries.send(count)
+    eventually(lambda: len(queries.seen.records) >= before + 60, LONG)
+    assert len(queries.seen.batches) == 2
+    query.stop()
+
+    query = started("2s")
+    for count in (1, 8):
+        queries.send(count)
+        eventually(lambda: len(queries.seen.values) == queries.sent, LONG)
     query.stop()
 
 
@@ -293,9 +308,9 @@ def test_a_checkpoint_of_another_group_or_version_is_refused(queries: Scene) -> 
     queries.query().trigger(availableNow=True).start().awaitTermination(LONG)
     query = queries.query(group="another").trigger(availableNow=True).start()
     assert "each group needs a checkpoint of its own" in failure(query)
-    offsets = Path(queries.checkpoint, "offsets", "0")
-    offsets.write_text(offsets.read_text().replace(f'"v": {VERSION}', '"v": 99'))
-    offsets.with_name(".0.crc").unlink()
+    for offsets in Path(queries.checkpoint, "offsets").glob("[0-9]*"):
+        offsets.write_text(offsets.read_text().replace(f'"v": {VERSION}', '"v": 99'))
+        offsets.with_name(f".{offsets.name}.crc").unlink()
     query = queries.query().trigger(availableNow=True).start()
     assert "the checkpoint holds offsets of version 99" in failure(query)
 
@@ -306,6 +321,7 @@ def test_a_topic_that_was_created_anew_is_read_from_its_beginning(queries: Scene
         queries.query().trigger(availableNow=True).start().awaitTermination(LONG)
         queries.admin.delete_topic(queries.topic)
         queries.admin.create_topic(queries.topic, PARTITIONS)
+        await_partitions(queries.zookeeper, queries.topic, PARTITIONS)
     assert queries.seen.values == set(range(10))
 
 

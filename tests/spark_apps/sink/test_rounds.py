@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
-from functools import partial
 from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
@@ -15,7 +13,6 @@ import pytest
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.coordination.zookeeper.session import SessionState
-from folkmoot.network.client import Connections
 from folkmoot.producers import producer
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
@@ -26,7 +23,6 @@ from folkmoot.protocol.errors import (
     StaleTopicId,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.messages import Api, MetadataRequest
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.config import SinkConfig
 from folkmoot.spark_apps.reading import CACHED
@@ -34,8 +30,7 @@ from folkmoot.spark_apps.sink import kept, rounds
 from folkmoot.spark_apps.sink import writer as writer_module
 from folkmoot.spark_apps.sink.rounds import RoundWriter, Rows
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
-from tests.spark_apps.sink.topics import contents
-from tests.waiting import eventually
+from tests.spark_apps.sink.topics import await_partitions, contents
 
 PARTITIONS = 3
 
@@ -69,17 +64,7 @@ class Scene:
         writer.close()
 
     def await_partitions(self, count: int) -> None:
-        """Until every broker says that the topic has so many."""
-        with Admin(zookeeper=self.zookeeper) as admin, closing(Connections("test")) as brokers:
-            for broker in admin.describe_brokers().values():
-                address = broker.listeners["client"]
-                eventually(partial(self._has, brokers, address, count))
-
-    def _has(self, brokers: Connections, address: str, count: int) -> bool:
-        brokers.send(address, Api.METADATA, MetadataRequest([self.topic]))
-        (reply,) = eventually(lambda: brokers.poll(1.0))
-        topics = () if reply.response is None else reply.response.topics
-        return [len(each.partitions) for each in topics] == [count]
+        await_partitions(self.zookeeper, self.topic, count)
 
     def read(self, count: int = PARTITIONS) -> list[int]:
         """The numbers of all that is there, partition by partition."""

@@ -1,10 +1,31 @@
 """What lies in topics, and a batch that is to run again, for tests of the sink."""
 
 from collections.abc import Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
+from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.network.client import Connections
+from folkmoot.protocol.messages import Api, MetadataRequest
 from folkmoot.protocol.records import Record, TopicPartition
+from tests.waiting import eventually
+
+
+def await_partitions(zookeeper: str, topic: str, count: int) -> None:
+    """Until every broker says that the topic, as it was created last, has so many."""
+
+    def is_told(address: str) -> bool:
+        brokers.send(address, Api.METADATA, MetadataRequest([topic]))
+        (reply,) = eventually(lambda: brokers.poll(1.0))
+        topics = () if reply.response is None else reply.response.topics
+        return [(each.topic_id, len(each.partitions)) for each in topics] == [(topic_id, count)]
+
+    with Admin(zookeeper=zookeeper) as admin, closing(Connections("test")) as brokers:
+        topic_id = admin.topic_ids([topic])[topic]
+        for broker in admin.describe_brokers().values():
+            eventually(partial(is_told, broker.listeners["client"]))
 
 
 def contents(zookeeper: str, partitions: Sequence[TopicPartition]) -> list[Record]:
