@@ -132,7 +132,9 @@ class Load:
         )
         with consumer:
             while not self._reading.is_set():
-                self.seen_by_group.update(self._seen(name, consumer.poll(timeout=0.1)))
+                seen = self._seen(name, consumer.poll(timeout=0.1))
+                with self.lock:
+                    self.seen_by_group.update(seen)
 
     def _seen(self, name: str, records: list[Record]) -> list[Seen]:
         some = [Seen(each.partition, each.offset, int(each.value or b"")) for each in records]
