@@ -39,7 +39,7 @@ class SQLite:
     bytes = "BLOB"
 
     def __init__(self, path: str) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection = sqlite3.connect(path, timeout=60, isolation_level=None)
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
         return self._connection.execute(statement, values)
