@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
+	"time"
 
 	"github.com/hamba/avro/v2"
 	"github.com/twmb/franz-go/pkg/sr"
@@ -26,7 +28,8 @@ var client *sr.Client
 
 func main() {
 	var err error
-	if client, err = sr.NewClient(sr.URLs(os.Args[1])); err != nil {
+	patient := sr.HTTPClient(&http.Client{Timeout: time.Minute}) // its own waits for five seconds
+	if client, err = sr.NewClient(sr.URLs(os.Args[1]), patient); err != nil {
 		panic(err)
 	}
 	lines := bufio.NewScanner(os.Stdin)

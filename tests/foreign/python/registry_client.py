@@ -4,6 +4,7 @@ import json
 import sys
 from typing import Any
 
+import httpx
 from line import answer
 from schema_registry.client import SchemaRegistryClient
 from schema_registry.client.errors import ClientError
@@ -13,7 +14,8 @@ from schema_registry.serializers import AvroMessageSerializer
 
 class Calls:
     def __init__(self) -> None:
-        self.client = SchemaRegistryClient(url=sys.argv[1])
+        patient = httpx.Timeout(60.0)  # its own waits for five seconds
+        self.client = SchemaRegistryClient(url=sys.argv[1], timeout=patient)
         self.serializer = AvroMessageSerializer(self.client)
 
     def register(self, subject: str, schema: str) -> Any:
