@@ -67,7 +67,7 @@ class Leader:
             else:
                 results.append(FetchResult(*where, 0, "", 0, end))
             chunks.append(b"" if chunks or self.refusals else made(entry.offset, 2))
-        if not results:
+        if not results and body.max_wait:
             self.parked.append(envelope.correlation_id)
             return None
         return [wire.encode_response(envelope.correlation_id, FetchResponse(results)), *chunks]
@@ -162,7 +162,8 @@ def test_a_doubt_stays_as_long_as_there_is_nothing_to_compare(
     logs: LogWatch, leader: Leader
 ) -> None:
     leader.ends, leader.parts = [10, 0], {0: 6}
-    look(logs, {P0: Place("id", 10, 2)}, 0.3)
+    doubted = {P0: End("id", 10, 3, doubts=2)}
+    eventually(lambda: look(logs, {P0: Place("id", 10, 2)}, 0.05) == doubted)
     leader.ends[0] = 13
     # The fetch that waits is answered only by a broker that is no stub: it is asked anew here.
     logs._waiting.clear()
