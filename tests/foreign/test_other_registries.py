@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from folkmoot.console.children import free_port
 from tests.console.schema.conftest import Terminal
 from tests.foreign.conftest import need
-from tests.network.test_client import unused_address
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.schemas
@@ -41,8 +41,8 @@ def asked(address: str, method: str, path: str, body: Any = None) -> Any:
 @pytest.fixture(scope="module")
 def apicurio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (jar,) = (need("apicurio") / "server").glob("*-runner.jar")
-    address = unused_address()
-    host, _, port = address.rpartition(":")
+    host, port = "127.0.0.1", free_port()
+    address = f"{host}:{port}"
     log = Path(tmp_path_factory.mktemp("apicurio")) / "log"
     words = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     words += [f"-Dquarkus.http.host={host}", f"-Dquarkus.http.port={port}", "-jar", str(jar)]
