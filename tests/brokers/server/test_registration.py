@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,8 +69,8 @@ class Watched:
         }
         assert list(changed) == sorted(changed)
         assert set(changed) == differ or (view.is_settled and differ <= set(changed))
-        self.views.append(view)
         self.deleted |= deleted
+        self.views.append(view)  # what tests wait for, so the last thing
 
     @property
     def view(self) -> ClusterView:
@@ -80,6 +81,12 @@ class Watched:
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RECONNECT_PAUSE", 0.01)
     monkeypatch.setattr(module, "EXPIRY_SLACK", 0.1)
+
+
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the earlier session ends, it is waited for."""
+    monkeypatch.setattr(module, "EXPIRY_SLACK", 60.0)
 
 
 @pytest.fixture
@@ -207,6 +214,7 @@ def test_a_registration_that_somebody_removed_is_made_again(
     eventually(lambda: 1 in execute(user, brokers.live()))
 
 
+@pytest.mark.usefixtures("_patient")
 def test_the_registration_of_a_dead_incarnation_is_waited_for(
     watched: Watched, ensemble: MemoryZooKeeper
 ) -> None:
@@ -314,6 +322,7 @@ def test_no_zookeeper_at_the_start_is_an_error_at_the_start(watched: Watched) ->
         watched.watcher.start()
 
 
+@pytest.mark.usefixtures("_patient")
 def test_a_session_lost_while_registering_is_replaced_and_the_broker_registers(
     watched: Watched, ensemble: MemoryZooKeeper
 ) -> None:
@@ -321,35 +330,44 @@ def test_a_session_lost_while_registering_is_replaced_and_the_broker_registers(
     execute(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
 
     def lose_both() -> None:
+        eventually(lambda: watched.views)
         ensemble.expire(watched.sessions[0])
         eventually(lambda: len(watched.sessions) == 2)
         ensemble.expire(dead)
 
     losses = threading.Thread(target=lose_both)
-    eventually_registering = threading.Timer(0.05, losses.start)
-    eventually_registering.start()
+    losses.start()
     watched.watcher.start()
-    eventually_registering.join()
     losses.join()
     assert len(watched.sessions) == 2
     assert watched.view.brokers[1].listeners == ADDRESS
 
 
 def test_a_dead_incarnation_s_session_may_begin_anew_when_zookeeper_was_restarted(
-    watched: Watched, ensemble: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch
+    watched: Watched,
+    ensemble: MemoryZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A restarted ZooKeeper gives every session its whole time again: so is the time that we wait."""
     monkeypatch.setattr(module, "EXPIRY_SLACK", 0.0)
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def refusals() -> int:
+        return caplog.text.count("is registered by an earlier session: waiting")
+
     dead = ensemble.connect()
     execute(dead, brokers.register(1, Registration({"client": "h:1"}, "older", "d1")))
     started = threading.Thread(target=watched.watcher.start)
     started.start()
-    eventually(lambda: watched.views)
-    waited = time.monotonic() + 3 * 0.2
-    while time.monotonic() < waited:
+    eventually(refusals)
+    for _ in range(5):
+        now += 0.15  # of the 0.2 of its session timeout
         ensemble.suspend(watched.sessions[0])
         ensemble.resume(watched.sessions[0])
-        started.join(0.02)
+        before = refusals()
+        eventually(lambda before=before: refusals() > before or not started.is_alive())  # type: ignore[misc]
         assert started.is_alive(), "it waits as long as ZooKeeper comes and goes"
     ensemble.expire(dead)
     started.join()
