@@ -10,6 +10,7 @@ import pytest
 from folkmoot.brokers.server import job_queue as module
 from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.protocol.errors import Overloaded, StorageError
+from tests.waiting import eventually
 
 
 class Loop:
@@ -95,11 +96,10 @@ def test_closing_returns_when_the_job_under_way_has_ended_and_leaves_the_rest_ou
     loop.jobs.submit("flush", job, lambda result: None)
     loop.jobs.submit("flush", lambda: done.append("one behind it"), lambda result: None)
     begun.wait()
-    closing = threading.Thread(target=loop.jobs.close)
+    closing = threading.Thread(target=loop.jobs.close, daemon=True)
     closing.start()
-    closing.join(0.1)
+    eventually(lambda: "waits for a job that has not ended: flush" in caplog.text)
     assert closing.is_alive(), "somebody would close the logs beside a thread that still works"
-    assert "waits for a job that has not ended: flush" in caplog.text
     release.set()
     closing.join()
     assert done == ["the job under way"]
