@@ -31,7 +31,13 @@ from folkmoot.protocol.errors import (
     UnknownServerError,
     UnsupportedVersion,
 )
-from folkmoot.protocol.messages import Api, HelloRequest, ListOffsetsEntry, ListOffsetsRequest
+from folkmoot.protocol.messages import (
+    Api,
+    HelloRequest,
+    ListOffsetsEntry,
+    ListOffsetsRequest,
+    ProduceRequest,
+)
 from tests.brokers.batches import append, timed_batch
 from tests.brokers.hands import create
 from tests.brokers.parts import (
@@ -115,7 +121,7 @@ def test_a_fetch_that_waits_is_answered_by_the_append_of_another_client(
 def test_a_fetch_that_waits_in_vain_is_answered_empty_at_its_deadline(peer: Peer) -> None:
     began = time.monotonic()
     response, frames = peer.call(Api.FETCH, fetch(out_of(0), max_wait=0.2))
-    assert 0.2 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.2
     assert (response.results, frames) == ([], [])
 
 
@@ -288,8 +294,7 @@ def test_a_failure_of_the_loop_itself_is_reported_and_ends_it(tmp_path: Path) ->
     with make_logs(tmp_path / "data") as logs:
         served = Served(make_handlers(logs))
         served.loop.start()
-        served.socket.close()
-        served.loop.post(lambda: None)
+        served.loop.post(served.socket.close)  # on its thread: no two may use a socket at once
         eventually(lambda: served.failures)
         served.loop.stop()
 
@@ -395,17 +400,19 @@ def test_a_produce_of_a_topic_that_asks_for_it_is_answered_when_it_is_on_disk(
         jobs.start(served.loop.post)
         served.loop.start()
         with Peer(served.address) as one, Peer(served.address) as other:
-            one.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
+            patient = ProduceRequest(1, 60.0, [into(0)])
+            one.ask(Api.PRODUCE, patient, [make_batch(b"a")])
             eventually(lambda: log.log_end == 1)
             for _ in range(3):
-                other.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"b")])
+                other.ask(Api.PRODUCE, patient, [make_batch(b"b")])
             eventually(lambda: log.log_end == 4)
             assert log.high_watermark == 0
             assert one.hears_nothing(within=0.05)
             assert served.is_well()
             disk.set()
-            assert one.receive()[0].error == 0
-            assert [other.receive()[0].error for _ in range(3)] == [0, 0, 0]
+            answers = [each.receive()[0] for each in (one, other, other, other)]
+            bodies = [wire.response_body(Api.PRODUCE, each) for each in answers]
+            assert [each.results[0].error for each in bodies] == [0, 0, 0, 0]
         assert log.high_watermark == 4
         served.loop.stop()
         jobs.close()
@@ -444,7 +451,7 @@ def test_a_request_of_many_entries_goes_in_steps_and_others_are_answered_in_betw
 ) -> None:
     steps: list[int] = []
     answered_at: list[int] = []
-    begun, other_has_asked = threading.Event(), threading.Event()
+    begun, is_there, both_have_asked = threading.Event(), threading.Event(), threading.Event()
     append_some, send = RequestHandlers._append, EventLoop._send
 
     def counted(self: RequestHandlers, *args: Any, **kwargs: Any) -> None:
@@ -452,8 +459,9 @@ def test_a_request_of_many_entries_goes_in_steps_and_others_are_answered_in_betw
         steps.append(1)
         if len(steps) == 1:
             begun.set()
-            other_has_asked.wait(10)
             assert served.socket._socket.poll(10_000), "the other's request did not arrive"
+            is_there.set()
+            both_have_asked.wait(10)
 
     def noted(self: EventLoop, request: Any, response: Any) -> None:
         if isinstance(request.body, HelloRequest):
@@ -468,8 +476,9 @@ def test_a_request_of_many_entries_goes_in_steps_and_others_are_answered_in_betw
         greedy.ask(Api.PRODUCE, produce(*[into(0), into(1)] * 20), [make_batch(b"a")] * 40)
         assert begun.wait(10)
         other.ask(Api.HELLO, HelloRequest("x"))
-        other_has_asked.set()
+        assert is_there.wait(10)
         greedy.ask(Api.LIST_OFFSETS, ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 1, -1)]))
+        both_have_asked.set()
         other.receive()
         first, _ = greedy.receive()
         second, _ = greedy.receive()
