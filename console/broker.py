@@ -200,7 +200,8 @@ def _ignore_signals() -> None:
 
 @contextmanager
 def _stop_signals() -> Iterator[None]:
-    """SIGTERM and SIGINT raise _Stopped, once: a second one does not disturb the orderly stop."""
+    """SIGTERM and SIGINT raise _Stopped, once: a second one does not disturb the orderly stop, nor the
+    end of the process behind it."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         _ignore_signals()
@@ -210,5 +211,6 @@ def _stop_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if signal.getsignal(signal.SIGTERM) is stop:
+            for number, handler in before.items():
+                signal.signal(number, handler)
