@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import NotLeader
-from folkmoot.protocol.messages import Api, MetadataRequest
+from folkmoot.protocol.messages import Api, MetadataRequest, ProduceRequest
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
 from tests.processes import children
 from tests.waiting import eventually
@@ -51,7 +50,7 @@ def test_brokers_serve_their_own_partitions_and_name_the_others_leaders(
 def test_sigterm_stops_a_broker_in_order(tmp_path: Path, chroot: str) -> None:
     broker = BrokerProcess(1, tmp_path / "b", chroot)
     broker.start()
-    session = connect(chroot, 5.0)
+    session = connect(chroot, 30.0)
     assert list(execute(session, brokers.live())) == [1]
     broker.stop()
     assert execute(session, brokers.live()) == {}
@@ -88,7 +87,7 @@ def test_a_killed_broker_comes_back_with_what_it_had_acknowledged(
 ) -> None:
     broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=1.0)
     broker.start()
-    session = connect(chroot, 5.0)
+    session = connect(chroot, 30.0)
     topic = execute(session, topics.create("t", 1, [1]))
     session.close()
     entry = into(0, topic_id=topic.topic_id)
@@ -112,7 +111,7 @@ def test_a_killed_broker_is_gone_at_once_and_not_after_its_session_timeout(
     broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=30.0)
     broker.start()
     assert len(children(broker.pid)) == 1
-    session = connect(chroot, 5.0)
+    session = connect(chroot, 30.0)
     assert list(execute(session, brokers.live())) == [1]
     broker.kill()
     eventually(lambda: execute(session, brokers.live()) == {}, timeout=10.0)
@@ -140,15 +139,15 @@ def test_a_broker_whose_disk_cannot_flush_leaves_the_cluster_and_says_so_by_its_
     words = command[command.index("broker") :]
     broker.child.command = (sys.executable, "-c", FAILING, str(tmp_path / "fails"), *words)
     broker.start()
-    session = connect(chroot, 5.0)
+    session = connect(chroot, 30.0)
     topic = execute(session, topics.create("t", 1, [1], {"durability": "fsync"}))
     with Peer(broker.address) as peer:
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
-        entry = into(0, topic_id=topic.topic_id)
-        response, _ = peer.call(Api.PRODUCE, produce(entry), [make_batch(b"a")])
+        request = ProduceRequest(1, 60.0, [into(0, topic_id=topic.topic_id)])
+        response, _ = peer.call(Api.PRODUCE, request, [make_batch(b"a")])
         assert response.results[0].error == 0
         (tmp_path / "fails").touch()
-        peer.ask(Api.PRODUCE, produce(entry), [make_batch(b"b")])
+        peer.ask(Api.PRODUCE, request, [make_batch(b"b")])
         eventually(lambda: not broker.is_running)
     assert broker.child.exit_code == 6
     assert execute(session, brokers.live()) == {}, "it has left; nobody waits for its session"
@@ -172,7 +171,7 @@ def test_a_broker_outlives_its_zookeeper_and_registers_again(
         private_zookeeper.kill()
         peer.call(Api.METADATA, MetadataRequest(None))
         private_zookeeper.restart()
-        session = connect(private_zookeeper.address, 5.0)
+        session = connect(private_zookeeper.address, 30.0)
         eventually(lambda: 1 in execute(session, brokers.live()), timeout=20)
         topic = execute(session, topics.create("t", 1, [1]))
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
@@ -206,11 +205,9 @@ def test_each_refusal_to_start_is_one_line_and_an_exit_code(
 
 
 def test_an_unreachable_zookeeper_at_the_start_is_exit_code_3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    impatient = partial(connect, connect_timeout=0.3)
-    monkeypatch.setattr("folkmoot.coordination.connector.connect", impatient)
-    assert main(broker_command(tmp_path / "b", "127.0.0.1:1")) == 3
+    assert main(broker_command(tmp_path / "b", "127.0.0.1:1", 1, "--timeout", "0.3")) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("folkmoot: ")
