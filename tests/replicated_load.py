@@ -177,7 +177,7 @@ class StateWatch:
 
     def __init__(self, zookeeper: str, topic_id: str, partitions: int, load: Load) -> None:
         self.changes: Counter[str] = Counter()
-        self._session = connect(zookeeper, 5.0)
+        self._session = connect(zookeeper, 30.0)
         self._keys = [TopicIdPartition(topic_id, number) for number in range(partitions)]
         self._load = load
         self._known: list[VersionedState | None] = [None] * partitions

@@ -23,7 +23,7 @@ READY = "controller ready\n"
 
 @pytest.fixture
 def session(chroot: str) -> Iterator[Session]:
-    made = connect(chroot, 5.0)
+    made = connect(chroot, 30.0)
     yield made
     made.close()
 
@@ -51,7 +51,7 @@ def epoch(session: Session) -> int:
 def test_a_controller_that_is_killed_is_replaced_at_once_and_the_leader_that_died_with_it_too(
     tmp_path: Path, chroot: str, session: Session
 ) -> None:
-    one, two = connect(chroot, 5.0), connect(chroot, 5.0)
+    one, two = connect(chroot, 30.0), connect(chroot, 30.0)
     for number, each in ((1, one), (2, two)):
         execute(each, brokers.register(number, Registration({}, f"n{number}", f"d{number}")))
     with ExitStack() as stack:

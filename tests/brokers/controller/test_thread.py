@@ -32,6 +32,7 @@ class Cluster:
         self.user = backend.open()
         self.sessions: dict[int, list[Session]] = {}
         self.reachable = True
+        self.refused = 0
         self._stack = stack
 
     def broker(self, number: int) -> Session:
@@ -44,6 +45,7 @@ class Cluster:
 
         def connect(_: float) -> Session:
             if not self.reachable:
+                self.refused += 1
                 raise ZooKeeperUnreachable("nobody answers")
             opened.append(self.backend.open())
             return opened[-1]
@@ -165,6 +167,7 @@ def test_a_controller_whose_node_somebody_removes_begins_anew(cluster: Cluster) 
 def test_a_candidate_goes_on_trying_while_zookeeper_is_out_of_reach(cluster: Cluster) -> None:
     cluster.reachable = False
     thread = cluster.controller(1)
+    eventually(lambda: cluster.refused > 1)
     cluster.reachable = True
     eventually(lambda: thread.is_elected)
 

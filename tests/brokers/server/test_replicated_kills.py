@@ -36,7 +36,7 @@ class Scene:
     """The cluster, its load, and how to disturb it; everybody is back in sync before the next time."""
 
     def __init__(self, cluster: EmbeddedCluster, zookeeper: str, source: random.Random) -> None:
-        session = connect(zookeeper, 5.0)
+        session = connect(zookeeper, 30.0)
         topic = execute(session, topics.create(TOPIC, PARTITIONS, [1, 2, 3], replicas=3))
         session.close()
         self.cluster = cluster
