@@ -31,9 +31,6 @@ BACK = 2.0
 """Within this a member whose session was closed has another, as a rule."""
 Script = Generator[None, None, None]
 PATIENCE = 40.0
-SOONEST = (
-    0.5  # of the session timeout: the last sign of life was a sixth of it before, or a little more
-)
 _NO_ANSWER = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
 
 
@@ -160,13 +157,15 @@ def stop(scene: Scene, event: Event, member: MemberProcess) -> Script:
     _takes(scene, event, member)
     guardian = member.guardian()
     scene.signal(member, signal.SIGSTOP)
-    registered = [name for name in scene.history.members if name.startswith(f"{member.name}-")]
+    history = scene.history
+    registered = {n: e for n, e in history.members.items() if n.startswith(f"{member.name}-")}
     yield from _until(
         f"the session of {member.name} is over",
-        lambda: scene.history.members.keys().isdisjoint(registered),
+        lambda: history.members.keys().isdisjoint(registered),
     )
-    if time.time() - event.since < SOONEST * scene.settings.session_timeout and registered:
-        raise Breach(f"the session of {member.name} ended although it was only stopped")
+    ends = [history.ended.get(each.session) for each in registered.values()]
+    if any(each is not None and each.ends == "closed" for each in ends):
+        raise Breach(f"the session of {member.name} was closed although it was only stopped")
     yield from _until("all is claimed", lambda: _all_claimed(scene, event.affected))
     if guardian != member.guardian():
         raise Breach(f"the guardian of {member.name} did not stay: {guardian}")
@@ -291,8 +290,9 @@ ON_ALL: dict[str, Callable[[Scene, Event], Script]] = {
 }
 ENSEMBLE = frozenset({"leader_killed", "rolling_restart"})
 CRASHES = frozenset({"kill_both", "stop", "zombie_expired", "zombie_fenced", "kill"}) | ENSEMBLE
-OF_A_LONG_SESSION = frozenset({"zombie_fenced"})
-"""Its victims' sessions live on; those of all other crashes have to end."""
+OF_A_LONG_SESSION = frozenset({"zombie_fenced", "kill"})
+"""Its victims' sessions live on, or are ended by a guardian, which may be kept for a while; those of all
+other crashes have to end by themselves."""
 DEATHS = CRASHES - ENSEMBLE | {"expire"}
 """After these a member is dead for a while before others know."""
 DEPARTURES = frozenset({"leave", "kill", "kill_both"})

@@ -75,6 +75,8 @@ class History:
         self.breaches: list[str] = []
         self.refused: Counter[int] = Counter()
         """By session: transactions refused because a node had been written since."""
+        self.ended: dict[int, Transaction] = {}
+        """By session: what ended it."""
         self.transactions = 0
         self._planned_at: list[float] = []
         self._planned: list[dict[TopicPartition, str]] = []
@@ -102,6 +104,8 @@ class History:
         self.transactions += 1
         if transaction.error == BAD_VERSION:
             self.refused[transaction.session] += 1
+        if transaction.ends:
+            self.ended[transaction.session] = transaction
         for change in transaction.changes:
             if (partition := self._owners.get(change.path)) is not None:
                 self._owner(partition, change, transaction.at)

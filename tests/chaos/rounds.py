@@ -25,8 +25,6 @@ from tests.chaos.scene import MemberProcess, Scene
 from tests.chaos.settings import MACHINE
 
 STEP = 0.1
-GUARDED = 2.0
-"""Within this a guardian has ended the session of its member, if ZooKeeper is there."""
 START_PATIENCE = 60.0
 END_PATIENCE = 60.0
 SETTLE_PATIENCE = 60.0
@@ -258,9 +256,11 @@ class Rounds:
         return settings.limit(len(dead), session)
 
     def _check_guarded(self, event: Event) -> None:
-        took = event.ended - event.since
-        if took > GUARDED + 3 * self._stall:
-            self.breaches.append(f"{event.member} was gone {took:.2f} s after its SIGKILL only")
+        """It was its guardian that ended the session of a member that was killed, if ZooKeeper was there."""
+        session, _ = self.scene.members[event.member].sessions[-1]
+        end = self.scene.history.ended.get(session)
+        if end is not None and end.ends == "expired" and end.at > event.since:
+            self.breaches.append(f"{event.member} was killed, and its session left to its timeout")
 
     def _note_recovery(self, event: Event) -> None:
         """How long the slowest of what the event took from its owner waited for the next one."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from folkmoot.consumers.group.liveness import Timing
 
-MACHINE = 2.0
-"""What the machine may take on its own, besides what it is seen to take."""
+MACHINE = 6.0
+"""What the machine may take on its own, besides what it is seen to take: another process may stand still
+for some seconds while the one that looks does not."""
 
 IN_A_HAND: Mapping[str, int] = {
     "join": 4,

@@ -14,7 +14,7 @@ from tests.chaos.settings import IN_A_HAND, once_each
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_one_event_of_each_kind_loses_nothing_and_lets_no_zombie_commit(tmp_path: Path) -> None:
     small = once_each()
     result = run_cluster(tmp_path, small, random.randrange(1_000_000), len(small.kinds), print)

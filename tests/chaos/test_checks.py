@@ -21,6 +21,7 @@ from tests.chaos.transactions import (
     Change,
     Transaction,
     Transactions,
+    decoded,
 )
 
 PLACE = TopicPartition("t", 0)
@@ -116,6 +117,15 @@ def test_refused_transactions_change_nothing_and_are_counted(told: Told) -> None
 
 def processed(*runs: Processed) -> dict[TopicPartition, list[Processed]]:
     return {PLACE: list(runs)}
+
+
+@pytest.mark.parametrize(("number", "ends"), [(3, "closed"), (0, "expired")])
+def test_a_session_that_was_closed_is_told_from_one_that_expired(
+    told: Told, number: int, ends: str
+) -> None:
+    record = struct.pack(">qiqqi", -7, number, 1, 1000, -11)
+    told.history.take(decoded(record))
+    assert told.history.ended[2**64 - 7].ends == ends
 
 
 def test_a_record_that_nobody_processed_is_lost() -> None:

@@ -38,13 +38,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What happened in one step; `error` says why a multi was refused (then nothing changed)."""
+    """What happened in one step; `error` says why a multi was refused (then nothing changed).
+
+    `ends` says how its session ended by it, if it did: "closed" by somebody who acts as the session, its
+    guardian among them, or "expired" by ZooKeeper, which asks itself for that without a number.
+    """
 
     zxid: int
     session: int
     at: float
     changes: tuple[Change, ...]
     error: int = 0
+    ends: Literal["", "closed", "expired"] = ""
 
 
 class Transactions:
@@ -132,9 +137,12 @@ def _record(data: bytes, start: int) -> tuple[bytes, int] | None:
 
 
 def decoded(record: bytes) -> Transaction:
-    session, _, zxid, ms, kind = _TRANSACTION.unpack_from(record)
+    session, number, zxid, ms, kind = _TRANSACTION.unpack_from(record)
     changes, error = _changes(kind, _Reader(record, _TRANSACTION.size))
-    return Transaction(zxid, session & (2**64 - 1), ms / 1000, tuple(changes), error)
+    ends: Literal["", "closed", "expired"] = ""
+    if kind == _CLOSE:
+        ends = "closed" if number else "expired"
+    return Transaction(zxid, session & (2**64 - 1), ms / 1000, tuple(changes), error, ends)
 
 
 def _changes(kind: int, body: "_Reader") -> tuple[list[Change], int]:
