@@ -40,7 +40,8 @@ ROWS: Final = 100
 READERS: Final = ("a", "b")
 WRITER: Final = "w"
 BROKER_SESSION: Final = 4.0
-MEMBER_SESSION: Final = 5.0
+MEMBER_SESSION: Final = 10.0
+"""Nobody loses it who is only kept by a busy machine: what comes twice then has no fault to explain it."""
 _IS: Final = {
     "reader": "python_streaming_source_runner",
     "jvm": "org.apache.spark.deploy.SparkSubmit",
