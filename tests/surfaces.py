@@ -100,7 +100,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, Any]], timeout: float = 60.0)
     return outcome
 
 
-async def eventually(condition: Callable[[], Any | Awaitable[Any]], timeout: float = 10.0) -> Any:
+async def eventually(condition: Callable[[], Any | Awaitable[Any]], timeout: float = 30.0) -> Any:
     """As `tests.waiting.eventually`, while the loop runs."""
     deadline = asyncio.get_running_loop().time() + timeout
     while True:

@@ -9,7 +9,7 @@ T = TypeVar("T")
 PAUSE = 0.01
 
 
-def eventually(condition: Callable[[], T], timeout: float = 10.0) -> T:
+def eventually(condition: Callable[[], T], timeout: float = 30.0) -> T:
     """Calls the condition until what it returns is true, and returns that.
 
     What it raises is raised here, at once: a condition that may fail for a while says so by

@@ -173,7 +173,7 @@ class Peer:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.set(zmq.LINGER, 0)
-        self._socket.set(zmq.RCVTIMEO, 10_000)
+        self._socket.set(zmq.RCVTIMEO, 30_000)
         self._socket.connect(f"tcp://{address}")
         self._last = 0
 

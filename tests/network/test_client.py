@@ -55,7 +55,7 @@ def metadata(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
     return MetadataResponse([], [])
 
 
-def collect(connections: Connections, count: int, timeout: float = 10.0) -> list[Reply]:
+def collect(connections: Connections, count: int, timeout: float = 30.0) -> list[Reply]:
     replies: list[Reply] = []
     end = time.monotonic() + timeout
     while len(replies) < count:
