@@ -37,6 +37,7 @@ class StubBroker:
     def __enter__(self) -> Self:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 1)  # what it has not taken stays on its peer's side
         self._socket.bind(f"tcp://127.0.0.1:{self._port or '*'}")
         endpoint = self._socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(endpoint, bytes)

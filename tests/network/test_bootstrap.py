@@ -3,18 +3,38 @@
 import socket
 import threading
 import time
+from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from folkmoot.network import bootstrap
 from folkmoot.network.bootstrap import Bootstrap
+from folkmoot.network.client import Connections, Reply, SupportsFileno
 from folkmoot.protocol.errors import BrokerUnreachable, ZooKeeperUnreachable
 from tests.network.stub import StubBroker
 from tests.network.test_client import metadata, unused_address
 
 
-def test_one_broker_that_answers_is_enough() -> None:
+@pytest.fixture
+def until_one_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait for brokers is over when one has failed, however long that takes."""
+    failed: list[Reply] = []
+
+    class Heard(Connections):
+        def poll(self, timeout: float, wake: SupportsFileno | None = None) -> list[Reply]:
+            replies = super().poll(timeout, wake)
+            failed.extend(replies)
+            return replies
+
+    monkeypatch.setattr(bootstrap, "Connections", Heard)
+    clock = SimpleNamespace(monotonic=lambda: inf if failed else 0.0)
+    monkeypatch.setattr(bootstrap, "time", clock)
+
+
+def test_one_broker_that_answers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "CONNECT_WAIT", 60.0)
     dead = unused_address()
     with StubBroker(metadata) as one:
         found = Bootstrap(f"{dead},{one.address}", "me")
@@ -25,8 +45,8 @@ def test_one_broker_that_answers_is_enough() -> None:
         found.close()
 
 
-def test_when_none_answers_all_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "CONNECT_WAIT", 0.3)
+@pytest.mark.usefixtures("until_one_has_failed")
+def test_when_none_answers_all_are_named_with_the_reason() -> None:
     dead = unused_address()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
@@ -56,9 +76,8 @@ def test_a_broker_that_starts_a_moment_later_is_waited_for() -> None:
         later.join()
 
 
-def test_a_broker_that_refuses_is_named_with_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "CONNECT_WAIT", 0.2)
-
+@pytest.mark.usefixtures("until_one_has_failed")
+def test_a_broker_that_refuses_is_named_with_what_it_says() -> None:
     def refuse(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
         return [b"\xc1 this is no MessagePack"]
 

@@ -65,10 +65,16 @@ def collect(connections: Connections, count: int, timeout: float = 30.0) -> list
     return replies
 
 
+_kept: list[socket.socket] = []
+"""Bound and not listening: nobody is given their ports, and who asks for one by its number gets it."""
+
+
 def unused_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    probe = socket.socket()
+    _kept.append(probe)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind(("127.0.0.1", 0))
+    return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def test_a_request_is_answered_under_its_correlation_id() -> None:
@@ -102,6 +108,10 @@ def test_a_request_without_an_answer_times_out_and_the_next_is_answered() -> Non
         return MetadataResponse([], []) if answering.is_set() else None
 
     with StubBroker(later) as broker, Connections("me") as connections:
+        answering.set()
+        connections.send(broker.address, Api.METADATA, ASK)
+        collect(connections, 1)  # the connection stands, so that the next one leaves at once
+        answering.clear()
         connections.send(broker.address, Api.METADATA, ASK, timeout=0.05)
         (reply,) = collect(connections, 1)
         assert isinstance(reply.error, RequestTimeout)
@@ -125,11 +135,9 @@ def test_an_error_that_the_broker_answers_is_raised_as_its_class() -> None:
 
 def test_nobody_listening_fails_everything_in_flight_at_once() -> None:
     address = unused_address()
-    with Connections("me") as connections:
-        begun = time.monotonic()
+    with Connections("me", connect_timeout=60.0) as connections:
         ids = [connections.send(address, Api.METADATA, ASK) for _ in range(3)]
         replies = collect(connections, 3)
-        assert time.monotonic() - begun < 3.0
         assert [reply.correlation_id for reply in replies] == ids
         assert all(isinstance(reply.error, BrokerUnreachable) for reply in replies)
         assert not any(reply.sent for reply in replies), "no broker can have got them"
@@ -269,7 +277,7 @@ def test_a_broker_that_does_not_greet_is_unreachable_within_the_connect_timeout(
     ):
         broker.greeting = None
         connections.send(broker.address, Api.METADATA, ASK)
-        (reply,) = collect(connections, 1, timeout=5.0)
+        (reply,) = collect(connections, 1)
         assert isinstance(reply.error, BrokerUnreachable)
         assert not reply.sent
         assert "0.2 s" in str(reply.error)
@@ -359,7 +367,9 @@ def test_a_reply_that_arrived_before_the_break_counts() -> None:
             connections.send(broker.address, Api.METADATA, ASK)
             collect(connections, 1)  # the connection stands
             connections.send(broker.address, Api.METADATA, ASK)
-            eventually(lambda: len(broker.seen) == 2)
+            connection = connections._peers[broker.address].connection
+            assert connection is not None
+            assert connection.socket.poll(10_000)
         # Answer and break both lie unread by now.
         (reply,) = collect(connections, 1)
         assert reply.error is None
@@ -368,7 +378,7 @@ def test_a_reply_that_arrived_before_the_break_counts() -> None:
 STOPPED = """
 import sys, time
 from tests.network.stub import StubBroker
-with StubBroker(lambda *_: None) as broker:
+with StubBroker(lambda *_: print("asked", flush=True)) as broker:
     print(broker.address, flush=True)
     time.sleep(600)
 """
@@ -384,10 +394,12 @@ def test_a_stopped_broker_is_noticed_by_its_heartbeat(monkeypatch: pytest.Monkey
         address = process.stdout.readline().strip()
         with Connections("me") as connections:
             connections.send(address, Api.METADATA, ASK)
-            assert connections.poll(0.3) == []
+            # On a busy machine it may stand still for too long already.
+            replies = connections.poll(30.0, wake=process.stdout)
             os.kill(process.pid, signal.SIGSTOP)
-            (reply,) = collect(connections, 1)
+            (reply,) = replies or collect(connections, 1)
             assert isinstance(reply.error, BrokerUnreachable)
+            assert "its heartbeat stopped" in str(reply.error)
     finally:
         process.kill()
         process.wait()

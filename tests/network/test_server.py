@@ -131,7 +131,7 @@ def test_an_answer_to_a_peer_that_does_not_read_is_dropped_and_nothing_waits(
     began = time.monotonic()
     for _ in range(20_000):
         server.send(message.peer, [payload])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     busy.send(b"busy")
     (message,) = take(server)
     server.send(message.peer, [b"at once"])
