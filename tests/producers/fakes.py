@@ -1,7 +1,9 @@
 """A cluster of stub brokers registered in a ZooKeeper that lives in memory."""
 
 import itertools
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Event
 from typing import Any, Self
 
 from folkmoot.brokers.storage.producer_state import ProducerState
@@ -75,6 +77,25 @@ class FakeCluster:
         mine = brokers.Registration({"client": broker.address}, f"nonce {number}")
         execute(self._session, brokers.register(number, mine))
         return broker
+
+    @contextmanager
+    def holding(self) -> Iterator[list[bytes]]:
+        """Broker 1 stands still from its next produce request on, until the end of the block. → that."""
+        broker, go_on, held = self.brokers[1], Event(), list[bytes]()
+        handle = broker.handler
+
+        def hold(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+            if envelope.api == Api.PRODUCE:
+                held.extend(payloads)
+                go_on.wait()
+            return handle(envelope, body, payloads)
+
+        broker.handler = hold
+        try:
+            yield held
+        finally:
+            broker.handler = handle
+            go_on.set()
 
     def values(self, topic: str = "t") -> list[bytes | None]:
         """Everything written, partition by partition."""

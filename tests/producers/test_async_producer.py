@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +13,7 @@ from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.async_producer import SENDS_IN_A_ROW, AsyncProducer, _Hub
 from folkmoot.protocol.errors import BufferFull, ClosedError, ConcurrentUse, CorruptBatch
 from tests.producers.fakes import FakeCluster
+from tests.producers.test_both_surfaces import know
 from tests.surfaces import eventually, run
 from tests.waiting import eventually as eventually_in_thread
 
@@ -23,6 +24,7 @@ def make(cluster: FakeCluster, **options: Any) -> AsyncProducer:
 
 async def fill(producer: AsyncProducer, cluster: FakeCluster) -> None:
     """Until there is no room; nothing is acknowledged until the cluster is no longer silent."""
+    await know(producer, "t")
     cluster.silent = True
     while producer.metrics()["buffered_bytes"] < producer.config.buffer_bytes:
         await producer.send("t", bytes(10_000))
@@ -77,8 +79,10 @@ def test_a_task_that_is_cancelled_while_it_waits_for_room_has_not_sent(
 
 
 def test_a_topic_that_nobody_knows_yet_stops_the_task_that_sends_and_no_other(
-    cluster: FakeCluster,
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("folkmoot.producers.sender.TOPIC_PATIENCE", 60.0)
+
     async def scenario() -> None:
         async with make(cluster) as producer:
             cluster.topics = ()
@@ -144,12 +148,13 @@ def test_who_has_waited_longest_goes_first_also_where_room_comes_and_goes(
 
 def test_who_waits_in_vain_for_a_turn_is_told_so_and_keeps_nobody(cluster: FakeCluster) -> None:
     async def scenario() -> None:
-        async with make(cluster, **FULL, max_block=2.0) as producer:
+        async with make(cluster, **FULL, max_block=0.3) as producer:
             await fill(producer, cluster)
             sends = [producer.send("t", b"never") for _ in range(5)]
             found = await asyncio.gather(*sends, return_exceptions=True)
             assert [type(each) for each in found] == [BufferFull] * 5
             cluster.silent = False
+            await producer.flush()
             await (await producer.send("t", b"after"))
 
     run(scenario)
@@ -217,10 +222,10 @@ def test_many_tasks_await_their_deliveries_and_the_loop_looks_once_for_many(
     monkeypatch.setattr(_Hub, "_look", counted)
 
     async def scenario() -> None:
-        async with make(cluster, linger=0.05) as producer:
+        async with make(cluster, linger=60.0) as producer:
             await producer.partitions_of("t")
             deliveries = [await producer.send("t", b"%d" % n, b"%d" % n) for n in range(2_000)]
-            places = await asyncio.gather(*deliveries)
+            _, *places = await asyncio.gather(producer.flush(), *deliveries)
             assert len({place[:3] for place in places}) == 2_000
             for number, place in enumerate(places):
                 record = cluster.logs[place[:2]][place.offset]  # type: ignore[index]
@@ -234,12 +239,13 @@ def test_cancelling_who_awaits_a_delivery_changes_nothing_for_the_record(
     cluster: FakeCluster,
 ) -> None:
     async def scenario() -> None:
-        async with make(cluster, linger=0.1) as producer:
+        async with make(cluster, linger=60.0) as producer:
             delivery = await producer.send("t", b"v")
             waiting = asyncio.create_task(delivery.result())
             other = asyncio.create_task(delivery.result())
             await asyncio.sleep(0)
             waiting.cancel()
+            await producer.flush()
             assert (await other).offset == 0
             assert (await delivery).offset == 0
             assert waiting.cancelled()
@@ -253,7 +259,7 @@ def test_a_failure_that_only_a_cancelled_task_asked_about_is_raised_by_flush(
     cluster.failing = CorruptBatch.code
 
     async def scenario() -> None:
-        async with make(cluster, linger=0.1) as producer:
+        async with make(cluster, linger=60.0) as producer:
             delivery = await producer.send("t", b"v")
             waiting = asyncio.create_task(delivery.result())
             await asyncio.sleep(0)
@@ -308,9 +314,10 @@ def test_close_goes_on_when_who_awaits_it_is_cancelled(cluster: FakeCluster) -> 
 
 def test_a_start_that_is_cancelled_leaves_nothing_open(cluster: FakeCluster) -> None:
     opened: list[Session] = []
+    is_over = threading.Event()
 
     def connect(session_timeout: float) -> Session:
-        time.sleep(0.1)  # as long as a ZooKeeper far away takes
+        assert is_over.wait(30.0)
         session = cluster.connect(session_timeout)
         opened.append(session)
         return session
@@ -319,27 +326,31 @@ def test_a_start_that_is_cancelled_leaves_nothing_open(cluster: FakeCluster) -> 
         producer = AsyncProducer(zookeeper=connect)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(producer.start(), 0.02)
+        is_over.set()
         await eventually(lambda: opened and opened[0].state.name == "LOST")
 
     run(scenario)
     opened.clear()
+    is_over.clear()
 
     async def hasty() -> None:
         await asyncio.wait_for(AsyncProducer(zookeeper=connect).start(), 0.02)
 
     with pytest.raises(TimeoutError):  # and the loop ends before the connection is there
         run(hasty)
+    is_over.set()
     eventually_in_thread(lambda: opened and opened[0].state.name == "LOST")
 
 
 def test_connecting_does_not_block_the_loop(cluster: FakeCluster) -> None:
+    steps = 0
+
     def connect(session_timeout: float) -> Session:
-        time.sleep(0.3)
+        before = steps
+        eventually_in_thread(lambda: steps > before + 3)
         return cluster.connect(session_timeout)
 
     async def scenario() -> None:
-        steps = 0
-
         async def step() -> None:
             nonlocal steps
             while True:
@@ -348,8 +359,7 @@ def test_connecting_does_not_block_the_loop(cluster: FakeCluster) -> None:
 
         other = asyncio.create_task(step())
         async with AsyncProducer(zookeeper=connect):
-            assert steps > 3
-        other.cancel()
+            other.cancel()
 
     run(scenario)
 

@@ -1,7 +1,6 @@
 """The producer against real broker processes and a real ZooKeeper; the log is read back and compared."""
 
 import random
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from folkmoot.console.children import free_port
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
@@ -43,12 +43,6 @@ def addresses(cluster: EmbeddedCluster) -> list[str]:
     return [broker.address for broker in cluster.brokers]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def read_all(addresses: Sequence[str], topic: str) -> dict[int, list[Record]]:
     """Every record of the topic, by partition."""
     with Cluster(Connections("reader"), lambda: addresses) as network:
@@ -63,8 +57,8 @@ def read_all(addresses: Sequence[str], topic: str) -> dict[int, list[Record]]:
 def _read(network: Cluster, partition: TopicPartition) -> Iterator[Record]:
     offset, end = 0, 1
     while offset < end:
-        address = network.leader_address(partition)
-        assert address is not None
+        while (address := network.leader_address(partition)) is None:
+            network.poll(0.1)  # who was asked does not know yet that it is back
         topic_id = network.topic_id(partition.topic) or ""
         entry = FetchEntry(partition.topic, topic_id, partition.partition, 0, offset, 1 << 20)
         network.send(address, Api.FETCH, FetchRequest(0.0, 1, 1 << 20, [entry]))

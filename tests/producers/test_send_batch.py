@@ -19,6 +19,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import Record, TopicPartition
 from tests.producers.fakes import FakeCluster
+from tests.producers.test_producer import know
 
 T = 1_700_000_000_000
 KEYS = [b"key %d" % (number % 7) for number in range(1000)]
@@ -208,8 +209,9 @@ def test_what_is_larger_than_the_buffer_waits_for_room_and_all_arrives(
 
 def test_a_full_buffer_refuses_what_does_not_fit(cluster: FakeCluster) -> None:
     cluster.silent = True
-    producer = make(cluster, buffer_bytes=100_000, max_block=0.2, delivery_timeout=5.0)
+    producer = make(cluster, buffer_bytes=100_000, max_block=0.2)
     producer.start()
+    know(producer)
     with pytest.raises(BufferFull):
         producer.send_batch("t", [bytes(1000)] * 1000)
     with pytest.raises(Exception, match="not acknowledged"):
@@ -227,7 +229,7 @@ def test_a_refused_batch_is_an_error_of_its_delivery(cluster: FakeCluster) -> No
 
 def test_a_delivery_that_takes_too_long_says_so(cluster: FakeCluster) -> None:
     cluster.silent = True
-    producer = make(cluster, delivery_timeout=0.5)
+    producer = make(cluster)
     producer.start()
     with pytest.raises(RequestTimeout, match="1000 records"):
         producer.send_batch("t", VALUES).result(0.05)
