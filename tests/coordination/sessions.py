@@ -23,7 +23,7 @@ def open_session(request: pytest.FixtureRequest) -> Iterator[Opener]:
             address = request.getfixturevalue("empty_chroot")
 
             def make() -> Session:
-                return connect(address, 10.0)
+                return connect(address, 30.0)
 
         def opened() -> Session:
             session = make()
