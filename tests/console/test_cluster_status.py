@@ -18,12 +18,14 @@ from folkmoot.coordination.partition_states import (
     StateWrite,
     TopicIdPartition,
 )
+from folkmoot.coordination.zookeeper import kazoo_adapter
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.operations import Set
 from folkmoot.protocol.records import TopicPartition
 
 ALL = {1, 2, 3}
+SESSION = 60.0
 
 
 class Cluster:
@@ -31,10 +33,10 @@ class Cluster:
 
     def __init__(self, connect_string: str) -> None:
         self.connect_string = connect_string
-        self.session = connect(connect_string, 5.0)
+        self.session = connect(connect_string, SESSION)
         self.brokers: dict[int, KazooSession] = {}
         for number in sorted(ALL):
-            self.brokers[number] = connect(connect_string, 5.0)
+            self.brokers[number] = connect(connect_string, SESSION)
             mine = Registration({"client": f"host-{number}:9"}, f"n{number}", f"d{number}")
             execute(self.brokers[number], brokers.register(number, mine))
         execute(self.session, controllers.elect(2, "c", lambda: None))
@@ -59,6 +61,7 @@ class Cluster:
 @pytest.fixture
 def cluster(chroot: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv(options.ENVIRONMENT, chroot)
+    monkeypatch.setattr(kazoo_adapter, "CLOSE_TIMEOUT", SESSION)  # what is closed is gone
     made = Cluster(chroot)
     yield made
     made.close()
@@ -118,7 +121,7 @@ def test_without_a_controller_or_brokers_a_cluster_is_degraded(
     cluster.session.close()
     (status,) = command("cluster", "status", code=5)
     assert status["controller"] is None
-    cluster.session = connect(cluster.connect_string, 5.0)
+    cluster.session = connect(cluster.connect_string, SESSION)
     execute(cluster.session, controllers.elect(controllers.ALONE, "c2", lambda: None))
     (status,) = command("cluster", "status")
     assert status["controller"] == "a process of its own, epoch 2"

@@ -203,9 +203,11 @@ def test_without_a_broker_a_member_says_so_and_ends(
         execute(session, topics.create("t", 1, [1]))
     finally:
         session.close()
+    expected = f"no broker is registered: is one running? (the cluster at {chroot})"
     for words in ((), ("--group", shell.group)):
-        said = shell.refused(3, "consume", "t", *words, "--zookeeper", chroot, "--timeout", "0.3")
-        assert f"no broker is registered: is one running? (the cluster at {chroot})" in said
+        asked = ("consume", "t", *words, "--zookeeper", chroot, "--timeout")
+        # A busy machine may need longer to find ZooKeeper, which is the other thing that can be away.
+        assert any(expected in shell.refused(3, *asked, each) for each in ("0.3", "3", "12"))
 
 
 # -- how it looks ---------------------------------------------------------------------------------

