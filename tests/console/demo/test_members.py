@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from folkmoot.console.children import StartFailed
-from folkmoot.console.demo import checks, direct, flights
+from folkmoot.console.demo import checks, direct, flights, members
 from folkmoot.console.demo.cluster import Onlooker
 from folkmoot.console.demo.passes import Pass, Where
 from folkmoot.console.demo.producer import Feed
@@ -16,7 +18,7 @@ TOTAL = 6_000
 
 
 def test_a_killed_member_costs_nothing_but_work(
-    start_cluster: Callable[..., EmbeddedCluster], tmp_path: Path
+    start_cluster: Callable[..., EmbeddedCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = Where(start_cluster(brokers=2).zookeeper, tmp_path)
     archive = flights.find_archive()
@@ -25,15 +27,16 @@ def test_a_killed_member_costs_nothing_but_work(
         Pass(where, "flights", "delays", onlooker, Screen()) as this,
         Feed(where.zookeeper, "flights", flights.read(archive, TOTAL)) as feed,
     ):
-        for name in ("plain-1", "plain-2"):
-            this.members.start_plain(name)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                members, "COMMIT_EVERY", 600.0
+            )  # what the victim has in its hands stays there
+            this.members.start_plain("plain-1")
+        this.members.start_plain("plain-2")
         this.wait(this.all_own, 60.0, "not every member got partitions")
         victim = this.members.running["plain-1"]
-
-        # A few at a time, until the victim has some in its hands with time before it commits.
-        while not (feed.sent > 1_000 and victim.has_uncommitted):
-            assert feed.send(20)
-            this.look()
+        assert feed.send(1_000)
+        this.wait(lambda: victim.has_uncommitted, 60.0, "plain-1 has got nothing")
         this.members.kill("plain-1")
         while feed.send(1_000):
             pass
@@ -47,14 +50,12 @@ def test_a_killed_member_costs_nothing_but_work(
 
 
 def test_a_member_that_cannot_start_is_told_with_its_last_word(tmp_path: Path) -> None:
-    from folkmoot.console.demo.members import Members
-
-    members = Members(tmp_path, "127.0.0.1:1", "Ünrein", "flights")
-    members.start_plain("plain-1")
+    started = members.Members(tmp_path, "127.0.0.1:1", "Ünrein", "flights")
+    started.start_plain("plain-1")
 
     def refused() -> str:
         try:
-            members.look()
+            started.look()
         except StartFailed as error:
             return str(error)
         return ""
