@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.console import completion
 from folkmoot.console.completion import SCRIPTS
 from folkmoot.console.main import COMMANDS, main
+from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT
 from tests.console.cluster import Shell
 
 
@@ -33,6 +35,7 @@ def test_commands_actions_options_and_choices_are_completed(
 def test_names_of_topics_and_groups_are_completed(
     shell: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(completion, "PATIENCE", 30.0)
     where = ["--topic", shell.topic, "--to-earliest", "--execute"]
     shell.done("group", "reset", shell.group, *where)
     begun = shell.topic[:5]
@@ -57,7 +60,7 @@ def test_a_zookeeper_that_is_away_completes_nothing_and_is_not_waited_for(
     monkeypatch.setenv("FOLKMOOT_ZOOKEEPER", "127.0.0.1:1")
     began = time.monotonic()
     assert completed(capsys, "topic", "describe", "") == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < CONNECT_TIMEOUT - 1.0
 
 
 @pytest.mark.parametrize(
