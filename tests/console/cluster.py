@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,6 +15,13 @@ from folkmoot.console import options
 from folkmoot.console.main import main
 
 FOLKMOOT = (sys.executable, "-m", "folkmoot.console.main")
+
+_WAITED = re.compile(r"^(no metadata: .*|no ZooKeeper server at .* for now)\n", re.MULTILINE)
+
+
+def without_waits(stderr: str) -> str:
+    """What a program has said, but for servers that stood still, as they may on a busy machine."""
+    return _WAITED.sub("", stderr)
 
 
 class Shell:

@@ -9,12 +9,12 @@ import pytest
 from folkmoot.console.options import ENVIRONMENT
 from folkmoot.producers.producer import Producer
 from tests.brokers.batches import a_batch, append, make_log
-from tests.console.cluster import FOLKMOOT, Shell
+from tests.console.cluster import FOLKMOOT, Shell, without_waits
 
 
 def redirected(how: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command whose streams a shell has redirected, as in `>&-`."""
-    return subprocess.run(
+    done = subprocess.run(
         ["sh", "-c", f'exec "$@" {how}', "sh", *FOLKMOOT, *words],
         capture_output=True,
         text=True,
@@ -23,6 +23,8 @@ def redirected(how: str, *words: str, **environment: str) -> subprocess.Complete
         env={**os.environ, **environment},
         timeout=60,
     )
+    done.stderr = without_waits(done.stderr)
+    return done
 
 
 @pytest.fixture
