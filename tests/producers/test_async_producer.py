@@ -225,7 +225,9 @@ def test_many_tasks_await_their_deliveries_and_the_loop_looks_once_for_many(
         async with make(cluster, linger=60.0) as producer:
             await producer.partitions_of("t")
             deliveries = [await producer.send("t", b"%d" % n, b"%d" % n) for n in range(2_000)]
-            _, *places = await asyncio.gather(producer.flush(), *deliveries)
+            flushing = asyncio.create_task(producer.flush())
+            places = await asyncio.gather(*deliveries)
+            await flushing
             assert len({place[:3] for place in places}) == 2_000
             for number, place in enumerate(places):
                 record = cluster.logs[place[:2]][place.offset]  # type: ignore[index]
