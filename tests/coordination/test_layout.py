@@ -51,7 +51,7 @@ def test_a_client_of_a_chroot_without_a_cluster_is_told_so_and_leaves_nothing_th
             began = time.monotonic()
             with pytest.raises(NoCluster, match=f"no cluster was ever made at zookeeper={chroot}"):
                 use(chroot)
-            assert time.monotonic() - began < 5  # not as long as it waits for brokers
+            assert time.monotonic() - began < 9  # not as long as it waits for brokers
     assert zookeeper_root.get_children(root) == []
 
 
