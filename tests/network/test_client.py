@@ -65,16 +65,14 @@ def collect(connections: Connections, count: int, timeout: float = 30.0) -> list
     return replies
 
 
-_kept: list[socket.socket] = []
-"""Bound and not listening: nobody is given their ports, and who asks for one by its number gets it."""
-
-
 def unused_address() -> str:
+    """Bound until this process ends, and not listening: nobody is given its port who does not ask for it."""
     probe = socket.socket()
-    _kept.append(probe)
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     probe.bind(("127.0.0.1", 0))
-    return f"127.0.0.1:{probe.getsockname()[1]}"
+    port = probe.getsockname()[1]
+    probe.detach()
+    return f"127.0.0.1:{port}"
 
 
 def test_a_request_is_answered_under_its_correlation_id() -> None:
