@@ -148,7 +148,11 @@ def test_consume_ends_with_a_code_of_its_own(
     def code(*more: str) -> int:
         half_dead.fetched = False
         capsys.readouterr()
-        return main([*words, *more])
+        began = time.monotonic()
+        try:
+            return main([*words, *more])
+        finally:
+            assert time.monotonic() - began < 10
 
     eventually(lambda: code() == 7)  # and 3 where nobody has said within a second who leads
     assert capsys.readouterr().err == f"folkmoot: not everything was read: {SAID}\n"
@@ -205,9 +209,10 @@ def test_who_waits_for_its_offsets_does_not_spin_and_is_told_why(
 
     def is_told() -> bool:
         nonlocal looks
-        looks = 0
+        looks, began = 0, time.monotonic()
         with pytest.raises(error) as raised:
             call(admin)
+        assert time.monotonic() - began < 10
         return SAID in str(raised.value)  # once it knows who leads
 
     eventually(is_told)

@@ -28,9 +28,8 @@ def test_a_killed_member_costs_nothing_but_work(
         Feed(where.zookeeper, "flights", flights.read(archive, TOTAL)) as feed,
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(
-                members, "COMMIT_EVERY", 600.0
-            )  # what the victim has in its hands stays there
+            # What the victim has in its hands stays there.
+            patch.setattr(members, "COMMIT_EVERY", 600.0)
             this.members.start_plain("plain-1")
         this.members.start_plain("plain-2")
         this.wait(this.all_own, 60.0, "not every member got partitions")
