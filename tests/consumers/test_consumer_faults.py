@@ -1,6 +1,5 @@
 """Consumers while brokers and ZooKeeper stop, die and come back, and while topics go and come again."""
 
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from folkmoot.console.children import free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
@@ -21,12 +21,6 @@ from tests.waiting import eventually
 
 StartCluster = Callable[..., EmbeddedCluster]
 BenchOn = Callable[[str], Bench]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_a_broker_that_restarts_is_read_from_again_without_a_gap(

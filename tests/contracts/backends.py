@@ -30,7 +30,7 @@ class MemoryBackend:
         self._cleanup = cleanup
 
     def open(self) -> Session:
-        session = self.ensemble.connect()
+        session = self.ensemble.connect(30.0)
         self._cleanup.callback(session.close)
         return session
 
@@ -45,7 +45,7 @@ class RealBackend:
         self._cleanup = cleanup
 
     def open(self) -> Session:
-        session = connect(self.connect_string, 10.0)
+        session = connect(self.connect_string, 30.0)
         self._cleanup.callback(session.close)
         return session
 

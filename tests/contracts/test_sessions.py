@@ -25,7 +25,7 @@ def other(backend: Backend) -> Session:
 
 def test_a_session_starts_connected(session: Session) -> None:
     assert session.state is SessionState.CONNECTED
-    assert session.session_timeout == 10.0
+    assert session.session_timeout == 30.0
 
 
 def test_ephemeral_nodes_go_with_their_session_and_no_others(

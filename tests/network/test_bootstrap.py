@@ -29,7 +29,7 @@ def until_one_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
             return replies
 
     monkeypatch.setattr(bootstrap, "Connections", Heard)
-    clock = SimpleNamespace(monotonic=lambda: inf if failed else 0.0)
+    clock = SimpleNamespace(monotonic=lambda: inf if failed else 0.0, sleep=lambda pause: None)
     monkeypatch.setattr(bootstrap, "time", clock)
 
 
@@ -88,8 +88,9 @@ def test_a_broker_that_refuses_is_named_with_what_it_says() -> None:
 def test_a_broker_that_knows_nothing_yet_is_not_asked_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wait = 0.5
-    monkeypatch.setattr(bootstrap, "CONNECT_WAIT", wait)
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: inf if len(pauses) == 3 else 0.0, sleep=pauses.append)
+    monkeypatch.setattr(bootstrap, "time", clock)
 
     def refuse(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
         raise ZooKeeperUnreachable("this broker has just started")
@@ -97,4 +98,5 @@ def test_a_broker_that_knows_nothing_yet_is_not_asked_without_a_pause(
     with StubBroker(refuse) as one:
         with pytest.raises(BrokerUnreachable, match="has just started"):
             Bootstrap(one.address, "me").open()
-        assert 0 < len(one.seen) <= wait / bootstrap.PAUSE + 1
+        assert len(one.seen) <= len(pauses) + 1
+    assert pauses == 3 * [bootstrap.PAUSE]
