@@ -38,9 +38,13 @@ def zookeeper_root(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
 def shared_cluster(
     zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedCluster]:
-    """Two broker processes for all tests of the run that do them no harm; each makes its own topics."""
+    """Two broker processes for all tests of the run that do them no harm; each makes its own topics.
+
+    Nobody kills them, so their sessions may be long: they outlive a ZooKeeper that stands still.
+    """
     connect_string = f"{zookeeper.address}/shared-cluster"
-    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), 2, connect_string) as cluster:
+    directory = tmp_path_factory.mktemp("cluster")
+    with EmbeddedCluster(directory, 2, connect_string, session_timeout=30.0) as cluster:
         yield cluster
 
 

@@ -77,7 +77,7 @@ async def _steps(iterable: Any) -> AsyncIterator[Any]:
         yield each
 
 
-def run(scenario: Callable[[], Coroutine[Any, Any, Any]], timeout: float = 60.0) -> Any:
+def run(scenario: Callable[[], Coroutine[Any, Any, Any]], timeout: float = 120.0) -> Any:
     """Run it in a loop in debug mode. What asyncio complains about is an error."""
     complaints: list[str] = []
 

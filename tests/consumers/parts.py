@@ -18,6 +18,8 @@ from tests.waiting import eventually
 T = TypeVar("T")
 
 PARTITIONS = 3
+PATIENT: dict[str, Any] = {"session_timeout": 30.0, "revoke_timeout": 30.0}
+"""A member keeps what it has, and commits it at its end, though it or ZooKeeper stands still for seconds."""
 
 
 class Bench:
@@ -58,10 +60,13 @@ class Bench:
         state = self.ask(lambda: committed(self.group, self.partition(partition)))
         return None if state is None else state.offset
 
+    def settings(self, **options: Any) -> dict[str, Any]:
+        """Of a patient member of the group, with these options."""
+        return {"group": self.group, "topics": [self.topic], **PATIENT, **options}
+
     def member(self, **options: Any) -> Consumer:
-        """A consumer of the group; with a short session, so that what it leaves is soon over."""
-        settings: dict[str, Any] = {"group": self.group, "topics": [self.topic], **options}
-        return Consumer(zookeeper=self.zookeeper, **settings)
+        """A consumer of the group."""
+        return Consumer(zookeeper=self.zookeeper, **self.settings(**options))
 
     def reader(self, *partitions: int, **options: Any) -> Consumer:
         """A consumer without a group that is open and reads these partitions (default: 0)."""

@@ -23,8 +23,7 @@ async def take(consumer: Any, count: int) -> list[int]:
 
 
 def member(bench: Bench, **options: Any) -> AsyncConsumer:
-    settings: dict[str, Any] = {"group": bench.group, "topics": [bench.topic], **options}
-    return AsyncConsumer(zookeeper=bench.zookeeper, **settings)
+    return AsyncConsumer(zookeeper=bench.zookeeper, **bench.settings(**options))
 
 
 async def owns(consumer: AsyncConsumer, count: int = PARTITIONS) -> None:

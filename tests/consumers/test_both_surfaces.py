@@ -37,8 +37,7 @@ each = both(Consumer, AsyncConsumer)
 
 
 def member(client: Client, bench: Bench, **options: Any) -> Any:
-    settings: dict[str, Any] = {"group": bench.group, "topics": [bench.topic], **options}
-    return client(zookeeper=bench.zookeeper, **settings)
+    return client(zookeeper=bench.zookeeper, **bench.settings(**options))
 
 
 def test_the_words_are_the_same() -> None:

@@ -51,8 +51,9 @@ def test_what_is_no_offset_is_not_committed_and_nor_is_what_came_with_it(
     first, second = bench.partition(0), bench.partition(1)
 
     async def scenario() -> None:
-        options = {"group": bench.group, "topics": [bench.topic], "auto_commit": False}
-        async with client(zookeeper=bench.zookeeper, **options) as consumer:
+        async with client(
+            zookeeper=bench.zookeeper, **bench.settings(auto_commit=False)
+        ) as consumer:
 
             async def owns_all() -> bool:
                 await consumer.poll(0.05, 1)

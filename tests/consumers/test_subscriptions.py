@@ -16,7 +16,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.records import OffsetAndMetadata, TopicPartition
-from tests.consumers.parts import PARTITIONS, Bench, until
+from tests.consumers.parts import PARTITIONS, PATIENT, Bench, until
 from tests.consumers.tasks import take
 from tests.surfaces import both, eventually, run
 from tests.waiting import eventually as wait
@@ -42,7 +42,7 @@ def test_a_consumer_subscribes_leaves_its_group_and_subscribes_again(
 
     async def scenario() -> None:
         async with client(
-            zookeeper=bench.zookeeper, group=bench.group, on_revoke=on_revoke
+            zookeeper=bench.zookeeper, group=bench.group, on_revoke=on_revoke, **PATIENT
         ) as consumer:
             assert consumer.health().state is State.ALONE
             await consumer.subscribe([bench.topic])
@@ -76,8 +76,7 @@ def test_after_a_group_partitions_may_be_assigned_by_hand_and_the_other_way_roun
     first = bench.partition(0)
 
     async def scenario() -> None:
-        settings = {"group": bench.group, "topics": [bench.topic]}
-        async with client(zookeeper=bench.zookeeper, **settings) as consumer:
+        async with client(zookeeper=bench.zookeeper, **bench.settings()) as consumer:
             with pytest.raises(ConfigError, match="unsubscribe"):
                 await consumer.assign([first])
             await consumer.unsubscribe()
@@ -129,7 +128,7 @@ def test_what_cannot_be_subscribed_to_is_refused_and_changes_nothing(
         async with client(zookeeper=bench.zookeeper) as consumer:
             with pytest.raises(ConfigError, match="give group="):
                 await consumer.subscribe([bench.topic])
-        options = {"group": bench.group, "topics": [bench.topic], "on_assign": on_assign}
+        options = bench.settings(on_assign=on_assign)
         async with client(zookeeper=bench.zookeeper, **options) as consumer:
             with pytest.raises(ConfigError, match="nothing to subscribe to"):
                 await consumer.subscribe()
@@ -188,7 +187,7 @@ def test_a_commit_carries_a_text_beside_the_offset_and_many_are_asked_for_at_onc
     client: Client, bench: Bench
 ) -> None:
     first, other = bench.partition(0), bench.partition(1)
-    settings = {"group": bench.group, "topics": [bench.topic], "auto_commit": False}
+    settings = bench.settings(auto_commit=False)
 
     async def scenario() -> None:
         async with client(zookeeper=bench.zookeeper, **settings) as consumer:
