@@ -50,7 +50,7 @@ def test_a_running_member_goes_on_at_the_new_offset_within_a_second(bench: Bench
         again: list[int] = []
         while not again:
             again += values(consumer.poll(0.1, 10))
-        assert time.monotonic() - began < 10.0  # what is not watched is looked after later
+        assert time.monotonic() - began < 20.0  # what is not watched is looked after later
         assert again[0] == 40
         assert told == ["lost [0]", "assign [0]"]
         again += take(consumer, 60 - len(again))
@@ -67,10 +67,10 @@ def test_a_reset_reaches_an_iteration_in_the_middle_of_what_it_was_handed(bench:
             if len(seen) == 100:
                 admin.reset_offsets(bench.group, {bench.partition(0): 20})
             if len(seen) > 100:
-                time.sleep(0.005)  # a handler that takes its time: the batch would last for 2 s
+                time.sleep(0.05)  # a handler that takes its time: the batch would last for 20 s
             if record.offset == 20 and len(seen) > 100:
                 break
-            assert len(seen) < 300
+            assert len(seen) < 400
     assert seen[:100] == list(range(100))
     assert bench.committed() == 21
 
@@ -143,7 +143,7 @@ def test_a_group_is_described_with_its_lag_in_records_and_in_time(bench: Bench) 
     with admin_of(bench) as admin, bench.member(auto_commit=False, instance_id="w1") as consumer:
         until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
         consumer.commit({bench.partition(0): 5, bench.partition(1): 0})
-        view = admin.describe_group(bench.group)
+        view = admin.describe_group(bench.group, timeout=30.0)
         assert (view.state, view.assignor, len(view.members)) == ("stable", "sticky", 1)
         first, second, third = view.partitions
         assert (first.committed, first.latest, first.lag, first.state) == (5, 20, 15, "stable")
@@ -228,7 +228,7 @@ def test_offsets_of_a_topic_made_anew_are_not_those_of_the_old_one(bench: Bench)
     bench.create_topic()
     with admin_of(bench) as admin:
         assert admin.group_offsets(bench.group) == {}
-        row = admin.describe_group(bench.group).partitions[0]
+        row = admin.describe_group(bench.group, timeout=30.0).partitions[0]
         assert (row.committed, row.lag) == (None, 0)
         (plan,) = admin.plan_reset(bench.group, "latest", partitions=[bench.partition(0)])
         assert (plan.committed, plan.new) == (None, 0)
