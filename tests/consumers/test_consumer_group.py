@@ -206,12 +206,13 @@ def test_on_revoke_may_look_and_commit_also_on_close(bench: Bench) -> None:
     seen = []
 
     def on_revoke(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        seen.append((consumer.position(bench.partition(0)), bench.partition(0) in partitions))
+        if bench.partition(0) in partitions:  # the others may be told of by another call
+            seen.append(consumer.position(bench.partition(0)))
         consumer.commit()
 
     with bench.member(auto_commit=False, on_revoke=on_revoke) as consumer:
         assert take(consumer, 4) == [0, 1, 2, 3]
-    assert seen == [(4, True)]
+    assert seen == [4]
     assert bench.committed() == 4
 
 
@@ -234,7 +235,7 @@ def test_a_callback_that_raises_is_heard_and_the_partitions_are_given_up_all_the
     def on_revoke(consumer: Consumer, partitions: list[TopicPartition]) -> None:
         raise Failure
 
-    consumer = bench.member(on_revoke=on_revoke).start()
+    consumer = bench.member(on_revoke=on_revoke, commit_interval=NEVER).start()
     assert take(consumer, 4) == [0, 1, 2, 3]
     with pytest.raises(Failure):
         consumer.close()
