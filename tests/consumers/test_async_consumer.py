@@ -229,7 +229,7 @@ def test_reading_and_committing_do_not_block_the_loop(
     note(RecordBatchView, "records")
 
     async def scenario() -> None:
-        async with member(bench) as consumer:
+        async with member(bench, commit_interval=NEVER) as consumer:
             await owns(consumer)
             await consumer.seek(bench.partition(0), 0)
             rows = 0
@@ -336,7 +336,7 @@ def test_a_callback_that_never_ends_does_not_keep_close_from_ending(bench: Bench
         begun = time.monotonic()
         with pytest.raises(RequestTimeout, match="callback"):
             await consumer.close(0.5)
-        assert time.monotonic() - begun < 5.0
+        assert time.monotonic() - begun < 20.0
 
     run(scenario)
 
@@ -440,7 +440,7 @@ def test_close_does_not_wait_for_a_read_of_another_task(bench: Bench) -> None:
         begun = time.monotonic()
         await consumer.close()
         assert await waiting == []
-        assert time.monotonic() - begun < 10.0
+        assert time.monotonic() - begun < 20.0
 
     run(scenario)
 

@@ -164,7 +164,7 @@ def test_an_iterator_left_behind_goes_on_where_the_consumer_is(bench: Bench) -> 
     with bench.reader() as consumer:
         first = iter(consumer)
         assert [next(first).offset for _ in range(3)] == [0, 1, 2]
-        assert [record.offset for record in consumer.poll(5.0, 4)] == [3, 4, 5, 6]
+        assert [record.offset for record in consumer.poll(20.0, 4)] == [3, 4, 5, 6]
         assert next(first).offset == 7
         second = iter(consumer)
         assert [next(second).offset, next(first).offset, next(second).offset] == [8, 9, 10]

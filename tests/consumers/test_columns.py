@@ -85,14 +85,14 @@ def test_records_batches_and_tables_may_be_read_in_turns(bench: Bench) -> None:
     send_columns(bench, range(30, 60))
     with bench.reader() as consumer:
         seen = numbers(batch_of(consumer, 5))
-        seen += values(consumer.poll(5.0, 5))
+        seen += values(consumer.poll(20.0, 5))
         for record in consumer:
             seen.append(int(record.value or b""))
             if len(seen) == 13:
                 break
         seen += numbers(batch_of(consumer, 7))
-        seen += [int(cell) for cell in consumer.poll_arrow(5.0, 4).column("value").to_pylist()]
-        seen += values(consumer.poll(5.0, 3))
+        seen += [int(cell) for cell in consumer.poll_arrow(20.0, 4).column("value").to_pylist()]
+        seen += values(consumer.poll(20.0, 3))
         while len(seen) < 60:
             seen += numbers(batch_of(consumer))
         assert seen == list(range(60))
@@ -155,7 +155,7 @@ def test_a_consumer_counts_what_it_fetches_and_hands_out(bench: Bench) -> None:
     with bench.reader() as consumer:
         seen = len(batch_of(consumer, 10))
         while seen < 150:
-            seen += len(consumer.poll(5.0, 150 - seen))
+            seen += len(consumer.poll(20.0, 150 - seen))
         counted = consumer.metrics()
         assert (counted["records_fetched"], counted["records_taken"]) == (200, 150)
         assert (counted["batches_fetched"], counted["partitions"]) == (2, 1)
@@ -196,7 +196,7 @@ def test_a_table_holds_batches_of_all_partitions_up_to_its_limit(bench: Bench) -
     rows: list[tuple[int, int]] = []
     with bench.member() as consumer:
         while len(rows) < 30:
-            table = consumer.poll_arrow(5.0, 7)
+            table = consumer.poll_arrow(20.0, 7)
             assert table.num_rows <= 7
             rows += [(row["partition"], row["offset"]) for row in table.to_pylist()]
     assert sorted(rows) == [(partition, offset) for partition in range(3) for offset in range(10)]

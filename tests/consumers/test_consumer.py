@@ -85,7 +85,7 @@ def test_an_iterator_that_is_kept_goes_on_after_a_poll(bench: Bench) -> None:
     with bench.reader() as consumer:
         iterator = iter(consumer)
         got = [next(iterator)]
-        got += consumer.poll(1.0, max_records=1)
+        got += consumer.poll(20.0, max_records=1)
         got += [next(iterator)]
         assert values(got) == [0, 1, 2]
 
@@ -186,7 +186,7 @@ def test_without_a_policy_the_application_must_seek(bench: Bench) -> None:
     bench.send(range(5))
     with bench.reader(auto_offset_reset="error") as consumer:
         with pytest.raises(NoOffset, match="seek"):
-            consumer.poll(1.0)
+            consumer.poll(20.0)
         assert consumer.poll(0.2) == []
         consumer.seek(bench.partition(0), "earliest")
         assert take(consumer, 5) == list(range(5))

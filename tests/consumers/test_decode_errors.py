@@ -45,7 +45,7 @@ def raised_by(consumer: Any, kind: type[Exception]) -> Any:
     """What `poll` raises, where it hands nothing out before."""
     try:
         while True:
-            assert consumer.poll(5.0)[1:] == []
+            assert consumer.poll(20.0)[1:] == []
     except kind as error:
         return error
 
@@ -88,7 +88,7 @@ def test_raw_hands_out_the_bytes_of_what_cannot_be_made_and_the_rest_as_ever(
             await consumer.assign([bench.partition(0)])
             assert await read(consumer, word, 3) == [0, BAD, 2]
             await consumer.seek(bench.partition(0), 1)
-            (record, *_) = await consumer.poll(5.0)
+            (record, *_) = await consumer.poll(20.0)
             assert (record.key, record.value, record.offset) == (1, BAD, 1)
 
     run(scenario)
@@ -149,7 +149,7 @@ def test_keys_of_which_nothing_can_be_made_are_treated_alike(
             assert await consumer.position(bench.partition(0)) == 6
             if what == "raw":
                 await consumer.seek(bench.partition(0), 1)
-                assert (await consumer.poll(5.0, 1))[0].key == BAD
+                assert (await consumer.poll(20.0, 1))[0].key == BAD
 
     run(scenario)
     assert told[:2] == [("key", 1, BAD, b"1"), ("value", 4, BAD, BAD)]
@@ -221,7 +221,7 @@ def test_the_error_says_where_which_field_and_which_schema(bench: Bench) -> None
         return data
 
     with bench.reader(value_deserializer=fail) as consumer:
-        assert len(consumer.poll(5.0)) == 1
+        assert len(consumer.poll(20.0)) == 1
         error = raised_by(consumer, DeserializationError)
     assert (error.schema_id, error.field, error.record.offset) == (7, "value", 1)
     assert f"{bench.partition(0)}, offset 1: the value of a record" in str(error)
@@ -294,14 +294,14 @@ def test_what_may_go_by_itself_is_raised_whatever_is_said_of_decode_errors(bench
 
     with bench.reader(value_deserializer=make, on_decode_error="skip") as consumer:
         raised_by(consumer, Unreachable)
-        found: Any = consumer.poll(5.0)
+        found: Any = consumer.poll(20.0)
         assert [each.value for each in found] == [0]
 
 
 def test_batches_have_the_bytes_and_are_not_asked_about(bench: Bench) -> None:
     fill(bench, b"0", BAD)
     with bench.reader(value_deserializer=json.loads, on_decode_error="skip") as consumer:
-        view = consumer.poll_batch(5.0)
+        view = consumer.poll_batch(20.0)
         assert view is not None
         assert list(view.values) == [b"0", BAD][: len(view)]
 

@@ -47,7 +47,7 @@ def test_records_carry_what_is_made_of_their_bytes_and_batches_the_bytes(
             assert [record.value for record in found] == [1, [2], None]
             assert [record.key for record in found] == [(bench.topic, str(n)) for n in range(3)]
             await consumer.seek(bench.partition(0), 0)
-            view = await consumer.poll_batch(5.0)
+            view = await consumer.poll_batch(20.0)
             assert list(view.values) == [b"1", b"[2]", None][: len(view)]
             await consumer.seek(bench.partition(0), 0)
             found = []
@@ -111,7 +111,7 @@ def test_an_iteration_that_is_left_in_front_of_a_bad_record_goes_on_where_it_was
         for record in consumer:
             assert record.value == 0
             break
-        assert [each.value for each in consumer.poll(5.0, 1)] == [1]
+        assert [each.value for each in consumer.poll(20.0, 1)] == [1]
         for record in consumer:
             assert record.value == 2
             break

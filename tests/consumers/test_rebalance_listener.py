@@ -285,8 +285,8 @@ def test_who_is_replaced_while_a_commit_waits_is_told_so_at_once(scene: Scene) -
     scene.member.when_committing = lambda token, offsets: [Lost(ZERO, "replaced"), Replaced()]
     begun = time.monotonic()
     with pytest.raises(InstanceReplaced):
-        scene.listener.commit({ZERO: 6}, 30.0)
-    assert time.monotonic() - begun < 5.0
+        scene.listener.commit({ZERO: 6}, 60.0)
+    assert time.monotonic() - begun < 30.0
 
 
 def test_what_ended_the_group_thread_is_raised_again_and_again_and_does_not_grow(
@@ -380,8 +380,8 @@ def test_a_commit_within_on_revoke_does_not_outlast_the_time_to_leave(scene: Sce
     scene.serve(*assigned(ZERO))
     scene.member.when_leaving = [Revoking(ZERO), Left()]
     scene.member.when_committing = lambda token, offsets: []  # ZooKeeper is dead
-    scene.when_revoking = lambda: scene.listener.commit({ZERO: 6}, 30.0)
+    scene.when_revoking = lambda: scene.listener.commit({ZERO: 6}, 60.0)
     begun = time.monotonic()
     with pytest.raises(RequestTimeout):
         scene.listener.leave(begun + 0.3)
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 30.0

@@ -237,10 +237,10 @@ def test_a_batch_costs_one_look_up_for_each_schema_and_none_if_it_is_known(
         for batches in (1, 2):
             while len(found) < 200 * batches:
                 if columns:
-                    some = consumer.poll_arrow(5.0, 300, schema=OLD)
+                    some = consumer.poll_arrow(20.0, 300, schema=OLD)
                     found += some.column("number").to_pylist()
                 else:
-                    found += [record.value["number"] for record in consumer.poll(5.0)]
+                    found += [record.value["number"] for record in consumer.poll(20.0)]
             assert schemas.asked[:2] == [known, unknown]
             assert schemas.asked[2:] in ([], [unknown])  # it might be known by the second batch
         assert found == [*range(100), *range(200, 300)] * 2
