@@ -1,6 +1,7 @@
 """A member of a group as a process of its own: counts records in SQLite, each once.
 
     python -m tests.consumers.member_process ZOOKEEPER GROUP TOPIC DATABASE NAME [--hold-commits FILE]
+        [--session-timeout SECONDS]
 
 Each poll is one transaction of the database: what lies at or past the partition's next offset is
 counted, and that moves on. Then the group's offsets are committed. With --hold-commits the commit
@@ -18,6 +19,7 @@ from pathlib import Path
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.protocol.errors import NotOwner
 from folkmoot.protocol.records import Record
+from tests.consumers.parts import PATIENT
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS counted (
@@ -66,6 +68,7 @@ def main() -> None:
     for name in ("zookeeper", "group", "topic", "database", "name"):
         parser.add_argument(name)
     parser.add_argument("--hold-commits", type=Path)
+    parser.add_argument("--session-timeout", type=float, default=PATIENT["session_timeout"])
     given = parser.parse_args()
     database = open_database(given.database)
     consumer = Consumer(
@@ -73,7 +76,7 @@ def main() -> None:
         group=given.group,
         topics=[given.topic],
         client_id=given.name,
-        session_timeout=2.0,
+        session_timeout=given.session_timeout,
         auto_commit=False,
         on_assign=lambda _, some: tell("assigned", *(each.partition for each in some)),
         on_lost=lambda _, some: tell("lost", *(each.partition for each in some)),

@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from folkmoot.console.children import free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import discovery
 from folkmoot.coordination.zookeeper import execute as carrying_out
@@ -24,20 +23,20 @@ BenchOn = Callable[[str], Bench]
 
 
 def test_a_broker_that_restarts_is_read_from_again_without_a_gap(
-    chroot: str, tmp_path: Path, bench_on: BenchOn
+    start_cluster: StartCluster, bench_on: BenchOn
 ) -> None:
-    with EmbeddedCluster(tmp_path, 1, chroot, free_port(), session_timeout=2.0) as cluster:
-        bench = bench_on(chroot)
-        with bench.member() as consumer:
-            bench.send(range(100))
-            got = take(consumer, 50)
-            cluster.brokers[0].kill()
-            assert len(consumer.poll(0.5)) <= 50
-            consumer.seek(bench.partition(0), 50)
-            cluster.brokers[0].start()
-            bench.send(range(100, 200))
-            got += take(consumer, 150)
-            assert got == list(range(200))
+    cluster = start_cluster(brokers=1, session_timeout=2.0)
+    bench = bench_on(cluster.zookeeper)
+    with bench.member() as consumer:
+        bench.send(range(100))
+        got = take(consumer, 50)
+        cluster.brokers[0].kill()
+        assert len(consumer.poll(0.5)) <= 50
+        consumer.seek(bench.partition(0), 50)
+        cluster.brokers[0].start()
+        bench.send(range(100, 200))
+        got += take(consumer, 150)
+        assert got == list(range(200))
 
 
 def test_a_broker_that_comes_back_elsewhere_is_found(
@@ -48,9 +47,13 @@ def test_a_broker_that_comes_back_elsewhere_is_found(
     with bench.reader() as consumer:
         bench.send(range(10))
         got = take(consumer, 10)
-        cluster.brokers[0].restart()
-        bench.send(range(10, 20))
-        assert got + take(consumer, 10) == list(range(20))
+        before = cluster.brokers[0]
+        before.stop()
+        listeners = [f"client=127.0.0.1:{free_port()}"]
+        with BrokerProcess(1, before.data, cluster.zookeeper, listeners) as elsewhere:
+            assert elsewhere.address != before.address
+            bench.send(range(10, 20))
+            assert got + take(consumer, 10) == list(range(20))
 
 
 def test_with_all_brokers_dead_a_poll_returns_in_time_and_close_commits(
@@ -67,8 +70,10 @@ def test_with_all_brokers_dead_a_poll_returns_in_time_and_close_commits(
         until(consumer, lambda: time.monotonic() > begun + 1.0)
         begun = time.monotonic()
         consumer.poll(0.2)
-        assert time.monotonic() - begun < 5.0
-    assert time.monotonic() - begun < 10.0
+        assert time.monotonic() - begun < 15.0  # and no request's 30 s
+        begun = time.monotonic()
+        consumer.close(60.0)
+        assert time.monotonic() - begun < 30.0
     assert (bench.committed() or 0) >= 4
 
 
@@ -118,8 +123,8 @@ def test_a_member_that_zookeeper_has_forgotten_loses_its_partitions_and_gets_the
         assert take(consumer, 4) == [0, 1, 2, 3]
         until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
         private_zookeeper.pause()
-        until(consumer, lambda: len(lost) == PARTITIONS)
-        assert not consumer.assignment()
+        until(consumer, lambda: not consumer.assignment())
+        assert set(lost) == {bench.partition(number) for number in range(PARTITIONS)}
         with pytest.raises(NotOwner):
             consumer.commit({bench.partition(0): 4}, timeout=20.0)
         private_zookeeper.resume()

@@ -155,7 +155,7 @@ def test_a_member_that_was_stopped_beyond_its_session_may_not_commit_when_it_wak
     scene: Scene,
 ) -> None:
     gate = scene.folder / "gate"
-    zombie = scene.start("zombie", "--hold-commits", str(gate))
+    zombie = scene.start("zombie", "--hold-commits", str(gate), "--session-timeout", "2")
     eventually(lambda: scene.shared_by("zombie"), PATIENCE)
     scene.send(20)
     says(zombie, "counted")
