@@ -261,6 +261,11 @@ def test_who_stood_still_until_its_time_was_over_joins_anew(scene: Scene) -> Non
 # -- the thread ---------------------------------------------------------------------------------------
 
 
+def told(member: Member) -> list[Notice]:
+    """So far: its thread goes on, and a deque that grows must not be looked through."""
+    return list(member.notices)
+
+
 class Unforeseen(Exception):
     """What nobody reckons with."""
 
@@ -304,7 +309,7 @@ def test_a_commit_after_the_members_end_is_refused_and_not_left_waiting() -> Non
     eventually(lambda: member.session is None or member.session.state is SessionState.LOST)
     member.commit(7, {T0: 5}, {T0: 1})
     refused = Committed(7, {}, frozenset({T0}))
-    eventually(lambda: refused in member.notices)
+    eventually(lambda: refused in told(member))
     member.stop(5.0)
 
 
@@ -404,10 +409,10 @@ def test_while_partitions_are_divided_the_member_lives_on() -> None:
         for token in range(10):
             member.commit(token, {T0: 5}, {T0: 1})
             answer = Committed(token, {}, frozenset({T0}))
-            eventually(partial(lambda answer: answer in member.notices, answer))
-        assert not member.state.liveness.fenced
+            eventually(partial(lambda answer: answer in told(member), answer))
+        eventually(lambda: not member.state.liveness.fenced)
         assignor.go_on.set()
-        eventually(lambda: any(isinstance(each, Assigned) for each in member.notices))
+        eventually(lambda: any(isinstance(each, Assigned) for each in told(member)))
     finally:
         assignor.go_on.set()
         member.stop(5.0)
@@ -427,19 +432,19 @@ def test_an_assignor_that_does_not_return_is_not_waited_for_and_an_alarm_says_so
     member.start()
     try:
         assert assignor.begun.wait(10.0)
-        eventually(lambda: any(isinstance(each, Assigned) for each in member.notices))
+        eventually(lambda: any(isinstance(each, Assigned) for each in told(member)))
         alarm = "assignor thinking, which the eldest member prefers, was not used"
         eventually(lambda: alarm in member.alarms)
         assert "assignor thinking gives no answer within 0.3 s: sticky is used" in caplog.text
         assignor.begun.clear()
         younger = Member(settings, zookeeper.connect, lambda: None)
         younger.start()
-        eventually(lambda: any(isinstance(each, Assigned) for each in younger.notices), 10.0)
+        eventually(lambda: any(isinstance(each, Assigned) for each in told(younger)), 10.0)
         assert not assignor.begun.is_set(), "a thread for each plan would be left behind"
         assignor.go_on.set()
         generation = member.generation
         younger.begin_to_leave()
-        for notice in [each for each in younger.notices if isinstance(each, Assigned)]:
+        for notice in [each for each in told(younger) if isinstance(each, Assigned)]:
             younger.drained(notice.partition, notice.epoch, None)
         eventually(lambda: member.generation > generation, 10.0)
         eventually(lambda: alarm not in member.alarms, 10.0)
@@ -476,7 +481,7 @@ def test_while_a_session_is_being_opened_the_consumer_is_answered_and_can_leave(
     assert servers.asked.wait(10.0)
     member.commit(1, {T0: 5}, {T0: 1})
     refused = Committed(1, {}, frozenset({T0}))
-    eventually(lambda: refused in member.notices, 10.0)
+    eventually(lambda: refused in told(member), 10.0)
     member.begin_to_leave()
     eventually(lambda: member.state.phase is Phase.LEFT, 10.0)
     member.stop(5.0)
