@@ -155,7 +155,7 @@ class LeaderState:
 
         Otherwise the position is not on this log: the follower has to cut its own to what both have.
         Raises FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log
-        begins, or there with an epoch of which this log has nothing. `broker_epoch` is of its
+        begins, or there with an epoch that ends before it here. `broker_epoch` is of its
         registration; what it has before `given_up` is deleted there.
         """
         if position.leader_epoch < self.epoch:
@@ -164,8 +164,8 @@ class LeaderState:
             raise UnknownLeaderEpoch(f"leader epoch {position.leader_epoch} is not known here yet")
         end = self._starts.end_of(position.last_epoch, log_end)
         # What lies in front of this log cannot be compared: who ends there may have another leader's.
-        is_unknown = position.last_epoch >= 0 and end.epoch != position.last_epoch
-        if position.log_end < log_start + is_unknown:
+        is_known = end.epoch == position.last_epoch and position.log_end <= end.offset
+        if position.log_end < log_start + (position.last_epoch >= 0 and not is_known):
             raise OffsetOutOfRange(f"the leader's log begins with offset {log_start}")
         # Where an unclean election has lost records, a log without any may begin behind what came since.
         counts = position.last_epoch >= 0 or self.state.unclean_epoch > 0

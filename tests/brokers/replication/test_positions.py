@@ -52,6 +52,12 @@ def test_who_ends_where_the_leaders_log_begins_shows_by_its_epoch_that_it_has_th
         told(empty, 3, 50, 50, 50)
     assert told(empty, NO_EPOCH, 50, 50, 50) is None
     assert told(empty, 3, 60, 50, 50) == EpochEnd(NO_EPOCH, 50)
+    # Retention by age or size leaves epochs in the table whose records are gone.
+    leader = a_leader(EpochStarts([(3, 0), (5, 100)]), 200)
+    with pytest.raises(OffsetOutOfRange, match="begins with offset 120"):
+        told(leader, 3, 120, 200, 120)
+    assert told(leader, 3, 100, 200, 100) is None
+    assert told(leader, 5, 120, 200, 120) is None
 
 
 def test_a_follower_cuts_its_log_to_what_both_have() -> None:
