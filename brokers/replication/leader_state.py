@@ -171,7 +171,8 @@ class LeaderState:
         counts = position.last_epoch >= 0 or self.state.unclean_epoch > 0
         has_records = counts and position.log_end > log_start
         if has_records and end.epoch != position.last_epoch:
-            return end
+            # Compaction may have left nothing of all that is older: then the first record lies behind a gap.
+            return end if end.epoch >= 0 else end._replace(offset=log_start)
         if position.log_end > (end.offset if has_records else log_end):
             return end
         follower = self._followers[replica]

@@ -46,7 +46,7 @@ def test_who_ends_where_the_leaders_log_begins_shows_by_its_epoch_that_it_has_th
             told(leader, epoch, end, 200, 120)
     assert told(leader, 5, 120, 200, 120) is None
     assert told(leader, NO_EPOCH, 120, 200, 120) is None, "it has nothing"
-    assert told(leader, 3, 130, 200, 120) == EpochEnd(NO_EPOCH, 100)
+    assert told(leader, 3, 130, 200, 120) == EpochEnd(NO_EPOCH, 120)
     empty = a_leader(EpochStarts(), 50)
     with pytest.raises(OffsetOutOfRange, match="begins with offset 50"):
         told(empty, 3, 50, 50, 50)
@@ -58,6 +58,12 @@ def test_who_ends_where_the_leaders_log_begins_shows_by_its_epoch_that_it_has_th
         told(leader, 3, 120, 200, 120)
     assert told(leader, 3, 100, 200, 100) is None
     assert told(leader, 5, 120, 200, 120) is None
+
+
+def test_who_has_only_what_compaction_has_left_nothing_of_is_to_cut_all_of_it() -> None:
+    leader = a_leader(EpochStarts([(5, 100)]), 200)
+    assert told(leader, 3, 60, 200) == EpochEnd(NO_EPOCH, 0)
+    assert told(leader, 3, 130, 200) == EpochEnd(NO_EPOCH, 0)
 
 
 def test_a_follower_cuts_its_log_to_what_both_have() -> None:

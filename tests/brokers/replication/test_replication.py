@@ -1522,6 +1522,23 @@ def test_a_follower_from_epochs_that_the_leader_has_given_up_goes_on_where_the_l
     assert set(isr(cluster)) == {1, 2, 3}
 
 
+def test_a_follower_whose_records_were_all_compacted_away_elsewhere_begins_anew(
+    cluster: Cluster,
+) -> None:
+    """A replica that was added since has seen nothing of their epochs, and leads now."""
+    for node in cluster.nodes.values():
+        offset, written_in = (0, 3) if node.number == 3 else (9, 5)
+        batch = make_batch(b"%d" % offset)
+        leader = leader_part(offset, len(batch), written_in, 0)
+        node.log.append_as_follower(leader + batch[LEADER_BYTES:])
+    while cluster.nodes[1].replica.state.epoch < 6:
+        cluster.designate(1, 1, 2)
+        cluster.show()
+    cluster.later(1.0)
+    assert set(isr(cluster)) == {1, 2, 3}
+    assert same_logs(cluster)
+
+
 def test_a_recovery_point_behind_a_cut_is_taken_back_before_the_cut(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     cluster.cut = {(2, 1), (3, 1)}
