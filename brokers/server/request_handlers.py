@@ -651,6 +651,8 @@ class RequestHandlers:
                         yield job
                         log.require_open()
                     offset = log.offset_for_time(entry.timestamp)
+                    if offset == log.high_watermark:  # nothing is of that time, as far as is known
+                        offset = self._latest(log)
                 results.append(
                     messages.ListOffsetsResult(entry.topic, entry.partition, 0, "", offset)
                 )

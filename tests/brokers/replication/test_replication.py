@@ -97,9 +97,9 @@ def committed(node: Node) -> list[bytes | None]:
     return [value for _, value in found]
 
 
-def latest(node: Node) -> tuple[int, int]:
-    """(error, offset) of the newest record's."""
-    entries = [ListOffsetsEntry("t", TOPIC_ID, 0, LATEST)]
+def latest(node: Node, timestamp: int = LATEST) -> tuple[int, int]:
+    """(error, offset) behind the newest record, or of the first one of that time (ms) or later."""
+    entries = [ListOffsetsEntry("t", TOPIC_ID, 0, timestamp)]
     result = node.ask(ListOffsetsRequest(entries)).results[0]
     return result.error, result.offset
 
@@ -628,7 +628,7 @@ def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(cluster:
     two.log.high_watermark = 0
     assert two.replica.leader is not None
     two.replica.leader.high_watermark = 0
-    assert latest(two) == (OffsetNotAvailable.code, -1)
+    assert latest(two) == latest(two, timestamp=0) == (OffsetNotAvailable.code, -1)
     request = fetch(out_of(0, 1, topic_id=TOPIC_ID, epoch=-1), max_wait=10.0)
     waiting = two.handlers.handle(Request(b"consumer", 1, request), (), two.now)
     assert waiting is None, "an offset that is committed is not out of range"
@@ -640,7 +640,8 @@ def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(cluster:
     cluster.start(3)
     cluster.show()
     cluster.run()
-    assert latest(two) == (0, 1)
+    assert latest(two) == latest(two, timestamp=2**60) == (0, 1)
+    assert latest(two, timestamp=0) == (0, 0)
 
 
 def test_an_activation_whose_outcome_is_not_known_is_done_again_in_a_new_epoch(
