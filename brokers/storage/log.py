@@ -253,12 +253,15 @@ class Log:
             if end is not None and name.base < name.end < end:
                 # Nobody else would ever miss them: a compacted segment may have gaps.
                 self.segments[-1].mark(Damage(name.end, end, size, size))
+        point = recovery_point
+        if point is not None and point.segment < self.given_up >= point.end_offset:
+            point = None  # the log has begun anew, it may be, and another segment has that name
         if self.segments:
             # A snapshot of producers comes onto the disk behind all that it tells of. The only replica
             # never gives an offset again where something that was appended later has survived.
             flushed = max(found.snapshots, default=0) if self.is_replica else MAX_OFFSET
             self.recovery_point = recover(
-                self.segments, recovery_point, self.directory, self.may_lack_acked, flushed
+                self.segments, point, self.directory, self.may_lack_acked, flushed
             )
             # A life before has made files, and may have died with their names not on disk.
             self._new_names = self.recovery_point is None or (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.brokers.storage.segment import Damage
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch, InvalidRequest, OutOfOrderSequence, StorageError
@@ -27,6 +27,7 @@ from tests.brokers.batches import (
     make_log,
     random_batch,
     read_all,
+    removed,
     reopened,
     states_of,
     timed_batch,
@@ -520,6 +521,35 @@ def test_a_log_is_neither_cut_nor_begun_anew_while_a_flush_is_under_way(tmp_path
     assert log.recovery_point_offset <= 4
     flushed(log)
     assert log.recovery_point_offset == 4
+    log.close()
+
+
+@pytest.mark.parametrize("longer", [0, 40])
+def test_a_recovery_point_of_before_a_log_began_anew_says_nothing_of_it(
+    tmp_path: Path, longer: int
+) -> None:
+    """A segment with the same name may begin with the batch in which the new start lies."""
+    log = make_log(tmp_path)
+    write(log, a_batch(b"0", b"1"))
+    log.roll()
+    write(log, a_batch(b"2" * 60, b"3"))
+    flushed(log)
+    point = log.recovery_point
+    assert point is not None
+    save_log_start(log.directory, 4)
+    removed(log.begin_anew(4))
+    sizes = {
+        len(batch): batch for n in range(200) if (batch := a_batch(b"2" * n, b"3", b"4", b"5"))
+    }
+    batch = sizes[point.size + longer]
+    leader = batch_header.leader_part(2, len(batch), 4, 0)
+    log.append_as_follower(leader + batch[batch_header.LEADER_BYTES :])
+    assert (log.segments[0].base_offset, log.log_start, log.log_end) == (point.segment, 4, 6)
+    flushed(log)
+    log.abandon()
+    log = reopened(tmp_path, SMALL, point)
+    assert (log.log_start, log.log_end) == (4, 6)
+    assert read_all(log)[-2:] == [(4, b"4"), (5, b"5")]
     log.close()
 
 
