@@ -16,7 +16,7 @@ from folkmoot.brokers.replication.throttle import ReplicationThrottle
 from folkmoot.brokers.storage.atomic_file import save_json
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
-from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE, EpochEnd
+from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, LEADER_EPOCHS_FILE, EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
@@ -925,7 +925,7 @@ class ReplicaManager:
             self._try_again(replica)
             return
         replica.is_busy = True
-        work = partial(save_log_start, replica.log.directory, result.log_start)
+        work = partial(_note_start, replica.log.directory, result.log_start)
         self._submit(
             "log starts", work, partial(self._begin_anew, replica, follower, result.log_start)
         )
@@ -995,6 +995,12 @@ def _save_epochs(path: Path, epochs: Mapping[str, int], incomplete: Sequence[Pat
         with suppress(FileNotFoundError):  # it may have been deleted meanwhile
             note_incomplete(directory)
     save_json(path, epochs)
+
+
+def _note_start(directory: Path, offset: int) -> None:
+    """A death right behind this leaves nothing that tells of the epochs of what is given up."""
+    (directory / EPOCH_STARTS_FILE).unlink(missing_ok=True)
+    save_log_start(directory, offset)
 
 
 def _ignore(log: Log) -> None:

@@ -1283,6 +1283,47 @@ def test_a_follower_that_dies_while_it_goes_on_where_its_leaders_log_begins_does
     assert set(isr(cluster)) == {1, 2, 3}
 
 
+def test_a_follower_that_died_where_it_was_to_begin_anew_follows_a_leader_that_begins_before(
+    cluster: Cluster,
+) -> None:
+    """Retention comes to each replica's log at another moment."""
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    one.produce(b"0")
+    cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    for leader in (2, 1):
+        cluster.designate(leader, 1, 2)
+        cluster.show()
+        cluster.run()
+        cluster.nodes[leader].produce(b"1", b"2")
+        cluster.run()
+        one.log.roll()
+    one.log.snapshot_covers(5)
+    one.handlers.flusher.flush(one.log)
+    one.logs.remove(one.log.delete_segments(2))
+    assert (one.log.log_start, two.log.log_start, two.log.log_end) == (5, 0, 5)
+    cluster.start(3)
+    three = cluster.nodes[3]
+    three.by_hand = True
+    cluster.show()
+    while three.hands.keys()[:1] != ["log starts"]:
+        three.hands.work()
+        cluster.run()
+    three.hands.jobs[0][1]()
+    cluster.kill(3)
+    cluster.designate(2, 1, 2)
+    cluster.show()
+    cluster.run()
+    two.produce(b"5")
+    cluster.start(3)
+    cluster.show()
+    cluster.later(1.0)
+    three = cluster.nodes[3]
+    assert (three.log.log_start, three.log.log_end, three.log.failed) == (5, 6, None)
+    assert set(isr(cluster)) == {1, 2, 3}
+
+
 def test_a_follower_that_goes_on_within_a_batch_waits_until_a_file_of_that_name_is_gone(
     cluster: Cluster,
 ) -> None:
