@@ -97,8 +97,11 @@ class EpochStarts:
             self.changed = True
 
     def forget_before(self, log_start: int) -> None:
-        """The log begins there now: epochs that end before it are forgotten."""
-        gone = max(0, bisect_right(self._offsets, log_start) - 1)
+        """The log begins there now: epochs that end before it are forgotten.
+
+        Not the one that ends right there: a follower that ends there shows by it that it has the same.
+        """
+        gone = max(0, bisect_left(self._offsets, log_start) - 1)
         if gone:
             del self._epochs[:gone], self._offsets[:gone]
             self.changed = True
