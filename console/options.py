@@ -255,14 +255,20 @@ def text_of(path: Path) -> str:
 def write_text(path: Path, text: str) -> None:
     """Have a file with this text: whole, or what was there before. A pipe gets it as it comes.
 
-    Raises ConfigError.
+    Where a link leads to a file, that one gets it. Raises ConfigError.
     """
-    is_file = path.is_file() or not path.exists()
-    new = path.with_name(f"{path.name}.new") if is_file else path
     try:
-        new.write_text(text, encoding="utf-8")
-        if is_file:
-            os.replace(new, path)
+        if path.is_file() or not path.exists():
+            path = Path(os.path.realpath(path))
+            new = path.with_name(f"{path.name}.new")
+            try:
+                new.write_text(text, encoding="utf-8")
+                os.replace(new, path)
+            except OSError:
+                new.unlink(missing_ok=True)
+                raise
+        else:
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 

@@ -10,6 +10,8 @@ import pytest
 
 from folkmoot.console.formats import offset_files
 from folkmoot.console.main import main
+from folkmoot.console.options import write_text
+from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell
 
@@ -116,6 +118,18 @@ def test_a_file_keeps_the_offsets_that_it_had_where_there_is_no_room_for_others(
         full.setattr(Path, "write_text", write_half)
         assert main(["group", "export", shell.group, "--file", str(file)]) == 2
     assert file.read_text() == former
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_file_is_written_where_its_link_leads_or_it_is_told_why_not(tmp_path: Path) -> None:
+    """`/dev/stdout` is a link, and to a file where a shell has directed it to one."""
+    file, link = tmp_path / "offsets.csv", tmp_path / "link"
+    file.touch()
+    link.symlink_to(file)
+    write_text(link, "text")
+    assert (link.is_symlink(), file.read_text()) == (True, "text")
+    with pytest.raises(ConfigError, match="cannot be written: File name too long"):
+        write_text(tmp_path / ("x" * 300), "text")
 
 
 def test_offsets_of_a_topic_made_anew_are_refused(shell: Shell, tmp_path: Path) -> None:
