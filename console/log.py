@@ -130,18 +130,21 @@ def _dump(args: argparse.Namespace) -> int:
     return code
 
 
-def _batches(reader: "SegmentReader") -> "Iterator[tuple[BatchHeader, int] | Damage]":
-    """What is in a segment, but for a batch at its end of which its broker had written a part."""
+def _batches(
+    reader: "SegmentReader", position: int = 0, offset: int | None = None
+) -> "Iterator[tuple[BatchHeader, int] | Damage]":
+    """What is in a segment; where it ends within a batch and has grown since, its broker was writing that."""
     from folkmoot.brokers.storage.segment import Damage, SegmentReader
 
-    for found in reader.batches():
+    place = () if offset is None else (position, offset)
+    for found in reader.batches(*place):
         if isinstance(found, Damage) and found.end == reader.size:
             with suppress(FileNotFoundError):
                 size = reader.path.stat().st_size
-                later = SegmentReader(reader.directory, reader.name, size, reader.end_offset)
-                with closing(later):
-                    again = next(later.batches(found.position, found.offset), found)
-                if not isinstance(again, Damage):
+                if size > reader.size:
+                    later = SegmentReader(reader.directory, reader.name, size, reader.end_offset)
+                    with closing(later):
+                        yield from _batches(later, found.position, found.offset)
                     return
         yield found
 

@@ -119,6 +119,25 @@ def test_a_batch_that_a_running_broker_writes_meanwhile_is_no_damage(
     assert any("DAMAGED" in row.values() for row in rows) is not is_whole
 
 
+def test_a_batch_that_takes_several_looks_to_be_written_is_no_damage(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = max((data / "first-0").glob("*.log"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-100])
+    batches, left = SegmentReader.batches, [100, 50, 20, 0]
+
+    def written(reader: SegmentReader, *place: int) -> Iterator[Any]:
+        """More of it right behind each look at how large it is."""
+        del left[: len(left) > 1]
+        path.write_bytes(content[: len(content) - left[0]])
+        return batches(reader, *place)
+
+    monkeypatch.setattr(SegmentReader, "batches", written)
+    code, rows = table(["verify", str(path)], capsys)
+    assert (code, len(rows)) == (0, 1)
+
+
 def test_a_segment_without_a_whole_batch_is_not_called_ok(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
