@@ -130,6 +130,7 @@ class CleaningPass:
     _clean_before: int = -1
     _tombstones: int = 0
     _moved: int = 0
+    _is_left: bool = False
 
     def step(self, doomed: Sequence[Path], now: int) -> CleanedSegment | CleanerCheckpoint:
         """Remove what the segment before has replaced, and write the next one; → the checkpoint at the end.
@@ -149,6 +150,8 @@ class CleaningPass:
             *(self._clean_before, self._tombstones, self.droppable_before, now)
         )
         checkpoint = replace(checkpoint, unopened=self._unopened, damaged=tuple(self._damaged))
+        if self.checkpoint.unopened is not None and not self._is_left:
+            checkpoint = CleanerCheckpoint()  # it is gone, and the next that stays is not known
         save_json(self.directory / CLEANER_CHECKPOINT_FILE, checkpoint)
         return checkpoint
 
@@ -230,6 +233,7 @@ class CleaningPass:
             removed += header.record_count - kept.records
             self._tombstones += kept.tombstones
             if kept.data:
+                self._is_left |= header.base_offset == self.checkpoint.unopened
                 parts.append(kept.data)
                 waiting += len(kept.data)
                 self._count(len(kept.data))

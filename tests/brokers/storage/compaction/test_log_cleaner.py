@@ -246,6 +246,28 @@ def test_a_tombstone_stays_behind_a_batch_that_stays_though_nothing_new_is_in_it
     upkept.logs.close()
 
 
+def test_a_tombstone_goes_once_the_batch_that_could_not_be_rewritten_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(header: BatchHeader, columns: Columns) -> bytes:
+        raise BatchTooLarge("the offsets that are left take more room than the records gave")
+
+    upkept = Upkept(tmp_path)
+    upkept.append(keyed((b"gone", b"value"), (b"stays", b"value")))
+    upkept.append(keyed((b"gone", None)))
+    with monkeypatch.context() as full:
+        full.setattr(batch_filter, "_rewritten", no_room)
+        upkept.append(*(keyed((b"other", b"%d" % number * 30)) for number in range(60)))
+        upkept.compact()
+    upkept.append(keyed((b"gone", None), (b"stays", b"anew")))
+    for _ in range(5):
+        upkept.append(*(keyed((b"other", b"%d" % number * 30)) for number in range(60)))
+        upkept.compact()
+        upkept.later(2 * DAY)
+    assert [record.offset for record in records_in(upkept.log) if record.key == b"gone"] == []
+    upkept.logs.close()
+
+
 def test_records_without_a_key_and_batches_that_cannot_be_opened_stay(tmp_path: Path) -> None:
     upkept = Upkept(tmp_path)
     written: list[Row] = []
