@@ -843,13 +843,16 @@ class ReplicaManager:
     def _truncate(self, replica: Replica, follower: FollowerState, offset: int) -> None:
         log = replica.log
         logger.warning(
-            "%s: cut from offset %d to %d: what goes is not on the log of broker %d, which leads in "
+            "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which leads in "
             "epoch %d",
             *(log.name, log.log_end, offset, follower.leader, follower.epoch),
         )
         known = replica.state.known
         if known is not None and log.epoch_starts.latest < known.state.unclean_epoch:
-            log.take_back_committed(offset)
+            log.take_back_committed(offset, "an unclean election has lost")
+        elif known is not None and self.broker_id not in known.state.isr:
+            if offset < log.high_watermark:  # it has copied what compaction had left
+                log.take_back_committed(offset, "the leader lacks")
         replica.is_busy = True
         noted = self._logs.checkpointed.get(log.directory.name)
         if max(log.recovery_point_offset, 0 if noted is None else noted.end_offset) <= offset:

@@ -153,7 +153,7 @@ class Log:
     """The directory of a partition with its segments.
 
     Invariants. `log_start <= high_watermark <= log_end`, and the first two never fall, but where damage
-    or an unclean election has lost something. Offsets rise up
+    or an unclean election has lost something, or a replica out of sync is cut. Offsets rise up
     to `log_end` and, up to the recovery point, are never given twice; what is left is dense but where
     compaction has gone. Every batch was compared with its checksum when it came in. Only the last
     segment is appended to. What lies below the high watermark is never cut and may be read; the leader
@@ -222,7 +222,7 @@ class Log:
         self.is_being_cut = False
         """A truncation is under way: nothing is appended or flushed."""
         self.is_taken_back = False
-        """An unclean election has lost what was committed, and it is still to be cut."""
+        """The leader lacks what was committed, and it is still to be cut."""
         self.forgets_compaction = False
         """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
         self._files = OpenSegments() if files is None else files
@@ -702,13 +702,13 @@ class Log:
             self.high_watermark = offset
             self.version += 1
 
-    def take_back_committed(self, offset: int) -> None:
-        """An unclean election has lost what was committed from `offset` on: it may be cut."""
+    def take_back_committed(self, offset: int, reason: str) -> None:
+        """What was committed from `offset` on may be cut; `reason` says who has lost it, or lacks it."""
         self.is_taken_back = True  # whether a start has forgotten what was committed or not
         if offset < self.high_watermark:
             logger.error(
-                "%s: an unclean election has lost what was committed from offset %d to %d",
-                *(self.name, offset, self.high_watermark),
+                "%s: %s what was committed from offset %d to %d",
+                *(self.name, reason, offset, self.high_watermark),
             )
             self.high_watermark = offset
             self.version += 1

@@ -1564,15 +1564,22 @@ def test_a_follower_from_epochs_that_the_leader_has_given_up_goes_on_where_the_l
     assert set(isr(cluster)) == {1, 2, 3}
 
 
-def test_a_follower_whose_records_were_all_compacted_away_elsewhere_begins_anew(
-    cluster: Cluster,
+@pytest.mark.parametrize("is_running", [False, True])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_follower_of_whose_epoch_compaction_has_left_nothing_elsewhere_copies_what_is_left(
+    cluster: Cluster, earlier: bool, is_running: bool
 ) -> None:
-    """A replica that was added since has seen nothing of their epochs, and leads now."""
+    """A replica that was added since has seen nothing of that epoch, or of all of its, and leads now. Who
+    was started since knows of nothing to be committed."""
     for node in cluster.nodes.values():
-        offset, written_in = (0, 3) if node.number == 3 else (9, 5)
-        batch = make_batch(b"%d" % offset)
-        leader = leader_part(offset, len(batch), written_in, 0)
-        node.log.append_as_follower(leader + batch[LEADER_BYTES:])
+        batches = [(0, 2)] if earlier else []
+        batches.append((1, 3) if node.number == 3 else (9, 5))
+        for offset, written_in in batches:
+            batch = make_batch(b"%d" % offset)
+            leader = leader_part(offset, len(batch), written_in, 0)
+            node.log.append_as_follower(leader + batch[LEADER_BYTES:])
+    if is_running:
+        cluster.nodes[3].log.advance_high_watermark(2)
     while cluster.nodes[1].replica.state.epoch < 6:
         cluster.designate(1, 1, 2)
         cluster.show()
