@@ -40,6 +40,7 @@ from folkmoot.protocol.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetOutOfRange,
+    Overloaded,
     RequestTimeout,
     RetriableError,
     StorageError,
@@ -228,6 +229,7 @@ class ReplicaManager:
         self._next_round = 0.0
         self._restless: dict[Replica, None] = {}
         self._again: dict[Replica, float] = {}
+        self._undeleted: dict[Replica, tuple[int, float]] = {}
         self.unknown_outcomes = 0
         """How often it was not known what became of writes: what was read before settles none of them."""
         self._throttle = ReplicationThrottle()
@@ -818,16 +820,26 @@ class ReplicaManager:
             self.committed(log)
         start = min(result.log_start, log.high_watermark)
         if start > log.given_up:
-            self._retention.delete_records(log, start, partial(self._gave_up, replica))
+            self._give_up_before(replica, start)
         elif result.has_committed:
             replica.state.may_lead |= not log.is_damaged
 
-    def _gave_up(self, replica: Replica, error: FolkmootError | None) -> None:
+    def _give_up_before(self, replica: Replica, start: int) -> None:
+        done = partial(self._gave_up, replica, start)
+        try:
+            self._retention.delete_records(replica.log, start, done)
+        except Overloaded as error:
+            done(error)
+
+    def _gave_up(self, replica: Replica, start: int, error: FolkmootError | None) -> None:
         """The leader is to know; and who has all but what was deleted may lead from here on."""
         if error is None:
             replica.asked = None
             self.is_whole(replica)
             self._follow(replica)
+        elif replica.log.is_open and replica.log.failed is None:  # the leader does not say it twice
+            logger.warning("%s: what lies before %d stays: %s", replica.log.name, start, error)
+            self._undeleted[replica] = start, self._clock() + DISK_AGAIN_AFTER
 
     def _report(self, replica: Replica, leader: int, chunk: memoryview) -> None:
         """Have the leader look at the first bad batch of what it sent."""
@@ -968,6 +980,10 @@ class ReplicaManager:
             if self._replicas.get(replica.partition) is replica:
                 found = self._states.get(replica.partition)
                 self._take(replica, replica.state.observed(found))
+        for replica in [each for each, (_, due) in self._undeleted.items() if due <= now.monotonic]:
+            start, _ = self._undeleted.pop(replica)
+            if replica.state.follower is not None and start <= replica.log.high_watermark:
+                self._give_up_before(replica, start)
         for key in [key for key, (_, due) in self._make_again.items() if due <= now.monotonic]:
             name, _ = self._make_again.pop(key)
             self._creation.when_created(name, *key, partial(self._created, name, key))

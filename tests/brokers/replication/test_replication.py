@@ -1121,6 +1121,35 @@ def test_who_deletes_records_does_not_wait_for_ever_for_a_replica(cluster: Clust
     assert again[0].error == 0
 
 
+def test_a_follower_without_room_to_delete_records_does_so_when_there_is_some(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is produced meanwhile that the leader would tell it of."""
+    one, three = cluster.nodes[1], cluster.nodes[3]
+    for _ in range(4):
+        one.produce(b"a")
+        cluster.run()
+    cluster.later(1.0)
+    refused: list[int] = []
+
+    def save(directory: Path, offset: int) -> None:
+        if directory == three.log.directory and not refused:
+            refused.append(offset)
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        save_log_start(directory, offset)
+
+    monkeypatch.setattr("folkmoot.brokers.storage.retention.save_log_start", save)
+    answers = one.delete_records(3)
+    cluster.run()
+    cluster.now += TELL_WITHIN
+    cluster.run()
+    assert (refused, answers, three.log.log_start) == ([3], [], 0)
+    for _ in range(3):
+        cluster.later(DISK_AGAIN_AFTER)
+    assert three.log.log_start == 3
+    assert [each.error for each in answers] == [0]
+
+
 def test_who_deletes_records_is_sent_to_the_next_leader(cluster: Cluster) -> None:
     cluster.nodes[1].produce(b"a")
     cluster.run()
