@@ -143,20 +143,26 @@ def cancel(name: str, partitions: Iterable[int] | None = None) -> Recipe[list[in
     """Have partitions go back to the brokers they are being moved from; None: all that are being moved.
 
     → which. It takes until enough of those are in sync. Raises UnknownTopicOrPartition,
-    NoReassignmentInProgress, Malformed.
+    NoReassignmentInProgress, Malformed. A lost reply is answered by looking: what is where it came from
+    by then was taken back.
     """
     named = None if partitions is None else list(partitions)
-    which: list[int] = []
+    tried: dict[int, Reassignment] = {}
 
     def cancelled(topic: TopicInfo) -> TopicInfo:
-        which[:] = _running(name, topic, named)
-        moves = dict(topic.reassignments)
-        for number in which:
-            moves[number] = replace(moves[number], target=moves[number].original)
-        return replace(topic, reassignments=moves)
+        if tried and all(
+            number not in topic.reassignments and topic.partitions[number:][:1] == [move.original]
+            for number, move in tried.items()
+        ):
+            return topic
+        tried.clear()
+        for number in _running(name, topic, named):
+            tried[number] = topic.reassignments[number]
+        back = {number: replace(move, target=move.original) for number, move in tried.items()}
+        return replace(topic, reassignments={**topic.reassignments, **back})
 
     yield from topics.update(name, cancelled)
-    return which
+    return list(tried)
 
 
 def set_throttle(name: str, throttle: int) -> Recipe[list[int]]:

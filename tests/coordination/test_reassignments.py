@@ -17,7 +17,7 @@ from folkmoot.coordination.partition_states import (
 )
 from folkmoot.coordination.topics import Reassignment, TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.operations import ConnectionLost, Operation, Recipe, Set
 from folkmoot.protocol.errors import (
     ConfigError,
     FolkmootError,
@@ -27,7 +27,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from tests.contracts.backends import Backend
-from tests.coordination.steps import ENOUGH, Steps
+from tests.coordination.steps import ENOUGH, Steps, going_on
 
 MOVED = Reassignment([1, 2], [3, 2])
 
@@ -65,13 +65,14 @@ class Scene:
         assert found is not None
         return found.state
 
-    def end(self, name: str = "t") -> Recipe[None]:
+    def end(
+        self, name: str = "t", ending: tuple[Reassignment, StateWrite] | None = None
+    ) -> Recipe[None]:
         """As the controller ends it, with broker 3 as the leader."""
         topic = self.topic(name)
-        state = PartitionState(3, 4, (3, 2), 1)
-        ending = {0: (MOVED, StateWrite(state, 0))}
+        ending = ending or (MOVED, StateWrite(PartitionState(3, 4, (3, 2), 1), 0))
         return reassignments.end(
-            name, topic.topic_id, ending, controllers.is_in_epoch(self.controller)
+            name, topic.topic_id, {0: ending}, controllers.is_in_epoch(self.controller)
         )
 
 
@@ -159,6 +160,38 @@ def test_a_controller_that_was_replaced_ends_nothing(scene: Scene) -> None:
     with pytest.raises(GuardRefused):
         execute(scene.session, scene.end())
     assert scene.topic().reassignments == {0: MOVED}
+
+
+def up_to_its_write(scene: Scene, recipe: Recipe[Any]) -> Operation:
+    operation = next(recipe)
+    while not isinstance(operation, Set):
+        operation = recipe.send(execute(scene.session, operation))
+    return operation
+
+
+def test_what_has_gone_back_by_the_time_that_a_lost_reply_is_asked_about_was_cancelled(
+    scene: Scene,
+) -> None:
+    started(scene)
+    cancelling = reassignments.cancel("t")
+    execute(scene.session, up_to_its_write(scene, cancelling))
+    state, back = PartitionState(1, 4, (1, 2), 1), Reassignment([1, 2], [1, 2])
+    execute(scene.session, scene.end(ending=(back, StateWrite(state, 0))))
+    assert scene.topic().reassignments == {}
+    asked = cancelling.throw(ConnectionLost("lost on the way back"))
+    assert execute(scene.session, going_on(cancelling, asked)) == [0]
+
+
+def test_what_has_ended_before_it_could_be_cancelled_is_not_said_to_have_been(
+    scene: Scene,
+) -> None:
+    started(scene)
+    cancelling = reassignments.cancel("t")
+    up_to_its_write(scene, cancelling)
+    execute(scene.session, scene.end())
+    asked = cancelling.throw(ConnectionLost("lost on the way there"))
+    with pytest.raises(NoReassignmentInProgress, match="no partition of topic t is being moved"):
+        execute(scene.session, going_on(cancelling, asked))
 
 
 def test_the_rate_is_changed_while_it_runs(scene: Scene) -> None:
