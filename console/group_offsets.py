@@ -183,8 +183,8 @@ def _target(args: argparse.Namespace) -> "Target":
 def _export(args: argparse.Namespace) -> int:
     form = args.format or ("json" if Path(args.file).suffix == ".json" else "csv")
     with admin_of(args) as admin:
-        offsets = admin.group_offsets(args.group)
-        ids = admin.topic_ids(each.topic for each in offsets)
+        ids = admin.topic_ids(each.topic for each in admin.group_offsets(args.group))
+        offsets = admin.group_offsets(args.group)  # no older than the ids
     text = offset_files.text_of(offsets, ids, form)
     if args.file == "-":
         print(text, end="")

@@ -11,6 +11,7 @@ import pytest
 from folkmoot.console.formats import offset_files
 from folkmoot.console.main import main
 from folkmoot.console.options import write_text
+from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell
@@ -142,6 +143,26 @@ def test_offsets_of_a_topic_made_anew_are_refused(shell: Shell, tmp_path: Path) 
     send(shell)
     said = shell.refused(4, "group", "import", shell.group, file, "--execute")
     assert "made anew" in said
+
+
+def test_offsets_are_not_exported_as_those_of_a_topic_that_is_made_anew_meanwhile(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(shell)
+    reset(shell, "--to-offset", "3", "--topic", f"{shell.topic}:0", "--execute")
+    read, made = Admin.group_offsets, list[str]()
+
+    def make_anew_behind(admin: Admin, group: str) -> dict[TopicPartition, int]:
+        found = read(admin, group)
+        if not made:
+            admin.delete_topic(shell.topic)
+            admin.create_topic(shell.topic, 2)
+            made.append(shell.topic)
+        return found
+
+    monkeypatch.setattr(Admin, "group_offsets", make_anew_behind)
+    (header,) = shell.done("group", "export", shell.group).splitlines()
+    assert header == "topic,partition,offset,topic_id"
 
 
 def test_a_file_of_another_tool_and_the_standard_input_are_read(
