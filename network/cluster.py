@@ -12,6 +12,7 @@ from folkmoot.network.client import Connections, Reply, SupportsFileno
 from folkmoot.network.leaderless import Leaderless, Waiting
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
+    ConfigError,
     FolkmootError,
     NotEnoughReplicasAfterAppend,
     NotLeader,
@@ -362,6 +363,7 @@ class Cluster:
     ) -> None:
         self._connections = connections
         self.send = connections.send
+        self._listener = listener
         self._metadata = metadata = Metadata(listener)
         self.leader_address = metadata.leader_address
         self.nearest_address = metadata.nearest_address
@@ -573,6 +575,14 @@ class Cluster:
                 self._fail(reply.address, reply.error)
             return
         self._avoid.pop(reply.address, None)
+        names = {name for each in reply.response.brokers for name in each.listeners}
+        if names and self._listener not in names:
+            self._metadata.fail(self._clock())
+            have = ", ".join(sorted(names))
+            self._note(
+                ConfigError(f"no broker has a listener {self._listener!r}: they have {have}")
+            )
+            return
         self._metadata.update(reply.response, self._clock())
         self._leaderless.update(self._metadata.leaderless(), self._clock())
         self._failed.clear()

@@ -220,6 +220,21 @@ def test_a_discovery_that_fails_is_trouble_and_is_tried_again() -> None:
             assert len(calls) == 3
 
 
+def test_brokers_without_the_listener_asked_for_are_the_trouble_and_not_leaders_that_are_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    with world.broker(1) as one:
+        world.brokers = {1: one.address}
+        with Cluster(Connections("me"), lambda: [one.address], listener="outer") as cluster:
+            cluster.want("t")
+            poll_until(cluster, lambda: cluster.trouble)
+            said = "no broker has a listener 'outer': they have client"
+            assert (str(cluster.trouble), cluster.leaderless) == (said, {})
+            poll_until(cluster, lambda: world.has_described(3))
+    assert [each.message for each in caplog.records] == [f"no metadata: {said}"]
+
+
 def test_a_topic_that_comes_later_is_found_without_asking_for_it() -> None:
     world = World()
     with world.broker(1) as one:
