@@ -1,10 +1,9 @@
 """Schemas by id without ZooKeeper: from brokers."""
 
 import random
-import threading
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import cycle
 from typing import Final
 from uuid import UUID
@@ -34,9 +33,9 @@ class BrokerSchemas:
     AvroDeserializer(BrokerSchemas("localhost:9092"))
     ```
 
-    `bootstrap` are the addresses of some of a cluster's brokers. Each id is asked for once, over a
-    connection that is closed again: nothing is to be closed, and another process can have a copy of it.
-    May be called from any thread.
+    `bootstrap` are the addresses of some of a cluster's brokers. An id that is known is not asked for
+    again, and each time over a connection that is closed then: nothing is to be closed, and another
+    process can have a copy of it, a forked child too. May be called from any thread.
     """
 
     def __init__(
@@ -50,8 +49,8 @@ class BrokerSchemas:
         self._addresses = bootstrap_addresses(bootstrap)
         self._client_id = client_id
         self._timeout = timeout
-        self._resolved: dict[tuple[str, int | UUID], str] = {}
-        self._lock = threading.Lock()
+        # No lock, which a forked child may find held for ever: threads that come at once ask each for itself.
+        self._known = lru_cache(MAX_CACHED)(self._resolved)
 
     def __reduce__(self) -> tuple[object, ...]:
         make = partial(BrokerSchemas, client_id=self._client_id, timeout=self._timeout)
@@ -64,19 +63,11 @@ class BrokerSchemas:
         within `timeout` seconds ZooKeeperUnreachable, where a broker has not heard of it and cannot ask, or
         BrokerUnreachable.
         """
-        key = context_of(subject), id
-        text = self._resolved.get(key)
-        if text is not None:
-            return text
-        with self._lock:
-            text = self._resolved.get(key)
-            if text is None:
-                found = self._asked(*key)
-                text = resolve(found.schema, found.references, strict=False)
-                self._resolved[key] = text
-                while len(self._resolved) > MAX_CACHED:
-                    del self._resolved[next(iter(self._resolved))]
-        return text
+        return self._known(context_of(subject), id)
+
+    def _resolved(self, context: str, number: int | UUID) -> str:
+        found = self._asked(context, number)
+        return resolve(found.schema, found.references, strict=False)
 
     def _asked(self, context: str, number: int | UUID) -> GetSchemaResponse:
         """Of one broker after another, until one knows."""

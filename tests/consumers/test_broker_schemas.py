@@ -23,8 +23,10 @@ from folkmoot.protocol.errors import (
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import Api, ApiVersions, GetSchemaResponse, HelloResponse
+from tests.consumers.test_forks import in_child
 from tests.network.stub import StubBroker
 from tests.network.test_client import unused_address
+from tests.waiting import eventually
 
 LONG = GetSchemaResponse('{"type": "long"}', [])
 ITEM = '{"type": "record", "name": "shop.Item", "fields": [{"name": "n", "type": "int"}]}'
@@ -58,11 +60,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_schema_is_asked_for_once_by_any_number_of_threads() -> None:
+def test_a_schema_that_is_known_is_not_asked_for_again_by_any_thread() -> None:
     brokers = Brokers()
     with StubBroker(brokers) as one:
         schemas = BrokerSchemas(one.address, timeout=20)
-        found: list[str] = []
+        found = [schemas.resolved(1)]
         threads = [
             threading.Thread(target=lambda: found.append(schemas.resolved(1))) for _ in range(5)
         ]
@@ -70,8 +72,25 @@ def test_a_schema_is_asked_for_once_by_any_number_of_threads() -> None:
             thread.start()
         for thread in threads:
             thread.join(30)
-    assert found == ['"long"'] * 5
+    assert found == ['"long"'] * 6
     assert brokers.asked == 1
+
+
+def test_a_child_that_is_forked_while_a_thread_asks_can_ask_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_schemas, "PATIENCE", 0.5)
+    brokers = Brokers()
+    brokers.answers[2] = lambda _envelope: None  # it is asked again until there is an answer
+    with StubBroker(brokers) as one:
+        schemas = BrokerSchemas(one.address, timeout=60)
+        asking = threading.Thread(target=lambda: schemas.resolved(2))
+        asking.start()
+        eventually(lambda: brokers.asked)
+        ended = in_child(lambda: schemas.resolved(1))
+        brokers.answers[2] = LONG
+        asking.join()
+    assert ended == 0
 
 
 def test_a_schema_comes_with_all_that_it_refers_to() -> None:
