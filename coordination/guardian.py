@@ -174,3 +174,10 @@ def limitation() -> str | None:
 
 
 GUARDIAN: Final = Guardian()
+
+
+def _forget_after_fork() -> None:
+    GUARDIAN._lock = threading.Lock()  # a thread that is not here may hold the parent's for ever
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -18,11 +18,12 @@ import pytest
 
 from folkmoot.coordination import guardian as guardian_module
 from folkmoot.coordination import guardian_process
-from folkmoot.coordination.guardian import Guardian, limitation, obstacle
+from folkmoot.coordination.guardian import GUARDIAN, Guardian, limitation, obstacle
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Exists, Get
 from folkmoot.coordination.zookeeper.session import SessionState
+from tests.consumers.test_forks import in_child
 from tests.processes import state, told
 from tests.tree import ROOT
 from tests.waiting import eventually
@@ -204,6 +205,28 @@ def test_sessions_that_begin_at_the_same_time_start_one_guardian(
     assert len(starts) == 1
     assert len(guardian._guarded) == 8
     end(guardian)
+
+
+def test_a_child_that_is_forked_while_a_thread_guards_a_session_can_guard_its_own() -> None:
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with GUARDIAN._lock:
+            held.set()
+            over.wait(30.0)
+
+    def work() -> None:
+        guard(GUARDIAN, 1)
+        end(GUARDIAN)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(30.0)
+        assert in_child(work) == 0
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_a_guardian_that_outlives_its_process_is_not_warned_of() -> None:
