@@ -298,6 +298,9 @@ class PartitionQueue:
     lacks. Signed anew it could be written twice, so it fails, and its error says why. Of a producer that was
     taken over (`gives_epochs` is off) all fail.
 
+    A topic made anew. It has nothing of what was sent, and may be that of another cluster in the place of
+    the first, where others have the same producer ids: it goes on as above, under a new id.
+
     Until `_retry_at` nothing leaves. `leader`, `leader_epoch` and `topic_id` are as of the metadata's
     `version`; `timer` is when the sender looks at it again by itself. Owner: the sender.
     """
@@ -430,7 +433,7 @@ class PartitionQueue:
                 self._terms.counters.batches_retried += 1
                 # A misplaced one that was not the oldest: what was before it did not get there.
                 if misplaced and batch.was_oldest:
-                    self._broken = error
+                    self._broken = self._broken or error
                 if not misplaced or (batch.was_oldest and batch.attempts > 1):
                     pause = 0.0 if at_once and batch.attempts == 1 else self._pause(batch.attempts)
                     self._retry_at = now + pause
@@ -443,6 +446,13 @@ class PartitionQueue:
     def has_new_leader(self) -> None:
         """Another attempt need not wait: what went wrong did so at an earlier leader."""
         self._retry_at = -inf
+
+    def is_of(self, topic_id: str) -> None:
+        """What the topic's id is now. One made anew has nothing of what was sent."""
+        former, self.topic_id = self.topic_id, topic_id
+        if former not in ("", topic_id) and self._turns and self._terms.sequences is not None:
+            self._broken = StaleTopicId(f"topic {self.partition.topic} was made anew")
+            self._mend()
 
     def _halve(self, batch: Batch, error: FolkmootError) -> None:
         """Send its records in two batches, in its place; only a record that is too large alone fails.
@@ -503,7 +513,7 @@ class PartitionQueue:
             for batch in list(self.batches):
                 self._end(batch, error)
             return
-        sequences.restart(self.partition, new_id=isinstance(error, ProducerFenced))
+        sequences.restart(self.partition, new_id=isinstance(error, ProducerFenced | StaleTopicId))
         self._terms.counters.epochs_begun += 1
         for batch in list(self.batches):
             batch.turn = -1

@@ -110,6 +110,8 @@ class Sender:
         for shipment in state.shipments(soon, hurry=taken.hurry):
             self._ship(cluster, state, shipment)
             self._busy = True
+        if state.wants_ids:  # only now, in a topic made anew
+            self._provide_id(cluster, state)
         self._tell(state)
         if taken.purge:
             accumulator.purged(taken.purge)

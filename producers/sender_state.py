@@ -320,7 +320,7 @@ class SenderState:
             if epoch > former and queue.leader is not None:
                 queue.has_new_leader()
             queue.leader_epoch = epoch
-            queue.topic_id = self._view.topic_id(queue.partition.topic) or ""
+            queue.is_of(self._view.topic_id(queue.partition.topic) or queue.topic_id)
         return queue.leader
 
     def _may_send(self, address: str) -> bool:

@@ -11,7 +11,13 @@ from folkmoot.coordination import brokers
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol import batch_header, record_batch
-from folkmoot.protocol.errors import FolkmootError, NoProducerId, NotLeader, UnknownTopicOrPartition
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    NoProducerId,
+    NotLeader,
+    StaleTopicId,
+    UnknownTopicOrPartition,
+)
 from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
@@ -40,6 +46,7 @@ class FakeCluster:
         self.zookeeper = MemoryZooKeeper()
         self.partitions = partitions
         self.topics = topics
+        self.made = 1
         self.leader = 1
         self.silent = False
         self.failing = 0
@@ -77,6 +84,13 @@ class FakeCluster:
         mine = brokers.Registration({"client": broker.address}, f"nonce {number}")
         execute(self._session, brokers.register(number, mine))
         return broker
+
+    def replace(self) -> None:
+        """Another cluster is in its place, with topics of the same names, and gives out the same ids."""
+        self.made += 1
+        self.ids = itertools.count()
+        self.logs.clear()
+        self.producers.clear()
 
     @contextmanager
     def holding(self) -> Iterator[list[bytes]]:
@@ -133,6 +147,8 @@ class FakeCluster:
         return ProduceResponse(results) if body.acks else None
 
     def _append(self, entry: Any, payload: bytes) -> int:
+        if entry.topic_id != self._topic_id(entry.topic):
+            raise StaleTopicId(f"topic {entry.topic} has another id: it was created anew")
         log = self.logs.setdefault(TopicPartition(entry.topic, entry.partition), [])
         header = batch_header.check(payload)
         partition = TopicPartition(entry.topic, entry.partition)
@@ -158,4 +174,7 @@ class FakeCluster:
         leaders = [
             PartitionMetadata(number, self.leader, 0, [1]) for number in range(self.partitions)
         ]
-        return TopicMetadata(name, 0, f"id of {name}", leaders)
+        return TopicMetadata(name, 0, self._topic_id(name), leaders)
+
+    def _topic_id(self, name: str) -> str:
+        return f"id {self.made} of {name}"

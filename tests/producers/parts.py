@@ -22,15 +22,16 @@ class FixedView:
         self.leaders: dict[int, str] = dict.fromkeys(range(count), "one:1")
         self.looked_up = 0
         self.epoch = 3
+        self.made = ""
         self.leaderless: dict[TopicPartition, tuple[int, ...]] = {}
-        self._seen: tuple[int, dict[int, str]] = (0, {})
+        self._seen: tuple[int, str, dict[int, str]] = (0, "", {})
         self._version = 0
 
     @property
     def version(self) -> int:
         """As of a cluster that has just told of every change."""
-        if (self.epoch, self.leaders) != self._seen:
-            self._seen = self.epoch, dict(self.leaders)
+        if (self.epoch, self.made, self.leaders) != self._seen:
+            self._seen = self.epoch, self.made, dict(self.leaders)
             self._version += 1
         return self._version
 
@@ -42,7 +43,7 @@ class FixedView:
         return self.epoch
 
     def topic_id(self, topic: str) -> str | None:
-        return f"id of {topic}"
+        return f"id of {topic}{self.made}"
 
     def available(self) -> list[int]:
         return [number for number in range(self.count) if number in self.leaders]

@@ -22,6 +22,7 @@ from folkmoot.protocol.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     RequestTimeout,
+    StaleTopicId,
     StorageError,
     UnknownProducer,
     ZooKeeperUnreachable,
@@ -210,6 +211,30 @@ def test_a_batch_in_doubt_is_not_signed_anew_but_fails_and_says_so() -> None:
     ((_, shipment),) = bench.ship()
     assert identities(shipment) == [Identity(7, 1, 0)]
     assert values(shipment)[0][:3] == b"001"
+
+
+def test_in_a_topic_made_anew_a_new_id_signs_what_is_left_once_nothing_is_under_way() -> None:
+    """Whatever is answered meanwhile; and what is in doubt fails."""
+    bench = full_batches(4)
+    sent = bench.ship()
+    bench.view.made = ", made anew"
+    bench.sender.lost(sent[3][0], RequestTimeout("lost"), bench.now)
+    assert bench.ship() == []
+    bench.answer(*sent[1], StaleTopicId.code)
+    bench.answer(*sent[0], OutOfOrderSequence.code)
+    bench.now += 2.0
+    assert bench.ship() == []
+    bench.answer(*sent[2], StaleTopicId.code)
+    (failed,) = bench.done
+    assert isinstance(failed.error, StaleTopicId)
+    assert "1 record for t-0 may be in the log or not" in str(failed.error)
+    bench.now += 2.0
+    assert bench.sender.wants_ids
+    bench.sender.grant([8])
+    again = bench.ship()
+    assert [values(shipment)[0][:3] for _, shipment in again] == [b"000"]
+    assert [identities(shipment) for _, shipment in again] == [[Identity(8, 0, 0)]]
+    assert again[0][1].request.entries[0].topic_id == "id of t, made anew"
 
 
 def test_a_batch_that_never_left_is_not_in_doubt() -> None:

@@ -30,6 +30,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
+from folkmoot.protocol.messages import Api
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
@@ -387,6 +388,35 @@ def test_a_broker_that_comes_back_elsewhere_is_found(cluster: FakeCluster) -> No
         cluster.start(1)
         assert delivery.result(20).offset == 1
     assert cluster.values() == [b"one", b"two", b"three"]
+
+
+def test_a_producer_that_outlives_its_cluster_writes_to_the_next_one_under_an_id_of_that(
+    cluster: FakeCluster,
+) -> None:
+    """By its old id and sequence its record would be taken for one of another producer's."""
+    with make(cluster) as survivor:
+        survivor.send("t", b"before", partition=0).result(30)
+        cluster.replace()
+        with make(cluster) as other:
+            for sender_, value in (other, b"1"), (other, b"2"), (survivor, b"3"), (other, b"4"):
+                sender_.send("t", value, partition=0).result(30)
+    assert cluster.values() == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_record_that_has_waited_for_a_leader_leaves_at_once_also_in_a_topic_made_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "LONGEST_WAIT", 1000.0)
+    with FakeCluster(count=2) as cluster, make(cluster, retry_backoff=0.0) as producer:
+        producer.send("t", b"before", partition=0).result(30)
+        cluster.leader = 9
+        waiting = producer.send("t", b"x", partition=0)
+        seen = cluster.brokers[1].seen
+        eventually(lambda: cluster.requests > 1)
+        eventually(lambda: {api for api, _, _ in seen[-3:]} == {Api.METADATA})
+        cluster.replace()
+        cluster.leader = 2
+        assert waiting.result(30).offset == 0
 
 
 def test_records_that_nobody_takes_fail_after_the_delivery_timeout(cluster: FakeCluster) -> None:
