@@ -56,6 +56,11 @@ class BatchRotation:
         self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
         self._prefetched: deque[_Prefetch] = deque()
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing can be taken: whatever is buffered is paused."""
+        return not self._ready
+
     def add(self, partition: TopicPartition) -> None:
         """There may be something of this partition: it takes its turn."""
         self._ready[partition] = None

@@ -15,7 +15,9 @@ are not counted among them but have a bound of their own (FETCHES_WAITING): part
 their end must not keep those from being read on whose records are there.
 Batches stay as they came until they are handed out; partitions take turns, one batch each.
 
-Nothing is asked for beyond `buffer_bytes`; what was asked for before may still come on top of it.
+Nothing is asked for beyond `buffer_bytes`; what was asked for before may still come on top of it. Where
+nothing but paused partitions' batches are left in a full buffer these are let go, and fetched again when
+they go on: others must not wait for a `resume`.
 
 What makes reading a partition impossible (an illegible batch, no offset to start at, its topic gone)
 stops that partition and no other, is told once by `check`, and ends with a `seek`. A batch that
@@ -280,7 +282,7 @@ class Fetcher:
     def _ask(self) -> None:
         now = self._clock()
         self._retry_at = math.inf
-        is_full = self._budget.used >= self._config.buffer_bytes
+        is_full = not self._has_room()
         kept = [] if is_full else self._sessions.take_kept(self._cluster.version)
         lacking, hungry = self._queue.wanting()
         for address, states in _portions(self._due(lacking, now)) if lacking else ():
@@ -309,6 +311,14 @@ class Fetcher:
                 states = [state for state in states if not state.is_at_end]
             if states:
                 self._fetch(InFlightFetch(address, states, self._cluster.version))
+
+    def _has_room(self) -> bool:
+        """Whether the buffer takes more; what is paused does not fill it for ever."""
+        if self._budget.used >= self._config.buffer_bytes and self.rotation.is_idle:
+            for state in self._states.values():
+                if state.buffered_bytes:
+                    self._start_at(state, state.hand_out, state.since)
+        return self._budget.used < self._config.buffer_bytes
 
     def _due(self, waiting: list[PartitionFetchState], now: float, rack: str = "") -> _ByBroker:
         """Those that can be asked for now, by broker; those that nobody leads wait on.

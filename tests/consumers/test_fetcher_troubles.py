@@ -21,7 +21,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.messages import EARLIEST, LATEST, Api, BrokerInfo
 from tests.consumers.fake_cluster import LEADER, a_batch, spoiled
-from tests.consumers.fetching import ONE, ZERO, Bench, spoiled_body
+from tests.consumers.fetching import ONE, TWO, ZERO, Bench, spoiled_body
 
 
 @pytest.fixture
@@ -160,6 +160,23 @@ def test_pausing_often_does_not_give_a_partition_more_turns(bench: Bench) -> Non
         bench.fetcher.pause(ZERO, True)
         bench.fetcher.pause(ZERO, False)
     assert sorted(bench.take(1)[0].partition for _ in range(2)) == [0, 1]
+
+
+def test_paused_partitions_that_fill_the_buffer_keep_no_other_from_being_read() -> None:
+    batch = a_batch(0, b"a", b"b" * 1_000)
+    bench = Bench(buffer_bytes=2 * len(batch))
+    bench.reading(ZERO, ONE, TWO)
+    bench.fetched(batch, batch, b"")
+    for each in (ZERO, ONE):
+        bench.fetcher.pause(each, True)
+    assert bench.values() == []
+    bench.poll()
+    assert bench.cluster.next().partitions == [TWO]
+    for each in (ZERO, ONE):
+        bench.fetcher.pause(each, False)
+    bench.poll()
+    bench.fetched(batch, batch)
+    assert [record.offset for record in bench.everything()] == [0, 1, 0, 1]
 
 
 # -- what goes wrong ------------------------------------------------------------------------------
