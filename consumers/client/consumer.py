@@ -356,7 +356,7 @@ class Consumer(Generic[K, V]):
             self._calling_back = False
             self._group.member.stop(0.0)
             for partition in self.assignment():  # what was not given up in time
-                self._fetcher.remove(partition)
+                self._fetcher.give_up(partition)
                 self._positions.release(partition)
             self._group = None
 
@@ -385,7 +385,7 @@ class Consumer(Generic[K, V]):
         self._check_exist(wanted)
         self._take_back()
         for partition in self.assignment() - wanted:
-            self._fetcher.remove(partition)
+            self._fetcher.give_up(partition)
             self._positions.forget(partition)
         for partition in sorted(wanted - self.assignment()):
             self._fetcher.add(partition, None)

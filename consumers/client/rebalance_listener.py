@@ -304,7 +304,7 @@ class RebalanceListener:
             self._call_back("on_lost", partitions)
 
     def _give_up(self, partition: TopicPartition) -> None:
-        self._fetcher.remove(partition)
+        self._fetcher.give_up(partition)
         self._positions.release(partition)
         self.epochs.pop(partition, None)
         self._unaccepted.pop(partition, None)

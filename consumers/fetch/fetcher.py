@@ -28,6 +28,7 @@ Owned by the thread that polls the consumer.
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -131,6 +132,7 @@ class Fetcher:
         self._clock = clock
         self._found = found  # is told each offset that was looked up, but no batch of a time
         self._states: dict[TopicPartition, PartitionFetchState] = {}
+        self._topics = Counter[str]()  # so many partitions of each
         self._queue = FetchQueue(config.partition_fetch_bytes)
         self._budget = BufferBudget()
         self.errors: dict[TopicPartition, FolkmootError] = {}
@@ -150,6 +152,7 @@ class Fetcher:
         self.remove(partition)
         state = PartitionFetchState(partition, topic_id, pinned=bool(topic_id), budget=self._budget)
         self._states[partition] = state
+        self._topics[partition.topic] += 1
         if offset is None:
             self._reset(state, NoOffset(f"{partition} has no committed offset"))
         else:
@@ -159,9 +162,17 @@ class Fetcher:
         """Stop reading; what is buffered or in flight is thrown away."""
         if partition in self._states:
             self._states.pop(partition).start_at(EARLIEST)
+            self._topics[partition.topic] -= 1
         self._queue.discard(partition)
         self.errors.pop(partition, None)
         self.rotation.forget(partition)
+
+    def give_up(self, partition: TopicPartition) -> None:
+        """Remove it for good: a topic of which nothing else is read is asked about no more."""
+        self.remove(partition)
+        if not self._topics[partition.topic]:
+            del self._topics[partition.topic]
+            self._cluster.forget(partition.topic)
 
     def seek(self, partition: TopicPartition, place: int, since: int | None = None) -> None:
         """Go on at an offset, or at EARLIEST or LATEST; or at the first record of a time (ms) or later.

@@ -48,6 +48,7 @@ class FakeCluster:
         self.replicated = False
         self.reports: list[tuple[str, TopicPartition, str, int]] = []
         self.refreshed = 0
+        self.forgotten: list[str] = []
         self.version = 1
         self._sent = 0
         self._replies: list[Reply] = []
@@ -71,6 +72,9 @@ class FakeCluster:
 
     def refresh(self) -> None:
         self.refreshed += 1
+
+    def forget(self, topic: str) -> None:
+        self.forgotten.append(topic)
 
     def is_replicated(self, partition: TopicPartition) -> bool:
         return self.replicated

@@ -149,6 +149,16 @@ def test_a_topic_created_anew_is_read_from_its_start_by_a_group_that_had_the_old
         assert consumer.position(bench.partition(0)) == 1
 
 
+def test_brokers_are_asked_no_more_about_a_topic_that_was_deleted(bench: Bench) -> None:
+    other = Bench(bench.zookeeper, bench.producer)
+    both = f"{bench.topic}|{other.topic}"
+    with bench.member(topics=[], pattern=both) as consumer:
+        until(consumer, lambda: len(consumer.assignment()) == 2 * PARTITIONS)
+        other.delete_topic()
+        until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
+        assert consumer._cluster._metadata._wanted == {bench.topic}
+
+
 def test_offsets_of_a_topic_that_was_deleted_mean_nothing_for_the_new_one(bench: Bench) -> None:
     bench.send(range(100))
     with bench.member() as consumer:

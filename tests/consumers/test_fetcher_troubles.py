@@ -20,6 +20,7 @@ from folkmoot.protocol.errors import (
     UnsupportedVersion,
 )
 from folkmoot.protocol.messages import EARLIEST, LATEST, Api, BrokerInfo
+from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import LEADER, a_batch, spoiled
 from tests.consumers.fetching import ONE, TWO, ZERO, Bench, spoiled_body
 
@@ -358,6 +359,15 @@ def test_a_member_waits_for_the_topic_that_the_group_has_named(bench: Bench) -> 
     bench.cluster.ids["t"] = "a newer id"
     bench.poll()
     assert bench.cluster.next().request.entries[0].topic_id == "a newer id"
+
+
+def test_nobody_is_asked_any_more_about_a_topic_of_which_nothing_is_read(bench: Bench) -> None:
+    bench.reading(ZERO, ONE, TopicPartition("u", 0))
+    bench.fetcher.give_up(ZERO)
+    bench.fetcher.give_up(ZERO)
+    assert bench.cluster.forgotten == []
+    bench.fetcher.give_up(ONE)
+    assert bench.cluster.forgotten == ["t"]
 
 
 def test_each_partition_that_a_fetch_brought_an_error_for_is_counted(bench: Bench) -> None:
