@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -392,16 +392,27 @@ class Consumer(Generic[K, V]):
         for partition, place in places.items():
             go_on_at(self._fetcher, self._positions, partition, place)
 
-    def _check_exist(self, wanted: Iterable[TopicPartition]) -> None:
+    def _check_exist(self, wanted: Collection[TopicPartition]) -> None:
         """Raises UnknownTopicOrPartition, or why no broker told."""
         for topic in {partition.topic for partition in wanted}:
-            known = self.partitions_of(topic)
-            unknown = sorted(each for each in {*wanted} - {*known} if each.topic == topic)
+            numbers = {each.partition for each in wanted if each.topic == topic}
+            count = len(self.partitions_of(topic))
+            if not numbers <= {*range(count)}:
+                count = self._count_anew(topic)  # some may have been added
+            unknown = sorted(numbers - {*range(count)})
             if unknown:
                 raise UnknownTopicOrPartition(
-                    f"partition {unknown[0].partition} does not exist: "
-                    f"topic {topic} has {len(known)}, numbered from 0"
+                    f"partition {unknown[0]} does not exist: "
+                    f"topic {topic} has {count}, numbered from 0"
                 )
+
+    def _count_anew(self, topic: str) -> int:
+        """How many partitions a topic has now, whatever was known of it."""
+        if isinstance(self._discovery, ZooKeeperDiscovery):
+            found = self._discovery.ask(topics.read(topic))
+            return 0 if found is None else len(found.partitions)
+        self._cluster.forget(topic)
+        return len(self.partitions_of(topic))
 
     def partitions_of(self, topic: str, timeout: float = METADATA_WAIT) -> list[TopicPartition]:
         """All partitions of a topic. Raises UnknownTopicOrPartition, InvalidName, or why no broker told."""
@@ -622,8 +633,12 @@ class Consumer(Generic[K, V]):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
     ) -> dict[TopicPartition, int | None]:
-        """The first offset at each time or later; None: none yet. Raises RequestTimeout, ConfigError."""
+        """The first offset at each time or later; None: none yet.
+
+        Raises UnknownTopicOrPartition, RequestTimeout, ConfigError, or why no broker told.
+        """
         self._check_usable()
+        self._check_exist({partition_of(each) for each in times})
         return first_offsets(self.config, self._discovery, times, timeout)
 
     def seek(self, partition: TopicPartition, target: SeekTarget) -> None:

@@ -72,6 +72,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
+def assigned(consumer: Consumer, partition: tuple[str, int]) -> bool:
+    """Brokers hear of a partition a moment after it was added."""
+    with suppress(UnknownTopicOrPartition):
+        consumer.assign([partition])
+        return True
+    return False
+
+
 def knows_four(client: Consumer | Producer) -> bool:
     """Brokers hear of a topic a moment after it was created."""
     with suppress(UnknownTopicOrPartition):
@@ -175,6 +183,18 @@ def test_a_topic_that_no_broker_knows_is_none_after_a_while(cluster: Cluster) ->
         pytest.raises(UnknownTopicOrPartition, match="topic nothing does not exist"),
     ):
         consumer.partitions_of("nothing")
+
+
+def test_partitions_that_are_added_are_assigned_as_soon_as_brokers_know_them(
+    cluster: Cluster,
+) -> None:
+    with Consumer(bootstrap=cluster.start(1)) as consumer:
+        cluster.create_topic("t", 4)
+        eventually(lambda: knows_four(consumer))
+        session = cluster.zookeeper.connect(6.0)
+        execute(session, topics.add_partitions("t", 5, {1: ""}))
+        session.close()
+        eventually(lambda: assigned(consumer, ("t", 4)))
 
 
 def test_a_group_needs_zookeeper_and_says_why() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import (
@@ -257,6 +258,15 @@ def test_a_topic_created_a_moment_ago_is_found(bench: Bench) -> None:
         another = Bench(bench.zookeeper, bench.producer)
         with another.reader(0, 1, 2) as consumer:
             assert len(consumer.assignment()) == 3
+
+
+def test_partitions_that_were_added_a_moment_ago_are_assigned(bench: Bench) -> None:
+    with bench.reader() as consumer, Admin(zookeeper=bench.zookeeper) as admin:
+        admin.add_partitions(bench.topic, 4)
+        consumer.assign([bench.partition(0), bench.partition(3)])
+        until(consumer, lambda: consumer.end_offset(bench.partition(3)) == 0)
+        with pytest.raises(UnknownTopicOrPartition, match="has 4, numbered from 0"):
+            consumer.assign([bench.partition(4)])
 
 
 def test_what_belongs_to_a_group_is_refused_without_one(bench: Bench) -> None:

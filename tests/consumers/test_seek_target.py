@@ -87,6 +87,8 @@ def test_offsets_are_found_for_times_in_any_partition_without_disturbing_what_is
     assert next_value(consumer) == b"1"
     with pytest.raises(UnknownTopicOrPartition):
         consumer.offsets_for_times({bench.partition(0)._replace(topic="nothing"): moment(0)})
+    with pytest.raises(UnknownTopicOrPartition, match="has 3, numbered from 0"):
+        consumer.offsets_for_times({bench.partition(3): moment(0)})
     consumer.close()
 
 
