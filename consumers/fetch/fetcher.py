@@ -483,7 +483,9 @@ class Fetcher:
         """
         # While a time is still sought nothing was handed out since that seek.
         if parts_at >= state.hand_out or state.since is not None:
+            may_return = state.may_return  # of what the application has in hand nothing is lost
             self._start_at(state, min(parts_at, state.hand_out), state.since)
+            state.may_return, state.resume = may_return, state.hand_out
             return
         error = LogTruncated(
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "

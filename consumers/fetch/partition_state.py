@@ -89,7 +89,7 @@ class PartitionFetchState:
     resume: int = 0
     """Where to go on after the batch that was opened; behind its last record, there may be a gap."""
     may_return: bool = False
-    """Whether what was handed out last may come back: there was no `start_at` since."""
+    """Whether what was handed out last may come back: reading does not go on elsewhere since."""
 
     @property
     def is_at_end(self) -> bool:

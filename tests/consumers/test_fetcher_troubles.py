@@ -22,7 +22,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import EARLIEST, LATEST, Api, BrokerInfo
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import LEADER, a_batch, spoiled
-from tests.consumers.fetching import ONE, TWO, ZERO, Bench, spoiled_body
+from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench, spoiled_body
 
 
 @pytest.fixture
@@ -514,6 +514,25 @@ def test_lost_records_that_the_application_has_not_seen_are_thrown_away() -> Non
     assert entry_of(bench) == (7, 2)
     bench.fetched(a_batch(7, b"other", epoch=5))
     assert bench.values() == [b"other"]
+
+
+@pytest.mark.parametrize(("limit", "row", "place"), [(ALL, 1, 7), (1, 0, 6)])
+def test_what_is_put_back_comes_again_though_records_behind_it_are_lost(
+    limit: int, row: int, place: int
+) -> None:
+    bench = Bench()
+    bench.reading(offset=5)
+    bench.fetched(a_batch(5, b"5", b"6", epoch=2) + a_batch(7, b"7", b"8", epoch=4))
+    in_hand = bench.fetcher.take_view(limit)
+    assert in_hand is not None
+    bench.poll()
+    bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=(2, 7))
+    bench.poll()
+    bench.fetcher.rotation.put_back(in_hand, row)
+    assert [record.offset for record in bench.everything()] == [5 + row]
+    bench.now += module.RETRY_PAUSE
+    bench.poll()
+    assert entry_of(bench) == (place, 2)
 
 
 def seeking(policy: str) -> Bench:
