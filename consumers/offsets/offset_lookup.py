@@ -18,7 +18,7 @@ from folkmoot.consumers.offsets.validation import partition_of
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import said_of
-from folkmoot.protocol.errors import FolkmootError, RequestTimeout
+from folkmoot.protocol.errors import RequestTimeout
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
 
@@ -86,13 +86,12 @@ def first_timestamps(
             while waiting and len(fetcher.partitions()) < _LOOKS_AT_A_TIME:
                 fetcher.add(*waiting.popitem())
             fetcher.poll(min(remaining, _TURN))
-            try:
-                fetcher.check()
-            except FolkmootError as error:
-                log.info("the age of a record is not known: %s", error)
             while (view := fetcher.take_view(1)) is not None:
                 found[view.topic_partition] = view.timestamps[0]
                 fetcher.remove(view.topic_partition)
+            for partition, error in [*fetcher.errors.items()]:
+                log.info("the age of a record is not known: %s", error)
+                fetcher.remove(partition)
     return found
 
 

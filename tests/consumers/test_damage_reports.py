@@ -1,6 +1,7 @@
 """A batch that rots in a running broker: its reader reports it, and the broker serves it no more."""
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from folkmoot.brokers.storage.log_manager import topic_in
 from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.consumers.parts import Bench, take
@@ -52,6 +54,25 @@ def test_a_reader_that_finds_a_bad_batch_has_it_taken_out_of_service(
         assert take(consumer, 2) == [3, 4]
         consumer.seek(bench.partition(0), 0)
         assert take(consumer, 2) == [0, 1]
+
+
+def test_a_group_that_is_stuck_at_a_bad_batch_is_described_without_waiting_for_it(
+    start_cluster: Callable[..., EmbeddedCluster], bench_on: Callable[[str], Bench]
+) -> None:
+    cluster = start_cluster()
+    bench = bench_on(cluster.zookeeper)
+    for number in range(3):
+        bench.send([number])
+    with bench.member() as consumer:
+        assert take(consumer, 2) == [0, 1]
+    data = cluster.brokers[0].data
+    (log,) = (each for each in data.glob("*-0/*.log") if topic_in(each.parent) == bench.topic)
+    rot(log, 2)
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        began = time.monotonic()
+        (stuck, *_) = admin.describe_group(bench.group, timeout=90.0).partitions
+        assert time.monotonic() - began < 60.0
+    assert (stuck.committed, stuck.lag, stuck.behind) == (2, 1, None)
 
 
 def test_a_report_of_what_is_not_there_harms_nobody(bench: Bench) -> None:
