@@ -221,8 +221,9 @@ class Share:
             self._resting = (start, self._places()) if self._is_at_rest() else None
             return start
         self._planned_batch = ends
-        self._last_batch = time.monotonic()
-        self._batch_size.begins(time.time(), sum(each.size for each in ends.ranges.values()))
+        if records := sum(each.size for each in ends.ranges.values()):
+            self._last_batch = time.monotonic()
+            self._batch_size.begins(time.time(), records)
         return to_json(ends)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -356,7 +357,8 @@ class Share:
             self._begin()
             self._commit()
             rests = self.draining or self._has_reached_targets()
-            return None if rests else self._next(limit)
+            ends = None if rests else self._next(limit)
+            return self._beginnings(before) if ends is None else ends
         except RetriableError as error:
             self._warn(error)
             return None
@@ -499,6 +501,22 @@ class Share:
         shares = planning.split(self._limit(limit, lags), lags)
         if not shares or (limit is not None and self._is_too_little(sum(lags.values()))):
             return None
+        return self._batch(places, shares)
+
+    def _beginnings(self, before: Ends) -> Ends | None:
+        """A batch of nothing that has the checkpoint know where partitions begin; None if it does.
+
+        A group has that committed; without one a query that starts anew would look for the end once more.
+        """
+        places = self._places()
+        if self._config.group or self.draining or places.keys() <= before.ranges.keys():
+            return None
+        return self._batch(places, {})
+
+    def _batch(
+        self, places: Mapping[TopicPartition, Place], shares: Mapping[TopicPartition, int]
+    ) -> Ends:
+        """So many records of each of these, of all others where they are."""
         # A partition whose end is known decides which id its topic has, if it was created anew.
         by_certainty = sorted(places, key=lambda partition: (partition in self._ends, partition))
         topic_ids = {partition.topic: places[partition].topic_id for partition in by_certainty}

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from folkmoot.consumers.group.events import Committed
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.protocol.errors import ConfigError, NoOffset
 from folkmoot.spark_apps.batch_size import FIRST, GROWTH
-from folkmoot.spark_apps.offsets import Range
+from folkmoot.spark_apps.offsets import Ends, Range, to_json
 from folkmoot.spark_apps.share import Share
 from tests.spark_apps.group import EMPTY, ID, Scene, end, ends, flights
 
@@ -34,6 +35,21 @@ def test_where_nothing_was_committed_the_start_is_committed_at_once(scene: Scene
     assert scene.member.committed == {flights(0): 50}
     scene.logs(p0=52)
     assert scene.latest(EMPTY) == end(p0=(50, 52))
+
+
+def test_without_a_group_the_checkpoint_knows_where_to_start_before_anything_is_read() -> None:
+    """Else a query that starts anew with startingOffsets=latest would skip what came in between."""
+    options: dict[str, Any] = {"group": "", "subscribe": "", "assign": '{"flights": [0]}'}
+    query = Scene(**options, startingOffsets="latest")
+    query.member.gain(0, None)
+    query.logs(p0=50)
+    noted = query.latest(to_json(Ends("")))
+    assert noted["p"] == {"flights/0": [50, 50, 3]}
+    assert query.latest(noted) is noted
+    again = Scene(**options, startingOffsets="latest")
+    again.member.gain(0, None)
+    again.logs(p0=57)
+    assert again.latest(noted)["p"] == {"flights/0": [50, 57, 3]}
 
 
 def test_the_end_of_a_batch_is_committed_when_it_comes_back_as_start(scene: Scene) -> None:

@@ -138,6 +138,19 @@ def test_assigned_partitions_are_read_without_a_group(queries: Scene) -> None:
     assert f"has partitions 0 to {PARTITIONS - 1}" in failure(query)
 
 
+def test_a_query_without_a_group_that_found_nothing_yet_goes_on_where_it_began(
+    queries: Scene,
+) -> None:
+    queries.send(10, 0)
+    assigned = {"group": None, "subscribe": None, "assign": json.dumps({queries.topic: [0]})}
+    query = queries.query(**assigned, startingOffsets="latest").trigger(availableNow=True)
+    query.start().awaitTermination(LONG)
+    assert queries.seen.values == set()
+    queries.send(5, 0)
+    query.start().awaitTermination(LONG)
+    assert queries.seen.values == set(range(10, 15))
+
+
 def test_two_queries_of_an_app_are_two_members(queries: Scene) -> None:
     first = queries.query(clientId="left").trigger(processingTime="100 milliseconds").start()
     second = queries.into(queries.stream(clientId="right"), f"{queries.checkpoint}-2")
