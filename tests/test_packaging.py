@@ -11,6 +11,7 @@ import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -22,6 +23,7 @@ from folkmoot.console.java import find_java, spark_java_home
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.producers.producer import Producer
+from tests.console.cluster import without
 from tests.tree import ROOT, code_folder, is_test, project_files, pyproject, python_files
 
 VERSION: str = pyproject()["project"]["version"]
@@ -237,6 +239,34 @@ def test_importing_the_package_loads_none_of_its_dependencies(tmp_path: Path) ->
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_runs_in_spark_imports_nothing_that_its_extra_does_not_bring(tmp_path: Path) -> None:
+    extras = pyproject()["project"]["optional-dependencies"]
+    left_out = set().union(*(brought(extra) for extra in extras)) - brought("spark")
+    modules = [
+        module
+        for module, owners in packages_distributions().items()
+        if left_out & {each.lower().replace("_", "-") for each in owners}
+    ]
+    assert "prometheus_client" in modules
+    without(tmp_path / "site", *modules)
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
+        "import folkmoot.spark_apps.membership, folkmoot.spark_apps.session\n"
+        "import folkmoot.spark_apps.sink.writer, folkmoot.spark_apps.typed.reader_schema\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def brought(extra: str) -> set[str]:
+    """The distributions that an extra names, and those of extras that it names."""
+    found: set[str] = set()
+    for line in pyproject()["project"]["optional-dependencies"][extra]:
+        name, *more = re.split(r"[\[,\]]", line.split("=")[0].rstrip("<>"))
+        found |= {name} if name != "folkmoot" else set().union(*map(brought, filter(None, more)))
+    return found
 
 
 def test_the_version_is_the_same_wherever_it_stands() -> None:
