@@ -37,6 +37,7 @@ BUFFER_BYTES: Final = 8 * 1024 * 1024
 """No more than a slow broker takes in within `--timeout`; what is read beyond it waits."""
 
 _Encode = Callable[[Any], bytes]
+_Typed = Callable[[Any], Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -222,15 +223,20 @@ def _encoders(
     """From what JSON says to a record's key or value, by schemas that are registered here."""
     if not schemas:
         return {}
+    from folkmoot.console.formats.typed_json import TypedJson
     from folkmoot.schemas.registry.schema_registry import SchemaRegistry
     from folkmoot.schemas.values.serializer import AvroSerializer
 
     registry = stack.enter_context(SchemaRegistry(args.zookeeper))
     found: dict[str, _Encode] = {}
     for field, arguments in schemas.items():
-        serializer = AvroSerializer(
-            registry, subject=f"{args.schema_context}{args.topic}-{field}", **arguments
-        )
-        serializer.prepare(args.topic)  # registers it, or says what is wrong with it
-        found[field] = partial(serializer.serialize, args.topic)
+        subject = f"{args.schema_context}{args.topic}-{field}"
+        serializer = AvroSerializer(registry, subject=subject, **arguments)
+        number = serializer.prepare(args.topic)  # registers it, or says what is wrong with it
+        typed = TypedJson(registry.resolved(number, subject=subject))
+        found[field] = partial(_encoded, typed, partial(serializer.serialize, args.topic))
     return found
+
+
+def _encoded(typed: _Typed, serialize: _Encode, told: Any) -> bytes:
+    return serialize(typed(told))

@@ -3,7 +3,11 @@
 import json
 import os
 import signal
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +15,8 @@ from folkmoot.console.main import main
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import pip_command
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.values.serializer import AvroSerializer
 from tests.console.cluster import Shell, without, without_waits
 from tests.waiting import eventually
 
@@ -19,6 +25,13 @@ SCHEMA = {
     "name": "Flight",
     "fields": [{"name": "carrier", "type": "string"}, {"name": "delay", "type": ["null", "int"]}],
 }
+
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+
+
+def record_of(fields: dict[str, Any]) -> dict[str, Any]:
+    named = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return {"type": "record", "name": "Typed", "fields": named}
 
 
 @pytest.fixture
@@ -180,6 +193,53 @@ def test_a_value_in_json_can_be_written_anew_by_a_schema(shell: Shell, schema: s
     assert "value is not what encoded says: give --value-schema to write it anew" in said
     shell.done("produce", shell.topic, *words, stdin=changed)
     assert as_json(shell)[-1]["value"] == {"carrier": "DL", "delay": 1}
+
+
+def test_what_a_schema_has_no_json_for_is_written_anew_as_consume_writes_it(
+    shell: Shell, tmp_path: Path
+) -> None:
+    fields = {
+        "at": {"type": "long", "logicalType": "timestamp-millis"},
+        "local": ["null", {"type": "long", "logicalType": "local-timestamp-micros"}],
+        "day": {"type": "int", "logicalType": "date"},
+        "times": {"type": "array", "items": {"type": "int", "logicalType": "time-millis"}},
+        "prices": {"type": "map", "values": PRICE},
+        "id": {"type": "fixed", "name": "Id", "size": 16, "logicalType": "uuid"},
+        "raw": ["bytes", "null"],
+        "text": "bytes",
+        "share": "double",
+        "either": ["null", "long", "string"],
+    }
+    value = {
+        "at": datetime(2026, 1, 31, 12, tzinfo=UTC),
+        "local": datetime(2026, 1, 31, 12),  # noqa: DTZ001  # that is what "local" means
+        "day": date(2026, 1, 31),
+        "times": [time(12, 30)],
+        "prices": {"a": Decimal("-1.50")},
+        "id": UUID(int=7),
+        "raw": b"\xff",
+        "text": b"grue",
+        "share": float("inf"),
+        "either": "2026",
+    }
+    schema = record_of(fields)
+    with (
+        SchemaRegistry(shell.zookeeper) as registry,
+        Producer(
+            zookeeper=shell.zookeeper, value_serializer=AvroSerializer(registry, schema)
+        ) as producer,
+    ):
+        producer.send(shell.topic, value, partition=0)
+    written = shell.done("consume", shell.topic, "-o", "json")
+    path = tmp_path / "typed.avsc"
+    path.write_text(json.dumps(schema))
+    words = ("-i", "json", "--value-schema", str(path), "--partition", "1")
+    shell.done("produce", shell.topic, *words, stdin=written)
+    first, second = (as_json(shell)[place]["encoded"] for place in (0, 1))
+    assert first == second
+    wrong = json.dumps({"value": {**json.loads(written)["value"], "day": "today"}})
+    said = shell.refused(1, "produce", shell.topic, *words, stdin=wrong)
+    assert "at .day: an int is wanted, not str 'today'" in said
 
 
 def test_acks_and_compression_can_be_chosen(shell: Shell) -> None:
