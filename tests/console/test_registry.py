@@ -202,12 +202,17 @@ def test_what_is_wrong_with_an_option_is_said(
     assert told.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "library", ["avro", "fastavro", "prometheus_client", "starlette", "uvicorn"]
+)
 def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    library: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "NEEDED", ("fastavro", "no_such_library"))
+    """Also to `folkmoot dev`, which goes without the server then."""
+    monkeypatch.setattr(registry, "find_spec", lambda name: None if name == library else name)
+    assert registry.missing() == library
     assert main(["registry", "--zookeeper", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
-        "folkmoot: the registry's server needs no_such_library, which is not installed: "
+        f"folkmoot: the registry's server needs {library}, which is not installed: "
         f"{pip_command('registry')}\n"
     )
