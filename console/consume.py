@@ -111,18 +111,17 @@ def run(args: argparse.Namespace) -> int:
     # A time, or so many before the end, may lie where the records are gone meanwhile.
     reset = start if isinstance(start, str) else "error" if isinstance(start, int) else "earliest"
     options: dict[str, Any] = {"client_id": "folkmoot-consume", "auto_offset_reset": reset}
-    if not reading.follows:
-        options["fetch_max_wait"] = (
-            POLL  # who has come to the end is told so, and waits for no more
-        )
     if args.group is not None:
         _check_topic(args)
         options.update(group=args.group, topics=[args.topic], on_rebalance=reading.planned)
+    options = set_of(args, ConsumerConfig, {**cluster, **options})
+    if not reading.follows:  # who has come to the end is told so, and waits for no more
+        options.setdefault("fetch_max_wait", POLL)
     decoder = Decoder.of(args, _readers(args))
     write = writer(args.output if args.format is None else "", decoder, args.format or "")
     with (
         decoder,
-        Consumer(**set_of(args, ConsumerConfig, {**cluster, **options})) as consumer,
+        Consumer(**options) as consumer,
         consumer.leave_on_signals() as was_stopped,
         _pages(args, consumer),
     ):

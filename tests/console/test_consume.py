@@ -47,6 +47,11 @@ def test_once_through_shows_every_record_of_every_partition(shell: Shell) -> Non
     assert shell.lines("--partition", "1", "--partition", "0") == ["0@0 1", "0@1 2", "1@0 3"]
 
 
+def test_an_option_of_the_consumer_can_be_given(shell: Shell) -> None:
+    fill(shell, 1, partition=0)
+    assert shell.lines("--set", "fetch_max_wait=1s") == ["0@0 1"]  # as docs/clients.md has it
+
+
 def test_an_empty_topic_has_nothing_to_show(shell: Shell) -> None:
     assert shell.done("consume", shell.topic) == ""
 
