@@ -355,7 +355,10 @@ def _union(branches: list[_Branch]) -> Encode:
 
     A tuple of a branch's name and a value says itself which it is, as fastavro has it.
     """
-    in_order = sorted(branches, key=lambda branch: branch.size if branch.size >= 0 else maxsize)
+    in_order = sorted(
+        branches,  # a float of Python's is meant for a double
+        key=lambda branch: (branch.size if branch.size >= 0 else maxsize, branch.name == "float"),
+    )
     names = ", ".join(branch.name for branch in branches)
 
     def encode(value: Any) -> bytes:

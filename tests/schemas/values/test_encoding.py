@@ -251,6 +251,11 @@ def test_a_union_takes_the_branch_that_is_meant(value: Any, branch: int) -> None
     assert UNION(value)[0] == branch * 2
 
 
+def test_a_float_in_a_union_keeps_all_its_digits_where_there_is_a_branch_for_them() -> None:
+    kinds = ["null", "float", "double"]
+    assert encoder(text_of(kinds))(0.1) == b"\x04" + encoder(text_of("double"))(0.1)
+
+
 @pytest.mark.parametrize(
     ("value", "body"),
     [
