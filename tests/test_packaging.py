@@ -260,6 +260,15 @@ def test_what_runs_in_spark_imports_nothing_that_its_extra_does_not_bring(tmp_pa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("place", ["Dockerfile", "integration/images/build", "docs/operations.md"])
+def test_brokers_are_installed_with_every_codec_since_compaction_opens_batches(place: str) -> None:
+    told = [
+        each.split(",") for each in re.findall(r"\[(console[\w,]*)\]", (ROOT / place).read_text())
+    ]
+    assert told
+    assert all({"lz4", "snappy"} <= set(extras) for extras in told)
+
+
 def brought(extra: str) -> set[str]:
     """The distributions that an extra names, and those of extras that it names."""
     found: set[str] = set()
