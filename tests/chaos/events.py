@@ -30,7 +30,7 @@ MEMBERS = CHROOT + paths.members(GROUP)
 BACK = 2.0
 """Within this a member whose session was closed has another, as a rule."""
 Script = Generator[None, None, None]
-PATIENCE = 40.0
+PATIENCE = 90.0
 _NO_ANSWER = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
 
 

@@ -167,6 +167,7 @@ class Scene:
         options: dict[str, Any] = {
             "session_timeout": settings.long_session_timeout if long else settings.session_timeout,
             "revoke_timeout": settings.hand_over,
+            "max_processing_time": settings.max_processing,
             "fetch_max_wait": 1.0,
         }
         pid = self.nursery.start(

@@ -37,6 +37,8 @@ class Settings:
     """Of every other member: what is done to it takes place while its session lives."""
     tick: float = 0.5
     hand_over: float = 0.5
+    max_processing: float = 4.0
+    """Long before a long session ends: others steal from who stands still, and the fence refuses it."""
     send_every: float = 1.0
     """A record to every partition."""
     kinds: Mapping[str, int] = field(default_factory=lambda: IN_A_HAND)
