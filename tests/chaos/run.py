@@ -18,6 +18,8 @@ from tests.chaos.scene import Scene
 from tests.chaos.settings import MACHINE, Settings
 
 MOST_TOLD = 60
+FENCED_FROM = 10
+"""Of so many zombies that were to meet the fence alone, one does."""
 
 
 def run_cluster(
@@ -70,6 +72,9 @@ def _result(rounds: Rounds, seed: int, seconds: float) -> Result:
     breaches += [f"a partition had no owner for {gap:.2f} s" for gap in gaps if gap > limit]
     kinds = Counter(event.kind for event in rounds.events)
     zombies = [event for event in rounds.events if event.tried]
+    by_fence = sum(event.refusal == "BadVersion" for event in zombies)
+    if kinds["zombie_fenced"] >= FENCED_FROM and not by_fence:
+        breaches.append("the fence has refused nobody: all zombies' sessions were over")
     members = list(scene.members.values())
     return Result(
         seed=seed,
@@ -81,7 +86,7 @@ def _result(rounds: Rounds, seed: int, seconds: float) -> Result:
         zombies={
             "tried": len(zombies),
             "refused": sum(event.refusal not in ("", "done") for event in zombies),
-            "refused by the fence": sum(event.refusal == "BadVersion" for event in zombies),
+            "refused by the fence": by_fence,
             "refused as no member": sum(event.refusal == "NoNode" for event in zombies),
             "refused with the session": sum(
                 event.refusal in ("ConnectionLost", "SessionLost") for event in zombies
