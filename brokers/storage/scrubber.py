@@ -50,7 +50,8 @@ class Scrubber:
     The background reads STEP_BYTES at a time, on descriptors of its own; the pauses between are such
     that a round takes its period. Logs come in the order of their directories' names, so that a place
     in a round means the same after a restart: it is noted in `scrub` about every NOTE_INTERVAL. A crash
-    reads again what came since. What was sealed behind the place is read in the next round.
+    reads again what came since. What is sealed later than a round lists its log is read in the next one,
+    since the pace is that for what was listed.
 
     Owner: the event loop.
     """
@@ -63,9 +64,10 @@ class Scrubber:
         self._place: _Place | None = None
         self._busy = False
         self._unlisted: list[Log] = []
-        self._left: list[tuple[str, int, Log]] = []
+        self._left: list[tuple[str, int, int, Log]] = []
         self._listed_bytes = self._left_bytes = 0
         self._log: Log | None = None
+        self._last_base = 0
         self._segment: Segment | None = None
         self._position = self._offset = 0
         self._next_note = 0.0
@@ -128,7 +130,7 @@ class Scrubber:
             name = log.directory.name
             sealed = log.sealed_segments
             if sealed and name >= place.directory:
-                heapq.heappush(self._left, (name, id(log), log))
+                heapq.heappush(self._left, (name, id(log), sealed[-1].base_offset, log))
                 first = place.base_offset if name == place.directory else 0
                 found = sum(each.size for each in sealed if each.base_offset >= first)
                 self._listed_bytes += found
@@ -139,11 +141,11 @@ class Scrubber:
             if self._log is None:
                 if not self._left:
                     return False
-                name, _, self._log = heapq.heappop(self._left)
+                name, _, self._last_base, self._log = heapq.heappop(self._left)
                 base = place.base_offset if name == place.directory else 0
                 place = _Place(place.began, name, base)
             for segment in self._log.sealed_segments if self._log.is_open else ():
-                if segment.base_offset >= place.base_offset:
+                if place.base_offset <= segment.base_offset <= self._last_base:
                     self._segment = segment
                     self._position, self._offset = 0, segment.base_offset
                     self._place = _Place(place.began, place.directory, segment.base_offset)

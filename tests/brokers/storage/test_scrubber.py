@@ -12,7 +12,7 @@ from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.protocol.errors import CorruptBatch
-from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
+from tests.brokers.batches import SMALL, a_batch, append, delete_before, read_all, values_of
 from tests.brokers.hands import Hands, create
 from tests.brokers.storage.test_log_manager import found
 
@@ -120,6 +120,22 @@ def test_a_round_takes_its_period_and_reads_every_sealed_segment_once(scrubbed: 
     while scrubbed.now.monotonic < PERIOD * 2.1:
         scrubbed.step()
     assert scrubbed.read[: 2 * len(scrubbed.sealed())] == scrubbed.sealed() * 2
+    scrubbed.logs.close()
+
+
+def test_what_is_sealed_during_a_round_does_not_hold_it_up(tmp_path: Path) -> None:
+    """A log that had little when the round began was read to its end in it, at the pace for that little."""
+    scrubbed = Scrubbed(tmp_path / "data", partitions=1)
+    young = found(scrubbed.logs, 0)
+    delete_before(young, young.segments[-2].base_offset)
+    while not scrubbed.read:
+        scrubbed.step()
+    for number in range(300):
+        append(young, a_batch(bytes([number % 256]) * 300))
+    sealed = scrubbed.sealed()
+    while scrubbed.now.monotonic < PERIOD * 2.05:
+        scrubbed.step()
+    assert set(scrubbed.read) >= set(sealed)
     scrubbed.logs.close()
 
 
