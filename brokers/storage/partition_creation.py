@@ -99,7 +99,7 @@ class PartitionCreation:
             logs = self._logs
             work = partial(create_logs, logs.data, list(some), logs.config, logs.files)
             self._submit("creation", work, self._created)
-        else:
+        elif not self._wanted:
             self._forgotten.clear()
 
     def _next_ahead(self, most: int) -> list[PartitionDirectory]:

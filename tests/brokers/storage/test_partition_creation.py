@@ -172,6 +172,24 @@ def test_a_topic_deleted_while_its_directory_is_made_leaves_nothing(
     assert (len(logs), names(logs.data)) == (0, set())
 
 
+def test_a_topic_deleted_while_its_directory_waits_for_an_earlier_replica_to_go_leaves_nothing(
+    logs: LogManager, creation: PartitionCreation, hands: Hands
+) -> None:
+    wanted(creation, 0)
+    hands.work_all()
+    logs.delete_partition("id-1", 0)
+    outcomes = wanted(creation, 0)
+    creation.forget("id-1")
+    logs.delete_topic("id-1")
+    creation.task(NOW)
+    task(logs)  # the earlier one is gone
+    creation.task(NOW)
+    hands.work_all()
+    assert isinstance(outcomes[0], UnknownTopicOrPartition)
+    task(logs)
+    assert (len(logs), names(logs.data)) == (0, set())
+
+
 def test_a_topic_made_anew_while_its_directory_is_made_gets_its_own(
     logs: LogManager, creation: PartitionCreation, hands: Hands
 ) -> None:
