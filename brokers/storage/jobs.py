@@ -24,13 +24,34 @@ class Job(Protocol):
     """Work that is done in the background before something can be done on the event loop.
 
     `run` there, then `finish` on the event loop with what it returned or raised. Several may wait for
-    the same one, and run and finish it in turn: the work is done once. What does not wait for a disk
-    names a `queue` of its own.
+    the same one, and run and finish it in turn (SharedJob). What does not wait for a disk names a
+    `queue` of its own.
     """
 
     def run(self) -> Any: ...
 
     def finish(self, outcome: Any, /) -> None: ...
+
+
+class SharedJob:
+    """A job for which several may wait: whoever runs it again gets what was found before.
+
+    `done` is told of each end, with the job.
+    """
+
+    def __init__(self, work: Callable[[], Any], done: Callable[["SharedJob", Any], None]) -> None:
+        self._work = work
+        self._done = done
+        self._found: list[Any] = []
+
+    def run(self) -> Any:
+        """Any thread, one at a time."""
+        if not self._found:
+            self._found.append(self._work())
+        return self._found[0]
+
+    def finish(self, outcome: Any) -> None:
+        self._done(self, outcome)
 
 
 class JobGroup:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,9 +18,9 @@ from folkmoot.brokers.storage.atomic_file import (
     sync_file,
     write_checked,
 )
-from folkmoot.brokers.storage.jobs import Job, JobGroup, result_of
+from folkmoot.brokers.storage.jobs import Job, JobGroup, SharedJob, result_of
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
-from folkmoot.brokers.storage.producer_state import ProducersJob, ProducerSnapshots, ProducerState
+from folkmoot.brokers.storage.producer_state import ProducerSnapshots, ProducerState
 from folkmoot.brokers.storage.recovery import (
     CLEANER_CHECKPOINT_FILE,
     LOG_START_FILE,
@@ -40,8 +40,8 @@ from folkmoot.brokers.storage.segment import (
     SegmentName,
     SegmentReader,
     Stamped,
+    SummaryJob,
     headers_from,
-    summary_job,
 )
 from folkmoot.brokers.storage.segment_index import largest_timestamp
 from folkmoot.coordination.topic_config import FSYNC, MAX_SEGMENT_BYTES, LogConfig
@@ -229,7 +229,6 @@ class Log:
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False
         self._flushing: FlushTask | None = None
-        self._largest_timestamps: list[int] | None = None
 
     # -- opening and closing ------------------------------------------------------------------------
 
@@ -500,19 +499,16 @@ class Log:
     def offset_for_time(self, timestamp: int) -> int:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
 
-        The largest timestamp of each sealed segment is known by its summary; one index and one stretch
-        of headers are searched. Raises StorageError.
+        The largest timestamp of each segment is known by its summary; one index and one stretch of
+        headers are searched. Raises StorageError.
         """
         self.require_open()
-        number = self._segment_for_time(timestamp)
-        found = self.high_watermark
-        for segment in self.segments[number:]:
+        for segment in self.segments:
             if segment.size and segment.load_summary().largest_timestamp >= timestamp:
-                batch = segment.find_time(timestamp, self.log_start)
-                if batch is not None:
-                    found = batch
-                    break
-        return min(max(self.log_start, found), self.high_watermark)
+                found = segment.find_time(timestamp, self.log_start)
+                if found is not None:
+                    return min(max(self.log_start, found), self.high_watermark)
+        return self.high_watermark
 
     def prepare_read(self, offset: int) -> Job | None:
         """The background's work before a read at `offset`; None: no index has to be loaded for it."""
@@ -533,17 +529,15 @@ class Log:
         """The background's work before a look-up of a time; ask again until there is none."""
         if not self.is_open:
             return None
-        job = summary_job(self.sealed_segments) if self._largest_timestamps is None else None
-        if job is not None or not self.segments:
-            return job
-        return self.segments[self._segment_for_time(timestamp)].index_job()
-
-    def _segment_for_time(self, timestamp: int) -> int:
-        """The number of the first segment with a record of `timestamp` or later, or of the active one."""
-        if self._largest_timestamps is None:
-            largest = (each.load_summary().largest_timestamp for each in self.sealed_segments)
-            self._largest_timestamps = list(accumulate(largest, max))
-        return bisect_left(self._largest_timestamps, timestamp)
+        unread = [
+            each for each in self.sealed_segments if each.summary is None and not each.is_checked
+        ]
+        if unread:
+            return SummaryJob(unread)
+        for segment in self.segments:
+            if segment.summary is None or segment.summary.largest_timestamp >= timestamp:
+                return segment.index_job()
+        return None
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -691,7 +685,6 @@ class Log:
         for last in self.segments[-1:]:
             last.seal()
         self.segments.append(segment)
-        self._largest_timestamps = None
         return segment
 
     def advance_high_watermark(self, offset: int) -> None:
@@ -757,7 +750,7 @@ class Log:
             base = self.segments[-1].base_offset
             self.recovery_point = RecoveryPoint(base, base, 0)
         self.epoch_starts.cut(end_offset)
-        self._new_names, self._largest_timestamps = True, None
+        self._new_names = True
         self.version += 1
         if end_offset < self.high_watermark:
             logger.error("%s: lost committed records from offset %d on", self.name, end_offset)
@@ -900,7 +893,6 @@ class Log:
         self.epoch_starts.cut(0)
         self.given_up = self.high_watermark = offset
         self.recovery_point = RecoveryPoint(offset, offset, 0)
-        self._largest_timestamps = None
         self.version += 1
         return [*snapshots, *(path for segment in former for path in segment.files())]
 
@@ -951,7 +943,6 @@ class Log:
             logger.info(
                 "%s: deleting %d segments, up to offset %d", self.directory, count, self.log_start
             )
-            self._largest_timestamps = None
             self.version += 1
         for segment in dropped:
             segment.release()
@@ -966,7 +957,6 @@ class Log:
                 -1
             )  # those before it may be, too: a flush looks for them from the end on
         self.segments[first : first + len(old)] = [new]
-        self._largest_timestamps = None
         self.version += 1
         for segment in old:
             segment.release()
@@ -994,7 +984,7 @@ class Log:
         state.limit = self.config.max_producers
         return state
 
-    def _producers_job(self, *, shared: bool) -> ProducersJob | None:
+    def _producers_job(self, *, shared: bool) -> SharedJob | None:
         """What loads the state of producers; None: it is there, or could not be loaded."""
         known = self._snapshots
         if known.state is not None or known.failure is not None:
@@ -1002,7 +992,7 @@ class Log:
         end, begin = self.log_end, known.newest
         readers = self._readers(begin) if begin < end else []
         headers = partial(headers_from, readers, begin)
-        return known.job(self.config.max_producers, end, headers, shared=shared)
+        return known.job(self.config.max_producers, headers, shared=shared)
 
 
 _base_offset = attrgetter("base_offset")

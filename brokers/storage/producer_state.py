@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from folkmoot.brokers.storage.atomic_file import read_checked
+from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.protocol.batch_header import NO_PRODUCER_ID, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (
     FolkmootError,
@@ -208,7 +210,8 @@ class ProducerSnapshots:
     Loading. The state is the newest snapshot that can be read, and the headers in the log behind it; no
     body is opened. One ahead of the log (whose end was lost) is passed over, and without any the whole
     log is read. If nothing lies behind the newest snapshot, loading waits for the first append, so
-    that idle partitions cost no memory; a job reads it then (ProducersJob).
+    that idle partitions cost no memory; a job reads it then. A snapshot that cannot be read is removed;
+    the next job takes the one before it.
 
     Owner: the log, on the broker's event loop.
     """
@@ -224,7 +227,7 @@ class ProducerSnapshots:
         self.state: ProducerState | None = None
         self.failure: Exception | None = None
         """Why the last job could not load the state; whoever needs it next is told."""
-        self._job: ProducersJob | None = None
+        self._job: SharedJob | None = None
 
     @property
     def newest(self) -> int:
@@ -273,23 +276,22 @@ class ProducerSnapshots:
         return [self.path(each) for each in ahead]
 
     def job(
-        self,
-        limit: int,
-        end: int,
-        headers: Callable[[], Iterable[BatchHeader]],
-        *,
-        shared: bool,
-    ) -> "ProducersJob":
+        self, limit: int, headers: Callable[[], Iterable[BatchHeader]], *, shared: bool
+    ) -> SharedJob:
         """What loads the state as of the log's end, the same for all who wait for it in the background.
 
-        `headers` gives those from the newest snapshot on, on any thread. Who does not wait has one that
-        is not `shared`; what the background finds comes to nothing then.
+        `headers` gives those from the newest snapshot on, on any thread, or raises StorageError. Who does
+        not wait has one that is not `shared`; what the background finds comes to nothing then.
         """
         if self._job is None or not shared:
-            self._job = ProducersJob(self, limit, end, headers)
+            path = self.path(self.newest) if self.offsets else None
+            work = partial(_load_state, path, limit, headers)
+            self._job = SharedJob(work, partial(self._loaded, self.newest))
         return self._job
 
-    def loaded(self, job: "ProducersJob", outcome: ProducerState | Exception | None) -> None:
+    def _loaded(
+        self, newest: int, job: SharedJob, outcome: ProducerState | Exception | None
+    ) -> None:
         """Take over what a job has found, once, unless the log was cut since. None: no such snapshot."""
         if self._job is not job:
             return
@@ -299,58 +301,32 @@ class ProducerSnapshots:
         elif outcome is not None:
             self.state = outcome
         else:
-            self.offsets.remove(job.offset)
+            self.offsets.remove(newest)
 
     def path(self, offset: int) -> Path:
         return self._directory / f"{offset:020}{SNAPSHOT_SUFFIX}"
 
 
-class ProducersJob:
-    """Reads the newest snapshot of a log, and the headers behind it, in the background (jobs.Job).
+def _load_state(
+    path: Path | None, limit: int, headers: Callable[[], Iterable[BatchHeader]]
+) -> ProducerState | None:
+    """What a snapshot, if there is one, and the headers behind it tell; None: it cannot be read.
 
-    A snapshot that cannot be read is removed; the next job takes the one before it.
+    The background's part.
     """
-
-    def __init__(
-        self,
-        snapshots: ProducerSnapshots,
-        limit: int,
-        end: int,
-        headers: Callable[[], Iterable[BatchHeader]],
-    ) -> None:
-        self.offset = snapshots.newest
-        self._end = end
-        self._snapshots = snapshots
-        self._path = snapshots.path(self.offset) if snapshots.offsets else None
-        self._limit = limit
-        self._headers = headers
-        self._found: ProducerState | None = None
-
-    def run(self) -> ProducerState | None:
-        """Any thread, one at a time. Raises StorageError where the log cannot be read."""
-        if self._found is None:
-            state = self._read()
-            if state is not None and self.offset < self._end:
-                for header in self._headers():
-                    state.update(header, header.base_offset)
-            self._found = state
-        return self._found
-
-    def finish(self, outcome: ProducerState | Exception | None) -> None:
-        """Hand it over."""
-        self._snapshots.loaded(self, outcome)
-
-    def _read(self) -> ProducerState | None:
-        if self._path is None:
-            return ProducerState(self._limit)
+    state = ProducerState(limit)
+    if path is not None:
         try:
-            data = read_checked(self._path)
+            data = read_checked(path)
             if data is None:
                 raise ValueError("it does not match its checksum")
             snapshot = _decoder.decode(data)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            logger.warning("%s: reading the log instead: %s", self._path, error)
+            logger.warning("%s: reading the log instead: %s", path, error)
             with suppress(OSError):
-                self._path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             return None
-        return ProducerState(self._limit, snapshot.producers, snapshot.clock)
+        state = ProducerState(limit, snapshot.producers, snapshot.clock)
+    for header in headers():
+        state.update(header, header.base_offset)
+    return state

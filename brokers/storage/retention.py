@@ -12,11 +12,10 @@ from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import save_log_start
-from folkmoot.brokers.storage.segment import Segment, SegmentReader
+from folkmoot.brokers.storage.segment import Segment, SummaryJob
 from folkmoot.brokers.storage.segment_index import Summary
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import (
-    ClosedError,
     FolkmootError,
     Overloaded,
     StorageError,
@@ -29,7 +28,6 @@ RETENTION_INTERVAL: Final = 60.0
 LOGS_AT_ONCE: Final = 10
 MOST_WAITING: Final = 50_000
 _MORE = 0.01
-_INTERVAL = 4096
 
 Done = Callable[[FolkmootError | None], None]
 
@@ -86,35 +84,6 @@ def unread_segments(log: Log) -> list[Segment]:
     return [segment for segment in log.segments if segment.summary is None]
 
 
-def read_summaries(submit: Submit, logs: Iterable[Log], done: Callable[[], None]) -> None:
-    """Read the times of appends in the background; what cannot be read stays unknown."""
-    readers = [(segment, segment.reader()) for log in logs for segment in unread_segments(log)]
-
-    def finish(outcome: list[Summary | None] | Exception) -> None:
-        found = [None] * len(readers) if isinstance(outcome, Exception) else outcome
-        for (segment, reader), summary in zip(readers, found, strict=True):
-            if summary is not None and segment.size == reader.size:
-                segment.adopt(summary)
-        done()
-
-    submit("summaries", partial(_read_all, [reader for _, reader in readers]), finish)
-
-
-def _read_all(readers: Sequence[SegmentReader]) -> list[Summary | None]:
-    return [_read(reader) for reader in readers]
-
-
-def _read(reader: SegmentReader) -> Summary | None:
-    """By the index if that can be trusted, else by the headers."""
-    try:
-        return reader.load_summary() or reader.build_index(_INTERVAL).summary
-    except StorageError as error:
-        logger.warning("times of appends are not known: %s", error)
-        return None
-    finally:
-        reader.close()
-
-
 class Retention:
     """Goes through all logs every RETENTION_INTERVAL, some at a time, and deletes records on request.
 
@@ -150,10 +119,18 @@ class Retention:
         self._expire(set(some).difference(unread), now)
         if unread:
             self._reading = True
-            read_summaries(self._submit, unread, partial(self._read, unread, now))
+            job = SummaryJob(each for log in unread for each in unread_segments(log))
+            self._submit("summaries", job.run, partial(self._read, job, unread, now))
         return _MORE if self._round or self._reading else RETENTION_INTERVAL
 
-    def _read(self, logs: Sequence[Log], now: Now) -> None:
+    def _read(
+        self,
+        job: SummaryJob,
+        logs: Sequence[Log],
+        now: Now,
+        outcome: list[Summary | None] | Exception,
+    ) -> None:
+        job.finish(outcome)
         self._reading = False
         self._expire(logs, now)
 
@@ -239,10 +216,6 @@ def _expired(log: Log, now: Now) -> int:
 
 def _why_closed(log: Log) -> FolkmootError:
     """What to answer of a log that is not open: it has failed, or was deleted meanwhile."""
-    try:
-        log.require_open()
-    except ClosedError:
-        return UnknownTopicOrPartition(f"{log.name} was deleted meanwhile")
-    except StorageError as error:
-        return error
+    if log.failed is not None:
+        return StorageError(log.failed)
     return UnknownTopicOrPartition(f"{log.name} was deleted meanwhile")

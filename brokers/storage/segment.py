@@ -5,8 +5,9 @@ import logging
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from folkmoot.brokers.storage.atomic_file import disk_error, read_at, sync_file, write_at
+from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES, MAX_OFFSET, BatchHeader
@@ -317,26 +319,27 @@ class SegmentReader:
             self.close()
         return position, end
 
-    def past_damage(self, position: int) -> int:
-        """Where the next whole batch begins, if one should begin at `position`."""
-        for known in self.damage:
-            if known.position == position < known.end:
-                position = known.end
-        return position
+    def headers_left(self, position: int = 0) -> Iterator[tuple[BatchHeader, int]]:
+        """As `headers`, passing over whatever is damaged. Raises StorageError."""
+        while position < self.size:
+            try:
+                for header, at in self.headers(position):
+                    yield header, at
+                    position = at + header.length
+                return
+            except _Broken as broken:
+                logger.error("%s: damaged at position %d: %s", self.path, broken.position, broken)
+                position = self.damage_at(broken.position, broken.offset).end
 
     def build_index(self, interval: int) -> SegmentIndex:
         """An index made from the headers, not written yet. Raises StorageError."""
         index = SegmentIndex(self.index_path, self.base_offset, interval)
-        position = 0
-        while position < self.size:
-            try:
-                for header, at in self.headers(position):
-                    index.observe(header, at)
-                break
-            except _Broken as broken:
-                logger.error("%s: damaged at position %d: %s", self.path, broken.position, broken)
-                # What is found behind it gets an entry, so that it can be found again.
-                index.due = position = self.damage_at(broken.position, broken.offset).end
+        end = 0
+        for header, position in self.headers_left():
+            if position > end:  # what is found behind damage gets an entry, to be found again
+                index.due = position
+            index.observe(header, position)
+            end = position + header.length
         if index.last_append is None:  # what could tell has rotted, or was compacted away
             with suppress(OSError):
                 index.last_append = os.stat(self.path).st_mtime_ns // 1_000_000
@@ -398,11 +401,13 @@ class SegmentReader:
             self._entries_left_out(error)
         return index
 
-    def load_summary(self) -> Summary | None:
-        """What the index of a sealed segment says by its footer alone; None if it does not."""
+    def read_summary(self) -> Summary:
+        """By the footer of the index alone, else by the headers. Raises StorageError."""
         with suppress(OSError):
-            return SegmentIndex.load_summary(self.index_path, self.size, self.end_offset)
-        return None
+            found = SegmentIndex.load_summary(self.index_path, self.size, self.end_offset)
+            if found is not None:
+                return found
+        return self.build_index(self.size).summary
 
     def _entries_left_out(self, error: OSError) -> None:
         """The batches are safe and can be found without: look-ups read a longer stretch."""
@@ -482,13 +487,13 @@ class Segment(SegmentReader):
         self._files = files
         self._interval = interval
         self._index: SegmentIndex | None = None
-        self._job: IndexJob | None = None
+        self._job: SharedJob | None = None
         self._summary: Summary | None = None
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
         self.is_lost = False  # no other replica has what is damaged here
-        self.is_checked = False  # a background job has looked at the index
+        self.is_checked = False  # a background job has looked at the index, or could not
         self.durable_size = size
         self.torn: str | None = None
 
@@ -590,7 +595,8 @@ class Segment(SegmentReader):
         """The file was cut there, beside the event loop, and appends may come again."""
         self.release()
         self.name = self.name.opened
-        self._index, self._next, self._limit = None, (self.base_offset, 0), (self.base_offset, 0)
+        self._index = self._summary = None
+        self._next = self._limit = self.base_offset, 0
         self.durable_size = min(self.durable_size, position - 1)
         self.size, self.end_offset = position, end_offset
         self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
@@ -882,39 +888,45 @@ class Segment(SegmentReader):
         """Times of appends and the largest timestamp; None if they were not read yet."""
         return self._summary if self._index is None else self._index.summary
 
-    def index_job(self) -> "IndexJob | None":
-        """What loads the index in the background, the same for all who wait for it; None: it is loaded.
+    def learn(self, summary: Summary | None) -> None:
+        """Take over what a background job has read; None: it could not, and nobody tries for ever."""
+        self._summary = summary
+        self.is_checked |= summary is None
+
+    def index_job(self) -> SharedJob | None:
+        """What loads the index in the background, or builds it anew; None: it is loaded.
 
         Also None if that was tried in vain: then who asks is told why.
         """
         if self._index is not None or self.is_checked or not (self.size or self.sealed):
             return None
         if self._job is None:
-            self._job = IndexJob([self])
+            work = partial(_load_index, self.reader(), self._interval, self.sealed)
+            self._job = SharedJob(work, partial(self._index_loaded, self.sealed, self.size))
         return self._job
 
+    def _index_loaded(
+        self, sealed: bool, size: int, job: SharedJob, found: SegmentIndex | Exception | None
+    ) -> None:
+        """Take over the index, unless the segment has changed since."""
+        if self._job is job:
+            self._job = None
+        if (self.sealed, self.size) == (sealed, size):
+            self.is_checked = True
+            if self._index is None and isinstance(found, SegmentIndex):
+                self._index = found
+
     def load_summary(self) -> Summary:
-        """The summary, read if it was not yet. Raises StorageError."""
-        if self.summary is None and self.sealed:
-            self._summary = super().load_summary()
+        """The summary, with the index if it was not read yet. Raises StorageError."""
         if self.summary is None:
             self._files.use(self)
             self._opened_index()
         assert self.summary is not None
         return self.summary
 
-    def adopt(self, found: SegmentIndex | Summary) -> None:
-        """Take over what a background job has loaded."""
-        if self._index is None:
-            if isinstance(found, SegmentIndex):
-                self._index = found
-            else:
-                self._summary = found
-
     def _opened_index(self) -> SegmentIndex:
         """The index, which is not loaded yet. Raises StorageError."""
-        opened = self.open_index if self.sealed else self.open_active_index
-        self._index = opened(self._interval)
+        self._index = _open_index(self, self._interval, self.sealed)
         return self._index
 
     def _rebuilt_index(self, broken: _Broken) -> bool:
@@ -944,58 +956,49 @@ class Segment(SegmentReader):
         return self._index
 
 
-class IndexJob:
-    """Loads the indexes of some segments, and builds anew what is wrong, in the background.
+def _open_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIndex:
+    return reader.open_index(interval) if sealed else reader.open_active_index(interval)
 
-    `run` there, then `finish` on the event loop; after that nothing of it is done there. Several may
-    wait for one job, and run and finish it in turn: the work is done once.
-    """
 
-    def __init__(self, segments: Sequence[Segment], *, footers: bool = False) -> None:
-        self._segments = segments
-        self._work = [(each.reader(), each._interval, each.sealed) for each in segments]
-        self._footers = footers
-        self._found: list[SegmentIndex | Summary | None] | None = None
+def _load_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIndex | None:
+    """The background's part. What cannot be read is left to who asks for it, who is told."""
+    try:
+        index = _open_index(reader, interval, sealed)
+        index.release()  # its files are opened again when the segment is used
+        return index
+    except StorageError as error:
+        logger.warning("%s", error)
+        return None
+    finally:
+        reader.close()
 
-    def run(self) -> list[SegmentIndex | Summary | None]:
-        """Any thread, one at a time. What cannot be read is left to who asks for it, who is told."""
-        if self._found is None:
-            self._found = [self._look(*work) for work in self._work]
-        return self._found
 
-    def finish(self, found: Sequence[SegmentIndex | Summary | None] | Exception) -> None:
+class SummaryJob:
+    """Reads the summaries of some segments in the background (Job)."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._work = [(each, each.reader()) for each in segments]
+
+    def run(self) -> list[Summary | None]:
+        """Any thread. What cannot be read stays unknown."""
+        return [_read_summary(reader) for _, reader in self._work]
+
+    def finish(self, found: Sequence[Summary | None] | Exception) -> None:
         """Hand over what was found to the segments, unless they have changed since."""
         results = [None] * len(self._work) if isinstance(found, Exception) else found
-        for segment, work, result in zip(self._segments, self._work, results, strict=True):
-            reader, _, sealed = work
-            if segment._job is self:
-                segment._job = None
-            if segment.sealed == sealed and segment.size == reader.size:
-                segment.is_checked = not isinstance(result, Summary)
-                if result is not None:
-                    segment.adopt(result)
-
-    def _look(
-        self, reader: SegmentReader, interval: int, sealed: bool
-    ) -> SegmentIndex | Summary | None:
-        try:
-            summary = reader.load_summary() if self._footers else None
-            if summary is not None:
-                return summary
-            index = reader.open_index(interval) if sealed else reader.open_active_index(interval)
-            index.release()  # its files are opened again when the segment is used
-            return index
-        except StorageError as error:
-            logger.warning("%s", error)
-            return None
-        finally:
-            reader.close()
+        for (segment, reader), summary in zip(self._work, results, strict=True):
+            if segment.size == reader.size:
+                segment.learn(summary)
 
 
-def summary_job(segments: Sequence[Segment]) -> IndexJob | None:
-    """What reads the summaries of these segments; None if all are known."""
-    unknown = [each for each in segments if each.summary is None and not each.is_checked]
-    return IndexJob(unknown, footers=True) if unknown else None
+def _read_summary(reader: SegmentReader) -> Summary | None:
+    try:
+        return reader.read_summary()
+    except StorageError as error:
+        logger.warning("times of appends are not known: %s", error)
+        return None
+    finally:
+        reader.close()
 
 
 def headers_from(readers: Sequence[SegmentReader], offset: int) -> Iterator[BatchHeader]:
@@ -1005,17 +1008,9 @@ def headers_from(readers: Sequence[SegmentReader], offset: int) -> Iterator[Batc
     """
     for reader in readers:
         try:
-            start = reader.start_near(offset)
-            while start < reader.size:
-                try:
-                    for header, at in reader.headers(start):
-                        start = at + header.length
-                        if header.base_offset >= offset:
-                            yield header
-                    break
-                except CorruptBatch:
-                    start = reader.past_damage(start)
-                    start = reader.damage_at(start, reader.base_offset).end
+            for header, _ in reader.headers_left(reader.start_near(offset)):
+                if header.base_offset >= offset:
+                    yield header
         finally:
             reader.close()
 

@@ -19,8 +19,9 @@ from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
-from folkmoot.brokers.storage.retention import last_append, read_summaries, unread_segments
-from folkmoot.brokers.storage.segment import Segment
+from folkmoot.brokers.storage.retention import last_append, unread_segments
+from folkmoot.brokers.storage.segment import Segment, SummaryJob
+from folkmoot.brokers.storage.segment_index import Summary
 from folkmoot.brokers.storage.segment_swap import files_of
 from folkmoot.protocol.errors import ClosedError
 
@@ -83,15 +84,12 @@ class LogCleaner:
             self._begin_round()
         some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
         some = [log for log in some if self._is_due(log)]
-        unloaded = [log for log in some if log not in self.checkpoints]
-        unread = [log for log in some if unread_segments(log)]
-        if unloaded:
+        new = [log for log in some if log not in self.checkpoints or unread_segments(log)]
+        if new:
             self._busy = True
-            work = partial(_load_all, [log.directory for log in unloaded])
-            self._submit("cleaner", work, partial(self._loaded, unloaded, some))
-        elif unread:
-            self._busy = True
-            read_summaries(self._submit, unread, partial(self._look, some, unread))
+            summaries = SummaryJob(each for log in new for each in unread_segments(log))
+            work = partial(_load_all, [log.directory for log in new], summaries)
+            self._submit("cleaner", work, partial(self._loaded, some, new, summaries))
         else:
             self._look(some)
         if self._busy or self._round:
@@ -119,27 +117,29 @@ class LogCleaner:
         return asks_for_it and self._retry_at.get(log, 0.0) <= self._now.monotonic
 
     def _loaded(
-        self, logs: list[Log], some: list[Log], outcome: list[CleanerCheckpoint | None] | Exception
+        self,
+        some: list[Log],
+        new: list[Log],
+        summaries: SummaryJob,
+        outcome: tuple[list[CleanerCheckpoint | None], list[Summary | None]] | Exception,
     ) -> None:
+        """What could not be read is left for a while, and nobody else waits for it."""
         self._busy = False
-        found = [None] * len(logs) if isinstance(outcome, Exception) else outcome
-        for log, checkpoint in zip(logs, found, strict=True):
-            if checkpoint is None:
+        checkpoints: list[CleanerCheckpoint | None] = [None] * len(new)
+        if isinstance(outcome, Exception):
+            summaries.finish(outcome)
+        else:
+            checkpoints, found = outcome
+            summaries.finish(found)
+        for log, checkpoint in zip(new, checkpoints, strict=True):
+            if checkpoint is not None:
+                self.checkpoints.setdefault(log, checkpoint)
+            if checkpoint is None or unread_segments(log):
                 self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
-            else:
-                self.checkpoints[log] = checkpoint
-        self._round.extendleft(log for log in some if log in self.checkpoints)
+        self._look(log for log in some if log in self.checkpoints)
 
-    def _look(self, logs: Iterable[Log], unread: Iterable[Log] = ()) -> None:
-        """Whether one of these is more in need of it than what was found before.
-
-        What could not be read is left for a while: else it would be read again and again, and no log
-        would ever be chosen.
-        """
-        self._busy = False
-        for log in unread:
-            if unread_segments(log):
-                self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
+    def _look(self, logs: Iterable[Log]) -> None:
+        """Whether one of these is more in need of it than what was found before."""
         for log in logs:
             ratio = self._dirty_ratio(log) if log.is_open else None
             if ratio is not None and (self._best is None or ratio > self._best[0]):
@@ -289,8 +289,11 @@ def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
     return all(log.sealed(each.base_offset) is each and not each.damage for each in segments)
 
 
-def _load_all(directories: Sequence[Path]) -> list[CleanerCheckpoint | None]:
-    return [_load(directory) for directory in directories]
+def _load_all(
+    directories: Sequence[Path], summaries: SummaryJob
+) -> tuple[list[CleanerCheckpoint | None], list[Summary | None]]:
+    """The background's part of a look at some logs."""
+    return [_load(directory) for directory in directories], summaries.run()
 
 
 def _load(directory: Path) -> CleanerCheckpoint | None:

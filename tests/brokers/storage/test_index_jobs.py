@@ -8,7 +8,7 @@ import pytest
 
 from folkmoot.brokers.storage.jobs import Job
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.segment import IndexJob, SegmentReader, summary_job, write_index
+from folkmoot.brokers.storage.segment import SegmentReader, SummaryJob, write_index
 from folkmoot.brokers.storage.segment_index import SegmentIndex
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
@@ -29,6 +29,7 @@ RECORDS = 400
 _REAL = {
     "load_sealed": SegmentIndex.load_sealed,
     "load_unsealed": SegmentIndex.load_unsealed,
+    "load_summary": SegmentIndex.load_summary,
     "build_index": SegmentReader.build_index,
 }
 
@@ -176,8 +177,12 @@ def test_an_index_that_is_wrong_is_built_anew_in_the_background(
 ) -> None:
     for index in log.directory.glob("*.index"):
         index.unlink()
-    run(summary_job(log.sealed_segments), refused)
-    assert summary_job(log.sealed_segments) is None
+    while (job := log.prepare_time(NOW + 100)) is not None:
+        with pytest.MonkeyPatch.context() as background:
+            for name in ("load_sealed", "load_unsealed", "load_summary"):
+                background.setattr(SegmentIndex, name, _REAL[name])
+            background.setattr(SegmentReader, "build_index", _REAL["build_index"])
+            job.finish(job.run())
     assert log.prepare_read(100) is None
     assert log.offset_for_time(NOW + 100) == 100
     assert values_of(log.read(100, 1)) == [(100, b"")]
@@ -214,8 +219,10 @@ def test_indexes_that_are_built_in_the_background_hold_no_descriptors(
     for index in log.directory.glob("*.index"):
         index.unlink()
     log.release()
-    job = IndexJob(log.sealed_segments, footers=footers)
-    job.finish(job.run())
+    for segment in log.sealed_segments:
+        job = SummaryJob([segment]) if footers else segment.index_job()
+        assert job is not None
+        job.finish(job.run())
     assert len(log.sealed_segments) > 2
     assert open_below(log.directory) == []
     log.abandon()

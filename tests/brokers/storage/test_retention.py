@@ -15,7 +15,7 @@ from folkmoot.brokers.storage.segment import Segment, SegmentReader
 from folkmoot.brokers.storage.segment_index import Summary
 from folkmoot.coordination.topic_config import DAY, LogConfig
 from folkmoot.protocol.batch_header import MAX_TIMESTAMP
-from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange
+from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange, StorageError
 from tests.brokers.batches import NOW, SMALL, a_batch, append, read_all, timed_batch, values_of
 from tests.brokers.hands import OneLog, create
 from tests.brokers.storage.test_log_manager import found
@@ -261,13 +261,15 @@ def test_what_cannot_be_read_keeps_its_log_for_now_and_no_other(
     kept.reopen(clean=True)
     kept.logs.configure("other", "second", {})
     later = NOW + 2 * WEEK
-    real = retention._read
+    real = SegmentReader.read_summary
 
-    def refuse(reader: SegmentReader) -> Summary | None:
-        return None if reader.directory == kept.log.directory else real(reader)
+    def refuse(reader: SegmentReader) -> Summary:
+        if reader.directory == kept.log.directory:
+            raise StorageError("it cannot be read")
+        return real(reader)
 
     with monkeypatch.context() as broken:
-        broken.setattr(retention, "_read", refuse)
+        broken.setattr(SegmentReader, "read_summary", refuse)
         kept.expire(later)
     assert kept.log.log_start == 0
     assert found(kept.logs, 0, "second").log_start == 1
