@@ -76,7 +76,6 @@ class Flusher:
         self._under_way: set[Log] = set()
         self._busy: set[Hashable] = set()
         self._round: list[Log] | None = None
-        self._unnoted = False
         self._next_round = self._soonest = 0.0
         self._appended_before = 0
 
@@ -124,7 +123,6 @@ class Flusher:
             self._note()
         elif self._logs.has_stale_points and now.monotonic >= self._soonest:
             self._soonest = now.monotonic + SHORTEST_INTERVAL
-            self._unnoted = True
             self._note()
         elif now.monotonic >= self._next_round or self._is_much(now):
             self._next_round = now.monotonic + CHECKPOINT_INTERVAL
@@ -199,7 +197,6 @@ class Flusher:
             elif log.is_open:
                 if (point := log.point_to_note) is not None:
                     self._logs.recovery_points[log.directory.name] = point
-                    self._unnoted = True
                 if log.dirty:
                     self._logs.dirty[log] = None
             self.advanced(log)
@@ -230,9 +227,8 @@ class Flusher:
     # -- recovery points ----------------------------------------------------------------------------
 
     def _note(self) -> None:
-        if not self._unnoted:
+        if self._logs.recovery_points == self._logs.checkpointed:
             return
-        self._unnoted = False
         self._busy.add("checkpoint")
         points = dict(self._logs.recovery_points)
         work = partial(save_json, self._logs.data / RECOVERY_POINTS_FILE, points)

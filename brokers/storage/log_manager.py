@@ -153,7 +153,6 @@ class LogManager:
         self._lock = -1
         self._topics: dict[str, _Topic] = {}
         self._ids: dict[str, set[str]] = {}
-        self._count = 0
         self._deleted: deque[Log] = deque()
         self._going: set[Path] = set()
         self._doomed: dict[Path, list[Path]] = {}
@@ -214,7 +213,6 @@ class LogManager:
         self._doomed.clear()
         self._removing.clear()
         self._going.clear()
-        self._count = 0
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
             os.close(lock)
@@ -269,7 +267,7 @@ class LogManager:
     # -- logs ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self._count
+        return sum(len(topic.logs) for topic in self._topics.values())
 
     def __iter__(self) -> Iterator[Log]:
         return iter([log for topic in self._topics.values() for log in topic.logs.values()])
@@ -286,7 +284,6 @@ class LogManager:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
             self._ids.setdefault(topic.name, set()).add(log.topic_id)
         topic.logs[log.name.partition] = log
-        self._count += 1
         if topic.config is not None:
             log.config, log.configured = topic.config, True
         if log.is_open:
@@ -334,7 +331,6 @@ class LogManager:
             self._ids[topic.name].discard(topic_id)
             if not self._ids[topic.name]:
                 del self._ids[topic.name]
-            self._count -= len(topic.logs)
             self._deleted.extend(topic.logs.values())
 
     def delete_partition(self, topic_id: str, partition: int) -> None:
@@ -342,7 +338,6 @@ class LogManager:
         topic = self._topics.get(topic_id)
         log = None if topic is None else topic.logs.pop(partition, None)
         if log is not None:
-            self._count -= 1
             self._deleted.append(log)
             self._going.add(log.directory)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -105,10 +106,10 @@ class CleaningPass:
     every segment that begins before the last of them is written anew with what is to stay, several
     into one as long as they fit. What is left for want of room is for the next pass.
 
-    All of `sources` is sealed, on disk, and below the high watermark. `groups` are those of them that
-    are written anew, neighbours together; damaged ones are in none and stay. Tombstones go that lie
-    before `droppable_before`, unless something in front of them stays as it is: it may have older
-    records of their keys, which would be the last ones then.
+    All of `sources` is sealed, on disk, and below the high watermark. Damaged ones stay; the others are
+    written anew in groups of neighbours. Tombstones go that lie before `droppable_before`, unless
+    something in front of them stays as it is: it may have older records of their keys, which would be
+    the last ones then.
 
     `step` blocks, and pauses as often as `bytes_per_second` asks for it. Any thread, one at a time.
     """
@@ -116,7 +117,6 @@ class CleaningPass:
     directory: Path
     checkpoint: CleanerCheckpoint
     sources: Sequence[SegmentReader]
-    groups: list[list[SegmentReader]]
     segment_bytes: int
     droppable_before: int
     index_interval_bytes: int
@@ -124,9 +124,9 @@ class CleaningPass:
     bytes_per_second: int
     pause: Pause
     _filter: "BatchFilter" = field(init=False)
+    _groups: list[list[SegmentReader]] = field(init=False)
     _limit: int = field(init=False)
     _unopened: int | None = field(init=False)
-    _damaged: list[int] = field(init=False)
     _clean_before: int = -1
     _tombstones: int = 0
     _moved: int = 0
@@ -142,14 +142,14 @@ class CleaningPass:
             self._filter = _make_filter(self.memory_bytes)
             self._clean_before = self._index_keys()
             self._choose_groups()
-        while self.groups:
+        while self._groups:
             cleaned = self._write_next()
             if cleaned is not None:
                 return cleaned
         checkpoint = self.checkpoint.after_pass(
             *(self._clean_before, self._tombstones, self.droppable_before, now)
         )
-        checkpoint = replace(checkpoint, unopened=self._unopened, damaged=tuple(self._damaged))
+        checkpoint = replace(checkpoint, unopened=self._unopened, damaged=self._damaged)
         if self.checkpoint.unopened is not None and not self._is_left:
             checkpoint = CleanerCheckpoint()  # it is gone, and the next that stays is not known
         save_json(self.directory / CLEANER_CHECKPOINT_FILE, checkpoint)
@@ -172,26 +172,24 @@ class CleaningPass:
 
     def _choose_groups(self) -> None:
         """Leave out what is not indexed, and tombstones behind segments that stay as they are."""
-        written = {each.base_offset for group in self.groups for each in group}
-        self._damaged = [
-            each.base_offset for each in self.sources if each.base_offset not in written
-        ]
         self._limit = min([self.droppable_before, *self._damaged])
         self._unopened = None
         if self.checkpoint.unopened is not None:
             self._stays(self.checkpoint.unopened)
-        indexed = [
-            [each for each in group if each.base_offset < self._clean_before]
-            for group in self.groups
-        ]
-        self.groups = [group for group in indexed if group]
+        indexed = (each for each in self.sources if each.base_offset < self._clean_before)
+        neighbours = groupby(indexed, key=lambda each: bool(each.damage))
+        self._groups = [list(group) for is_damaged, group in neighbours if not is_damaged]
+
+    @property
+    def _damaged(self) -> tuple[int, ...]:
+        return tuple(each.base_offset for each in self.sources if each.damage)
 
     def _write_next(self) -> CleanedSegment | None:
         """Write one new segment, of one old one at least, and more as long as all of the next would fit.
 
         None: it does not differ from what it was made from.
         """
-        group = self.groups[0]
+        group = self._groups[0]
         generation = next_generation(self.directory)
         # The end is not known yet: a file that is being written is called by its beginning.
         written = cleaned_path(self.directory, SegmentName(group[0].base_offset, 0, generation))
@@ -213,7 +211,7 @@ class CleaningPass:
         finally:
             os.close(fd)
         made_of, rest = group[:count], group[count:]
-        self.groups[:1] = [rest] if rest else []
+        self._groups[:1] = [rest] if rest else []
         if not removed and count == 1:
             written.unlink()
             return None

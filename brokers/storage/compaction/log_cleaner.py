@@ -202,15 +202,10 @@ class LogCleaner:
         self._best = None
         config, checkpoint = log.config, self.checkpoints[log]
         segments = {each.base_offset: each for each in self._cleanable(log)}
-        readers = {base: segment.reader() for base, segment in segments.items()}
         work = CleaningPass(
             directory=log.directory,
             checkpoint=checkpoint,
-            sources=list(readers.values()),
-            groups=[
-                [readers[each.base_offset] for each in group]
-                for group in group_segments(segments.values())
-            ],
+            sources=[each.reader() for each in segments.values()],
             segment_bytes=config.segment_bytes,
             droppable_before=checkpoint.droppable_before(config.delete_retention, self._now.wall),
             index_interval_bytes=config.index_interval_bytes,
@@ -266,17 +261,6 @@ class LogCleaner:
                 self._logs.remove(doomed, "cleaner")
                 self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
         self._busy = False
-
-
-def group_segments(segments: Iterable[Segment]) -> list[list[Segment]]:
-    """Neighbours that may become one segment. Damaged ones are in none."""
-    found: list[list[Segment]] = [[]]
-    for segment in segments:
-        if segment.damage:
-            found.append([])
-        else:
-            found[-1].append(segment)
-    return [group for group in found if group]
 
 
 def _stays(log: Log, base_offset: int) -> bool:
