@@ -70,7 +70,9 @@ def read_checked(path: Path) -> bytes | None:
     """What `write_checked` wrote; None if the file is missing or is not that. Raises OSError."""
     try:
         with path.open("rb") as file:
-            checksum, _, data = file.read(_MAX_BYTES).partition(b"\n")
+            if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+                return None
+            checksum, _, data = file.read().partition(b"\n")
     except FileNotFoundError:
         return None
     return data if checksum == b"%08x" % crc32c(data) else None

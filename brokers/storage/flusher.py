@@ -72,7 +72,6 @@ class Flusher:
         self._wanted: dict[Log, list[tuple[int, Done | None]]] = {}
         self._timers: list[tuple[float, int, Log]] = []
         self._timed: set[Log] = set()
-        self._count = 0
         self._under_way: set[Log] = set()
         self._busy: set[Hashable] = set()
         self._round: list[Log] | None = None
@@ -85,11 +84,10 @@ class Flusher:
         self._logs.dirty[log] = None
         interval = log.config.flush_interval
         if interval is not None and log not in self._timed:
-            self._count += 1
             self._timed.add(log)
             # A longer one comes to nothing, and would stay in force when the topic asks for less.
             due = now.monotonic + min(interval, CHECKPOINT_INTERVAL)
-            heapq.heappush(self._timers, (due, self._count, log))
+            heapq.heappush(self._timers, (due, id(log), log))
 
     def wait_for(self, log: Log) -> bool:
         """Whether what was appended counts only when it is on disk: then a flush is begun, and

@@ -560,7 +560,8 @@ class Log:
         state = self.producers()
         before: dict[int, BatchHeader] = {}
         results: list[Appended | FolkmootError] = []
-        accepted: list[tuple[BatchHeader, _Bytes]] = []
+        stamped: list[Stamped] = []
+        headers: list[BatchHeader] = []
         offset = self.log_end
         for number, data in enumerate(batches):
             try:
@@ -573,33 +574,23 @@ class Log:
                 results.append(Appended(original, is_duplicate=True))
                 continue
             results.append(Appended(offset))
-            accepted.append((header, data))
+            leader = batch_header.leader_part(offset, header.length, leader_epoch, now_ms)
+            rest = memoryview(data)[LEADER_BYTES:]
+            stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
+            headers.append(header)
             offset += header.record_count
+        if not stamped:
+            return results
         try:
-            self._append_accepted(accepted, now_ms, leader_epoch)
+            self._write(stamped, headers, offset, now_ms)
         except (StorageError, BatchTooLarge) as error:
             return [
                 error if isinstance(each, Appended) and not each.is_duplicate else each
                 for each in results
             ]
-        return results
-
-    def _append_accepted(
-        self, accepted: Sequence[tuple[BatchHeader, _Bytes]], now_ms: int, leader_epoch: int
-    ) -> None:
-        if not accepted:
-            return
-        offset = self.log_end
-        stamped, offsets = [], []
-        for header, data in accepted:
-            leader = batch_header.leader_part(offset, header.length, leader_epoch, now_ms)
-            rest = memoryview(data)[LEADER_BYTES:]
-            stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
-            offsets.append(offset)
-            offset += header.record_count
-        self._write(stamped, [header for header, _ in accepted], offsets, offset, now_ms)
         if self.is_replica:
-            self.epoch_starts.appended(leader_epoch, offsets[0])
+            self.epoch_starts.appended(leader_epoch, stamped[0].base_offset)
+        return results
 
     def append_as_follower(self, chunk: _Bytes) -> None:
         """Append whole batches, back to back, as the leader has stamped them; all or none.
@@ -629,10 +620,9 @@ class Log:
             headers.append(header)
             offset = header.next_offset
         if headers:
-            offsets = [header.base_offset for header in headers]
-            if offsets[0] < self.log_end:
-                self._begin_within_batch(offsets[0])
-            self._write(stamped, headers, offsets, offset, headers[-1].append_time)
+            if headers[0].base_offset < self.log_end:
+                self._begin_within_batch(headers[0].base_offset)
+            self._write(stamped, headers, offset, headers[-1].append_time)
             for header in headers:
                 self.epoch_starts.appended(header.leader_epoch, header.base_offset)
 
@@ -640,7 +630,6 @@ class Log:
         self,
         stamped: Sequence[Stamped],
         headers: Sequence[BatchHeader],
-        offsets: Sequence[int],
         end: int,
         now_ms: int,
     ) -> None:
@@ -656,7 +645,7 @@ class Log:
             if segment.torn is not None:
                 self.fail(segment.torn, readable=True)
             raise
-        self._snapshots.appended(headers, offsets)
+        self._snapshots.appended(headers, [each.base_offset for each in stamped])
         self.version += 1
 
     def _segment_for(self, total: int, now_ms: int) -> Segment:

@@ -511,9 +511,6 @@ class Segment(SegmentReader):
         files.use(segment)
         return segment
 
-    def __hash__(self) -> int:
-        return id(self)
-
     @property
     def dirty(self) -> bool:
         """Whether anything was appended since the last flush."""
@@ -610,14 +607,13 @@ class Segment(SegmentReader):
             return StorageError(self.torn)
         return disk_error(f"{self.path} could not be appended to", cause)
 
-    def _cut(self, size: int, *, flush: bool = False) -> None:
+    def _cut(self, size: int) -> None:
         self.size = size
         fd = self._file()
         try:
             if os.fstat(fd).st_size > size:
                 os.ftruncate(fd, size)
-                if flush:
-                    os.fsync(fd)
+                os.fsync(fd)
         except OSError as error:
             raise disk_error(f"{self.path} cannot be cut", error) from error
 
@@ -855,7 +851,7 @@ class Segment(SegmentReader):
             header, at = each
             self.end_offset, valid = header.next_offset, at + header.length
         # On disk before anything follows: a power cut would bring the torn end back behind that.
-        self._cut(valid, flush=True)
+        self._cut(valid)
         self.durable_size = min(position, valid - 1)
 
     def _is_torn(self, position: int) -> bool:
