@@ -251,6 +251,16 @@ def test_a_log_can_be_cut_at_any_offset_and_goes_on_from_there(
         log.abandon()
 
 
+def test_a_segment_that_was_cut_is_as_old_as_what_is_left_of_it(tmp_path: Path) -> None:
+    log = make_log(tmp_path, ONE_SEGMENT)
+    for number in range(3):
+        log.append_as_leader([a_batch(b"a")], NOW + number, 3)
+    log.roll()
+    truncate(log, 1)
+    assert log.segments[0].load_summary().last_append == NOW
+    log.abandon()
+
+
 def test_nothing_counts_as_on_disk_that_a_cut_took_with_damage_in_front(tmp_path: Path) -> None:
     log = make_log(tmp_path, ONE_SEGMENT)
     batches = [a_batch(b"%d" % number) for number in range(8)]
