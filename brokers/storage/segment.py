@@ -398,7 +398,7 @@ class SegmentReader:
         try:
             index.save()
         except OSError as error:
-            self._entries_left_out(error)
+            self._entries_unsaved(error)
         return index
 
     def read_summary(self) -> Summary:
@@ -409,9 +409,9 @@ class SegmentReader:
                 return found
         return self.build_index(self.size).summary
 
-    def _entries_left_out(self, error: OSError) -> None:
-        """The batches are safe and can be found without: look-ups read a longer stretch."""
-        logger.warning("%s: entries are left out: %s", self.index_path, error)
+    def _entries_unsaved(self, error: OSError) -> None:
+        """The batches are safe: what the file lacks stays in memory, and the next life makes it anew."""
+        logger.warning("%s: entries are not saved: %s", self.index_path, error)
 
     def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
         with suppress(OSError), self._left_index() as index:
@@ -555,7 +555,7 @@ class Segment(SegmentReader):
         try:
             index.save()
         except OSError as error:
-            self._entries_left_out(error)
+            self._entries_unsaved(error)
 
     def descriptor_to_flush(self) -> int:
         """A descriptor for a background job to flush and to close. Raises StorageError."""
@@ -579,7 +579,7 @@ class Segment(SegmentReader):
             try:
                 self._index.seal(self.size, self.end_offset)
             except OSError as error:
-                self._entries_left_out(error)
+                self._entries_unsaved(error)
 
     def release(self) -> None:
         """Close the files. They are opened again when needed."""

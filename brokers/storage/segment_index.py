@@ -5,6 +5,7 @@ import os
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -61,15 +62,15 @@ class SegmentIndex:
     rots while it is in use is found by its own checksum.
 
     Crash. An index is never flushed: a power cut leaves an unsealed one that does not rise or lacks
-    entries, or a sealed one whose checksum is wrong, and either is built anew. A full disk leaves
-    entries or the footer out; then the index is kept in memory until the segment is closed.
+    entries, or a sealed one whose checksum is wrong, and either is built anew. Entries for which a full
+    disk has no room stay in memory, and are lost with the process.
 
     Owner: the segment. A background job may load or build one, and hands it over when it is done.
     """
 
     __slots__ = (
-        *("_base", "_buffer", "_checksum", "_fd", "_has_rest", "_interval"),
-        *("_path", "_pending", "_stretch", "count", "due", "first_append", "last_append"),
+        *("_base", "_checksum", "_fd", "_has_rest", "_interval"),
+        *("_path", "_pending", "_saved", "_stretch", "due", "first_append", "last_append"),
         *("largest_timestamp", "trusted"),
     )
 
@@ -77,13 +78,12 @@ class SegmentIndex:
         self._path = path
         self._base = base_offset
         self._interval = interval
-        self._pending = bytearray()
+        self._saved = 0  # how many entries are in the file
+        self._pending = bytearray()  # those behind them
         self._stretch = 0, b""  # some entries, and the number of the first
-        self._buffer = b""  # all entries, if there was no room for them in the file
         self._fd = -1
         self._checksum = 0
         self._has_rest = True  # something may lie behind the entries, in the file
-        self.count = 0
         self.due = interval  # the position from which on the next batch gets an entry
         self.first_append: int | None = None
         self.last_append: int | None = None
@@ -93,6 +93,11 @@ class SegmentIndex:
     @property
     def summary(self) -> Summary:
         return Summary(self.first_append, self.last_append, self.largest_timestamp)
+
+    @property
+    def count(self) -> int:
+        """How many entries it has."""
+        return self._saved + len(self._pending) // ENTRY_BYTES
 
     # -- from the disk ------------------------------------------------------------------------------
 
@@ -113,7 +118,7 @@ class SegmentIndex:
         if footer is None or len(entries) % ENTRY_BYTES or crc32c(entries) != footer[1]:
             return None
         index = cls(path, base_offset, interval)
-        index.count, index._checksum = len(entries) // ENTRY_BYTES, footer[1]
+        index._saved, index._checksum = len(entries) // ENTRY_BYTES, footer[1]
         index.first_append, index.last_append, index.largest_timestamp = footer[0]
         if index.count:
             index.due = _ENTRY.unpack_from(entries, len(entries) - ENTRY_BYTES)[1] + interval
@@ -140,9 +145,9 @@ class SegmentIndex:
             if not rises or not last[1] < entry[1] < log_bytes:
                 break
             last = entry
-            index.count += 1
+            index._saved += 1
         while index.count and not _is_right(data, index.count - 1):  # others when they are used
-            index.count -= 1
+            index._saved -= 1
         start = (index.count - 1) * ENTRY_BYTES
         last = _ENTRY.unpack_from(data, start) if index.count else (0, 0, NO_TIMESTAMP)
         index.trusted = False
@@ -236,13 +241,12 @@ class SegmentIndex:
 
     def _read(self, number: int, count: int) -> bytes:
         """Some entries, from the page cache as a rule. Raises OSError."""
-        start, length = number * ENTRY_BYTES, count * ENTRY_BYTES
-        if self._buffer or not count:
-            return self._buffer[start : start + length]
-        found = read_at(self._file(), length, start)
+        length = max(0, min(count, self._saved - number)) * ENTRY_BYTES
+        found = read_at(self._file(), length, number * ENTRY_BYTES) if length else b""
         if len(found) < length:
             raise OSError(errno.EIO, "shorter than it was")
-        return found
+        start = max(0, number - self._saved) * ENTRY_BYTES
+        return found + self._pending[start : start + count * ENTRY_BYTES - length]
 
     # -- following the log --------------------------------------------------------------------------
 
@@ -264,26 +268,18 @@ class SegmentIndex:
 
     def discard(self, size: int) -> None:
         """The batches behind `size` were not written: leave out their entries."""
-        self._pending.clear()
+        while self._pending and _ENTRY.unpack_from(self._pending, -ENTRY_BYTES)[1] >= size:
+            del self._pending[-ENTRY_BYTES:]
         self.due = min(self.due, max(size, self._interval))
 
     def save(self) -> None:
-        """Write what was added. Raises OSError; then these entries are left out."""
+        """Write what was added. Raises OSError; then these entries stay in memory until the next time."""
         if not self._pending:
             return
-        pending, self._pending = bytes(self._pending), bytearray()
-        kept = self._buffer
-        if kept:  # which found no room in the file before
-            pending, self._buffer = kept + pending, b""
-            self.count = self._checksum = 0
-        try:
-            self._write(pending, at_end=False)
-        except OSError:
-            if kept:
-                self._keep(pending)
-            raise
-        self.count += len(pending) // ENTRY_BYTES
-        self._checksum = crc32c(pending, self._checksum)
+        self._write(bytes(self._pending), at_end=False)
+        self._checksum = crc32c(self._pending, self._checksum)
+        self._saved = self.count
+        self._pending.clear()
 
     def seal(self, log_bytes: int, end_offset: int) -> None:
         """Write the footer, over an older one: the log ends so. Raises OSError."""
@@ -295,14 +291,10 @@ class SegmentIndex:
         self._has_rest = True
 
     def replace(self, log_bytes: int, end_offset: int) -> None:
-        """Write the file anew, with a footer; keep it in memory if there is no room on the disk."""
-        entries = bytes(self._pending)
-        try:
+        """Write the file anew, with a footer; what finds no room on the disk stays in memory."""
+        with suppress(OSError):
             self._path.unlink(missing_ok=True)
             self.seal(log_bytes, end_offset)
-        except OSError:
-            self._pending.clear()
-            self._keep(entries)
 
     def _write(self, data: bytes, *, at_end: bool) -> None:
         """Put `data` behind the entries, and nothing behind it, or zeros at most. Raises OSError.
@@ -310,7 +302,7 @@ class SegmentIndex:
         An older footer is written over: to cut it off would cost a millisecond, of each of ten thousand
         logs that are appended to for the first time.
         """
-        fd, position = self._file(os.O_CREAT), self.count * ENTRY_BYTES
+        fd, position = self._file(os.O_CREAT), self._saved * ENTRY_BYTES
         if self._has_rest:
             rest = os.fstat(fd).st_size - position - len(data)
             if rest > (0 if at_end else FOOTER_BYTES):
@@ -320,10 +312,6 @@ class SegmentIndex:
             self._has_rest = False
         if os.pwrite(fd, data, position) != len(data):
             raise OSError(errno.EIO, "short write")
-
-    def _keep(self, entries: bytes) -> None:
-        self.count = len(entries) // ENTRY_BYTES
-        self._buffer, self._checksum = entries, crc32c(entries)
 
     def _file(self, flags: int = 0) -> int:
         if self._fd < 0:

@@ -177,7 +177,9 @@ def test_no_content_of_the_file_can_do_harm(tmp_path: Path) -> None:
         index.before_time(source.randrange(2**33))
 
 
-def test_what_finds_no_room_on_the_disk_is_kept_in_memory(tmp_path: Path) -> None:
+def test_what_finds_no_room_on_the_disk_is_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "nowhere" / "index"
     index = SegmentIndex(path, BASE, 100)
     for number in range(4):
@@ -189,6 +191,20 @@ def test_what_finds_no_room_on_the_disk_is_kept_in_memory(tmp_path: Path) -> Non
     index.save()
     index.release()
     assert entries(index) == [(BASE + number, number * 100) for number in (1, 2, 3, 4)]
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", lambda *_: 0)
+        for number in (5, 6):
+            index.observe(header(BASE + number, number), number * 100)
+            with pytest.raises(OSError, match="short write"):
+                index.save()
+        index.discard(600)
+    assert entries(index) == [(BASE + number, number * 100) for number in (1, 2, 3, 4, 5)]
+    assert index.lookup(BASE + 4) == (BASE + 4, 400, 500)
+    index.seal(600, BASE + 6)
+    index.release()
+    again = SegmentIndex.load_sealed(path, BASE, 100, 600, BASE + 6)
+    assert again is not None
+    assert entries(again) == entries(index)
 
 
 @pytest.mark.parametrize("base", [2**31, 2**32, 2**62])
