@@ -180,7 +180,7 @@ class Broker:
         )
         self._watcher = watcher
         stack.callback(watcher.close)
-        loop.write_states_with(watcher.write_states)
+        loop.handlers.replicas.write_states = watcher.write_states
         jobs.start(loop.post)
         loop.start()
         watcher.start()
@@ -199,17 +199,14 @@ class Broker:
         flusher = Flusher(logs, submit, self._disk_failed)
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
-        replicas = ReplicaManager(
-            *(config.broker_id, logs, creation, flusher, retention, submit, self._post),
-            clock=time.monotonic,
-        )
         connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
-        replicas.fetcher = fetcher = ReplicaFetcher(
-            config.broker_id, connections, replicas.answered, replicas.fetch_failed
+        fetcher = ReplicaFetcher(config.broker_id, connections)
+        replicas = ReplicaManager(
+            *(config.broker_id, logs, creation, flusher, retention, fetcher, submit, self._post),
+            clock=time.monotonic,
         )
         reports = DamageReports(submit)
         repairs = Repairs(logs, replicas, flusher, submit)
-        repairs.asker = fetcher
         scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
@@ -224,7 +221,7 @@ class Broker:
             repairs.task,
             cleaner.task,
             replicas.task,
-            SessionLoss(replicas, fetcher, self._is_cut_off).task,
+            SessionLoss(replicas, self._is_cut_off).task,
         )
         handlers = RequestHandlers(
             max_batch_bytes=config.log.max_batch_bytes,
@@ -240,7 +237,7 @@ class Broker:
             replicas=replicas,
             submit=submit,
         )
-        loop = self._loop = EventLoop(socket, handlers, self._fail, tasks, fetcher)
+        loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
         self._stack.callback(loop.stop)
         self._snapshots = Snapshots(
             loop=loop, handlers=handlers, files=files, repairs=repairs, scrubber=scrubber

@@ -148,7 +148,9 @@ class ClusterWatcher:
 
     def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
         """Write partitions' states; `done` gets the answers on the event loop, None if they are not
-        known. Then all is read again in a new session, which is shown behind that. Any thread."""
+        known. Then all is read again in a new session, which is shown behind that. Any thread.
+
+        The answers to all that is written side by side come together."""
         self._writes.append((writes, done))
         self._wakeup.wake()
 
@@ -314,10 +316,16 @@ class ClusterWatcher:
         return self._keep_up(session)
 
     def _carry_out(self, session: Session) -> None:
-        """Write the states that were asked for, each hundred in a transaction, side by side."""
+        """Write the states that were asked for, each hundred in a transaction, side by side; a second
+        write of a state comes behind the first."""
         while self._writes:
-            writes, done = self._writes.popleft()
-            items, parts = iter(writes.items()), []
+            wanted: dict[TopicIdPartition, StateWrite] = {}
+            dones: list[Written] = []
+            while self._writes and wanted.keys().isdisjoint(self._writes[0][0]):
+                writes, done = self._writes.popleft()
+                wanted |= writes
+                dones.append(done)
+            items, parts = iter(wanted.items()), []
             while part := dict(islice(items, STATES_PER_TRANSACTION)):
                 parts.append(partition_states.write(part))
             answers: dict[TopicIdPartition, Answer] = {}
@@ -325,9 +333,11 @@ class ClusterWatcher:
                 for answered in execute_all(session, parts):
                     answers |= answered
             except BaseException:
-                self._post(partial(done, None))
+                for done in dones:
+                    self._post(partial(done, None))
                 raise
-            self._post(partial(done, answers))
+            for done in dones:
+                self._post(partial(done, answers))
 
     def _leave(self, session: Session) -> None:
         """Say that we leave, if there is something to hand over, and notice when there is no more."""

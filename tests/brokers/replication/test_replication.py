@@ -1798,7 +1798,7 @@ def test_what_is_tried_again_soon_does_not_have_all_others_looked_at_as_often(
     monkeypatch.setattr(one.replicas, "_look_after_isr", looks.append)
     for _ in range(20):
         cluster.now += 0.1
-        one.replicas._again[one.replica] = cluster.now
+        one.replicas._try_again(one.replica, 0.0)
         one.replicas.task(one.now)
     assert 3 <= len(looks) <= 5
 
