@@ -81,6 +81,8 @@ class ReplicaFetcher:
         for number, leader in self._leaders.items():
             found = live.get(number)
             address = leader.address if found is None else found.address_for_replicas()
+            if address != leader.address:
+                leader.in_flight.clear()  # nobody may be there to answer, nor to say so
             if address != leader.address or nonce != self._nonce:
                 leader.address = address
                 leader.lost(leader.not_before)

@@ -935,6 +935,20 @@ def test_a_broker_that_is_not_registered_waits_to_fetch_until_it_is(cluster: Clu
     assert three.fetcher.next_event() < inf
 
 
+def test_a_leader_at_another_address_is_asked_there_at_once(cluster: Cluster) -> None:
+    """Nobody may be left at the former one who could say that it is gone."""
+    cluster.cut |= {(2, 1), (3, 1)}
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer == [], "what followers have asked since was lost"
+    cluster.cut.clear()
+    moved = replace(cluster.registrations[1], listeners={"client": "01"})
+    cluster.registrations[1] = moved
+    cluster.show()
+    cluster.run()
+    assert answer[0].error == 0
+
+
 def test_who_cannot_write_any_more_has_another_lead(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     waiting = one.produce(b"a")
