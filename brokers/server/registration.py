@@ -4,7 +4,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from threading import Event, Thread
@@ -13,7 +12,6 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from folkmoot import __version__
 from folkmoot.brokers.replication.replica_manager import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.watched_states import WatchedStates
@@ -44,18 +42,6 @@ EXPIRY_SLACK: Final = 45.0
 
 _BROKERS: Final = object()
 _TOPICS: Final = object()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Who registers: `directory` is the data directory's own id, which outlives the process."""
-
-    broker_id: int
-    directory: str
-    listeners: Mapping[str, str]
-    session_timeout: float
-    rack: str = ""
-    default_replicas: int = 1
 
 
 Show = Callable[[ClusterView, Sequence[str], frozenset[str]], None]
@@ -101,18 +87,22 @@ class ClusterWatcher:
     def __init__(
         self,
         connect: Connect,
-        identity: Identity,
+        broker_id: int,
+        mine: Registration,
+        session_timeout: float,
         show: Show,
         post: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
         told_to_stop: Callable[[], None] = lambda: None,
         takes_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """`post` has something done on the event loop; `failed` gets what ends the broker, on the
-        watcher's thread, and so `told_to_stop` is called when its registration says `leaving`;
-        `takes_over` has been called before any view says that the broker is registered."""
+        """`mine` is registered, with a nonce of its own in each session; `post` has something done on
+        the event loop; `failed` gets what ends the broker, on the watcher's thread, and so
+        `told_to_stop` is called when its registration says `leaving`; `takes_over` has been called
+        before any view says that the broker is registered."""
         self._connect = connect
-        self._identity = identity
+        self._broker_id = broker_id
+        self._session_timeout = session_timeout
         self._show = show
         self._post = post
         self._failed = failed
@@ -126,7 +116,7 @@ class ClusterWatcher:
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
         self._session: Session | None = None
         self.sessions_opened = 0
-        self._mine = Registration({}, "")
+        self._mine = mine
         self._stale: deque[object] = deque()
         self._brokers: dict[int, Registration] = {}
         self._topics: dict[str, TopicInfo] = {}
@@ -162,7 +152,7 @@ class ClusterWatcher:
     @property
     def is_registered(self) -> bool:
         """Whether the broker is, as far as this session has read. From any thread."""
-        found = self._brokers.get(self._identity.broker_id)
+        found = self._brokers.get(self._broker_id)
         return found is not None and found.nonce == self._mine.nonce
 
     @property
@@ -248,21 +238,13 @@ class ClusterWatcher:
                 self._wakeup.wait(RECONNECT_PAUSE)
 
     def _open_session(self) -> None:
-        session = self._connect(self._identity.session_timeout)
+        session = self._connect(self._session_timeout)
         self._session = session
         self.sessions_opened += 1
         if self._stopping:
             session.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
-        mine = self._identity
-        self._mine = Registration(
-            dict(mine.listeners),
-            uuid4().hex,
-            mine.directory,
-            mine.rack,
-            default_replicas=mine.default_replicas,
-            version=__version__,
-        )
+        self._mine = replace(self._mine, nonce=uuid4().hex)
         self._brokers, self._topics = {}, {}
         self._stale = deque((_BROKERS, _TOPICS))
         # The same each time: it is armed again on the nodes of brokers that stay.
@@ -283,7 +265,7 @@ class ClusterWatcher:
         """Read what changed, publish it, and register if we are not. True if we are registered."""
         if session.state is SessionState.LOST:
             raise SessionLost("the session is over")
-        number = self._identity.broker_id
+        number = self._broker_id
         if not self.is_registered:
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
@@ -294,7 +276,7 @@ class ClusterWatcher:
             elif self._brokers[number].leaving:
                 self._told_to_stop()
             return True
-        directory = self._identity.directory
+        directory = self._mine.directory
         if self._former is None:
             former = execute(session, brokers.last_directory(number))
             if former not in ("", directory):
@@ -341,7 +323,7 @@ class ClusterWatcher:
 
     def _leave(self, session: Session) -> None:
         """Say that we leave, if there is something to hand over, and notice when there is no more."""
-        number = self._identity.broker_id
+        number = self._broker_id
         others = {each for each, found in self._brokers.items() if not found.leaving} - {number}
         for states in self._states.states.values():
             for known in states.values():
