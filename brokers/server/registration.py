@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from threading import Event, Thread
@@ -12,10 +12,10 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
+from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
 from folkmoot.brokers.replication.replica_manager import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.watched_states import WatchedStates
-from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination import brokers, partition_states
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import (
     STATES_PER_TRANSACTION,
@@ -23,11 +23,10 @@ from folkmoot.coordination.partition_states import (
     StateWrite,
     TopicIdPartition,
 )
-from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost, Sync
-from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
 
@@ -39,9 +38,6 @@ RECONNECT_PAUSE: Final = 1.0
 REMIND_AFTER: Final = 10.0
 EXPIRY_SLACK: Final = 45.0
 """An earlier process may have had a longer session timeout: ZooKeeper's longest is 40 s by default."""
-
-_BROKERS: Final = object()
-_TOPICS: Final = object()
 
 
 Show = Callable[[ClusterView, Sequence[str], frozenset[str]], None]
@@ -117,10 +113,7 @@ class ClusterWatcher:
         self._session: Session | None = None
         self.sessions_opened = 0
         self._mine = mine
-        self._stale: deque[object] = deque()
-        self._brokers: dict[int, Registration] = {}
-        self._topics: dict[str, TopicInfo] = {}
-        self._states = self._new_states()
+        self._reader = self._new_reader()
         self._is_fresh = True
         self._writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
         self._view = ClusterView()
@@ -152,7 +145,7 @@ class ClusterWatcher:
     @property
     def is_registered(self) -> bool:
         """Whether the broker is, as far as this session has read. From any thread."""
-        found = self._brokers.get(self._broker_id)
+        found = self._reader.brokers.get(self._broker_id)
         return found is not None and found.nonce == self._mine.nonce
 
     @property
@@ -167,7 +160,7 @@ class ClusterWatcher:
         they lead when we are gone. With no replicas there is nothing to wait for.
         """
         session = self._session
-        if not self._states.states:
+        if not self._reader.states:
             return True
         if session is None or session.state is not SessionState.CONNECTED:
             return False
@@ -245,11 +238,7 @@ class ClusterWatcher:
             session.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
         self._mine = replace(self._mine, nonce=uuid4().hex)
-        self._brokers, self._topics = {}, {}
-        self._stale = deque((_BROKERS, _TOPICS))
-        # The same each time: it is armed again on the nodes of brokers that stay.
-        self._brokers_rang = partial(self._changed, self._stale, _BROKERS)
-        self._states, self._is_fresh = self._new_states(), True
+        self._reader, self._is_fresh = self._new_reader(), True
         self._wait_anew(session)
         session.listen(partial(self._state_changed, session))
 
@@ -273,7 +262,7 @@ class ClusterWatcher:
             self._carry_out(session)
             if self._leaving:
                 self._leave(session)
-            elif self._brokers[number].leaving:
+            elif self._reader.brokers[number].leaving:
                 self._told_to_stop()
             return True
         directory = self._mine.directory
@@ -282,7 +271,7 @@ class ClusterWatcher:
             if former not in ("", directory):
                 self._takes_over()
             self._former = former
-        mine = brokers.register(number, self._mine, self._brokers_rang, self._former)
+        mine = brokers.register(number, self._mine, self._reader.brokers_rang, self._former)
         if execute(session, mine) is None:
             if time.monotonic() > self._wait_until:
                 raise BrokerIdTaken(
@@ -293,8 +282,7 @@ class ClusterWatcher:
             return False
         self._former = directory
         self._wait_anew(session)
-        if _BROKERS not in self._stale:
-            self._stale.append(_BROKERS)  # our own coming is news too, watch or no watch
+        self._reader.note(BROKERS)  # our own coming is news too, watch or no watch
         return self._keep_up(session)
 
     def _carry_out(self, session: Session) -> None:
@@ -324,74 +312,52 @@ class ClusterWatcher:
     def _leave(self, session: Session) -> None:
         """Say that we leave, if there is something to hand over, and notice when there is no more."""
         number = self._broker_id
-        others = {each for each, found in self._brokers.items() if not found.leaving} - {number}
-        for states in self._states.states.values():
-            for known in states.values():
-                state = known.state
-                is_ours = state.leader == number or (not state.active and number in state.isr)
-                if is_ours and others.intersection(state.isr):
-                    mine = self._brokers[number]
-                    if not mine.leaving and execute(session, brokers.leave(number, mine)):
-                        self._brokers[number] = replace(mine, leaving=True)
-                    return
+        live = self._reader.brokers
+        others = {each for each, found in live.items() if not found.leaving} - {number}
+        for known in self._reader.states.values():
+            state = known.state
+            is_ours = state.leader == number or (not state.active and number in state.isr)
+            if is_ours and others.intersection(state.isr):
+                mine = live[number]
+                if not mine.leaving and execute(session, brokers.leave(number, mine)):
+                    live[number] = replace(mine, leaving=True)
+                return
         self._handed_over.set()
 
     def _refresh(self, session: Session) -> None:
         """Read again what rang, and show what differs."""
-        stale = self._stale
-        rang: set[object] = set()
-        while stale:
-            rang.add(stale.popleft())
-        if not rang:
+        reader, former = self._reader, self._view
+        if not reader.listen():
             return
-        if _BROKERS in rang:
-            self._brokers = execute(session, brokers.live(self._brokers_rang))
-        changed = {name for name in rang if isinstance(name, str)}
-        if _TOPICS in rang:
-            names = execute(session, topics.names(partial(self._changed, stale, _TOPICS)))
-            changed |= self._topics.keys() ^ names
-        deleted = self._read_topics(session, changed)
-        moved = self._states.refresh(session, self._topics.values(), rang)
-        former = self._view
-        differ = changed | (former.topics.keys() - self._topics.keys())
-        differ = {name for name in differ if former.topics.get(name) != self._topics.get(name)}
-        differ |= {name for name, topic in self._topics.items() if topic.topic_id in moved}
+        before = dict(reader.topics)
+        while reads := reader.reads():
+            execute_all(session, reads)
+        changed, reader.changed = reader.changed, {}
+        names = {each for each in changed if isinstance(each, str)}
+        ids = {topic.topic_id for topic in reader.topics.values()}
+        deleted = {before[name].topic_id for name in names & before.keys()} - ids
+        differ = names | (former.topics.keys() - reader.topics.keys())
+        differ = {name for name in differ if former.topics.get(name) != reader.topics.get(name)}
+        read = {each.topic_id for each in changed if isinstance(each, TopicIdPartition)}
+        states = {topic.topic_id: former.states_of(topic) for topic in reader.topics.values()}
+        for name, topic in reader.topics.items():
+            if topic.topic_id in read:
+                found = reader.states_of(topic)
+                if found != states[topic.topic_id]:
+                    states[topic.topic_id] = found
+                    differ.add(name)
         self._view = ClusterView(
-            *(self._brokers, self._topics, former, differ, self._states.states),
+            *(reader.brokers, reader.topics, former, differ, states),
             is_settled=self._is_fresh,
             is_registered=self.is_registered,
         )
         self._is_fresh = False
         self._show(self._view, sorted(differ), frozenset(deleted))
 
-    def _read_topics(self, session: Session, names: Iterable[str]) -> set[str]:
-        """Read topics, side by side → the ids of those that were deleted."""
-        before = {name: self._topics.get(name) for name in names}
-        execute_all(session, map(self._read_topic, sorted(before)))
-        deleted = set()
-        for name, topic in before.items():
-            now = self._topics.get(name)
-            if topic is not None and (now is None or now.topic_id != topic.topic_id):
-                deleted.add(topic.topic_id)
-        return deleted
-
-    def _read_topic(self, name: str) -> Recipe[None]:
-        try:
-            topic = yield from topics.read(name, partial(self._changed, self._stale, name))
-        except Malformed as error:
-            logger.warning("%s; what was known of it stays", error)
-            return
-        if topic is None:
-            self._topics.pop(name, None)
-        else:
-            self._topics[name] = topic
-
-    def _new_states(self) -> WatchedStates:
-        return WatchedStates(partial(partial, self._changed, self._stale))
-
-    def _changed(self, stale: deque[object], what: object) -> None:
-        stale.append(what)
-        self._wakeup.wake()
+    def _new_reader(self) -> ClusterReader:
+        reader = ClusterReader(self._wakeup.wake, all_states=False)
+        reader.note(BROKERS, TOPICS)
+        return reader
 
     def _wait_left(self) -> float:
         return max(0.0, self._wait_until - time.monotonic()) + 0.01
