@@ -56,7 +56,6 @@ class Controller:
         """`broker`: in whose process it runs, or controllers.ALONE. `wake` may be called by any thread."""
         self._broker = broker
         self._nonce = nonce
-        self._wake = wake
         self._reader = ClusterReader(wake, all_states=True)
         self._reader.note(_CONTROLLER)
         self._me: controllers.Controller | None = None

@@ -13,7 +13,6 @@ from folkmoot.brokers.replication.follower_state import FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState, Step
-from folkmoot.brokers.replication.throttle import ReplicationThrottle
 from folkmoot.brokers.storage.atomic_file import save_json
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
@@ -206,7 +205,9 @@ class ReplicaManager:
         """What has failed and is tried again, by what it is about: when, and how."""
         self.unknown_outcomes = 0
         """How often it was not known what became of writes: what was read before settles none of them."""
-        self._throttle = ReplicationThrottle()
+        self._throttled_until = 0.0
+        """By then what reassignments have brought is paid for, each byte at the rate of its replica: before
+        that none of these asks for more. One answer may bring more than a second's worth."""
 
     # -- what the cluster says ----------------------------------------------------------------------
 
@@ -390,7 +391,7 @@ class ReplicaManager:
         throttle = move.throttle if move is not None and is_added else 0
         if throttle != replica.throttle:
             replica.throttle = throttle
-            self._throttle.changed()
+            self._throttled_until = 0.0  # what was taken at the old rate is forgotten
 
     # -- roles --------------------------------------------------------------------------------------
 
@@ -680,7 +681,7 @@ class ReplicaManager:
             self._submit("index", job.run, partial(self._prepared, replica, job.finish))
         elif replica.counted_end < log.log_end:
             self._flusher.flush(log)  # `flushed` tells of its end
-        elif self._is_throttled(replica) and (pause := self._throttle.wait(self._clock())):
+        elif self._is_throttled(replica) and ((pause := self._throttled_until - self._clock()) > 0):
             self._try_again(replica, pause)
         else:
             position = follower.position(log.epoch_starts, log.log_end)
@@ -757,7 +758,8 @@ class ReplicaManager:
                 log.append_as_follower(chunk)
                 self._flusher.appended(log, len(chunk), now)
                 if self._is_throttled(replica):
-                    self._throttle.took(len(chunk), replica.throttle, now.monotonic)
+                    begun = max(self._throttled_until, now.monotonic)
+                    self._throttled_until = begun + len(chunk) / replica.throttle
         finally:  # a disk that has no room for it gets some by what the leader has given up
             self._learn(replica, result)
 

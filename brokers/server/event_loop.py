@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any, Final, TypeVar
 
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.purgatory import DelayedFetch, DelayedResponse, Request, Response
+from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
 from folkmoot.brokers.storage.jobs import Job, Now, Task
 from folkmoot.coordination.wakeup import Wakeup
@@ -179,9 +179,9 @@ class EventLoop:
         for _ in range(len(self._unfinished)):
             self._go_on(now)
         for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
-            self._complete(delayed, now)
+            self._respond(delayed.request, partial(self.handlers.complete_fetch, delayed, now))
         for request, response in self.handlers.replica_fetches.take_done(now.monotonic):
-            self._answer(request, response)
+            self._respond(request, partial(Response, *response))
         self._run_task(now)
 
     def _time_left(self) -> float | None:
@@ -274,16 +274,10 @@ class EventLoop:
             for message in self._held.pop(request.peer)[1]:
                 self._take(message, now)
 
-    def _complete(self, delayed: DelayedFetch, now: Now) -> None:
+    def _respond(self, request: Request, outcome: Callable[[], Outcome]) -> None:
+        """A request that has waited."""
         try:
-            self._conclude(delayed.request, self.handlers.complete_fetch(delayed, now))
-        except Exception as error:
-            self._refuse(delayed.request, error)
-        self._step_ended("request", delayed.request.body)
-
-    def _answer(self, request: Request, response: Response) -> None:
-        try:
-            self._send(request, response)
+            self._conclude(request, outcome())
         except Exception as error:
             self._refuse(request, error)
         self._step_ended("request", request.body)
