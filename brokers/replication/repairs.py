@@ -168,6 +168,8 @@ class Repairs:
                 segment.mark(each)
         else:
             pieces = yield from self._fetch(repair, bad)
+            if not repair.is_current:
+                return  # it was cut, and what the log says of leader epochs with it
             # A start that could not read a bad batch has not seen whether a leader epoch begins with it.
             for epoch, offset in repair.epochs.items():
                 log.epoch_starts.found(epoch, offset)
