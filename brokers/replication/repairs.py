@@ -139,7 +139,7 @@ class Repairs:
         try:
             yield from self._look(repair)
         except (FolkmootError, OSError) as error:
-            if repair.is_current:
+            if repair.is_current():
                 logger.error("%s: not repaired yet: %s", repair.segment.path, error)
         except Exception:
             logger.exception("%s: not repaired yet", repair.segment.path)
@@ -150,7 +150,7 @@ class Repairs:
         segment, log = repair.segment, repair.replica.log
         reader = SegmentReader(segment.directory, segment.name, segment.size, segment.end_offset)
         bad = _sure((yield partial(self._submit, "repair", partial(_bad_in, reader))))
-        if not repair.is_current:
+        if not repair.is_current():
             return
         known = bad[-1].next_offset if bad else segment.base_offset
         if segment.sparse:
@@ -168,13 +168,13 @@ class Repairs:
                 segment.mark(each)
         else:
             pieces = yield from self._fetch(repair, bad)
-            if not repair.is_current:
+            if not repair.is_current():
                 return  # it was cut, and what the log says of leader epochs with it
             # A start that could not read a bad batch has not seen whether a leader epoch begins with it.
             for epoch, offset in repair.epochs.items():
                 log.epoch_starts.found(epoch, offset)
             _sure((yield partial(self._flusher.flush, log)))
-            if repair.is_current:
+            if repair.is_current():
                 yield from self._rebuild(repair, bad, pieces)
 
     # -- fetching -----------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Repairs:
         outcome = yield partial(self._submit, "cleaner", work)
         replica.is_rewritten = False
         name, size = _sure(outcome)
-        if not repair.is_current:
+        if not repair.is_current():
             self._logs.remove(files_of(log.directory, name), "cleaner")
             return
         replaced = log.replace_segments([segment], name, size)
@@ -275,7 +275,6 @@ class _Repair:
         self.epochs: dict[int, int] = {}
         self._size = segment.size
 
-    @property
     def is_current(self) -> bool:
         """Whether the segment is still the one that was looked at."""
         log, segment = self.replica.log, self.segment

@@ -272,10 +272,6 @@ class ReplicaManager:
                 if is_new:
                     self._create(name, key)
 
-    def under_replicated(self, replica: Replica) -> bool:
-        """Whether this broker leads, and a replica is not in sync."""
-        return replica.leader is not None and len(replica.leader.isr) < replica.replica_count
-
     def topics(self) -> list[str]:
         """The topics of which this broker has replicas."""
         return sorted({replica.log.name.topic for replica in self._replicas.values()})

@@ -199,23 +199,21 @@ class ReplicaFetches:
             if found >= max_bytes:
                 return
             del session.changed[replica]  # a job that ends meanwhile notes it again
-            if entry is not None:
-                answer: Answer | None
-                try:
-                    chunk = self._chunk(replica, entry, max_bytes - found, at_least_one=not found)
-                    if found and chunk is not None and not len(chunk) and _lacks(entry, replica):
-                        session.changed[replica] = None  # there is no room for its next batch
-                        return
-                    if chunk is None:
-                        answer = None
-                    else:
-                        answer = _result(session, entry, replica), chunk
-                except FolkmootError as error:
-                    answer = _refused(entry, error, replica.log.log_start)
-                if answer is not None:
-                    answers.append(answer)
-                    found += len(answer[1])
-                    self._told(session, replica)
+            if entry is None:
+                continue
+            try:
+                chunk = self._chunk(replica, entry, max_bytes - found, at_least_one=not found)
+                if chunk is None:
+                    continue
+                if found and not len(chunk) and _lacks(entry, replica):
+                    session.changed[replica] = None  # there is no room for its next batch
+                    return
+                answer: Answer = _result(session, entry, replica), chunk
+            except FolkmootError as error:
+                answer = _refused(entry, error, replica.log.log_start)
+            answers.append(answer)
+            found += len(answer[1])
+            self._told(session, replica)
 
     def _chunk(
         self, replica: Replica, entry: ReplicaFetchEntry, room: int, *, at_least_one: bool

@@ -405,17 +405,8 @@ class RequestHandlers:
             waits = log.high_watermark < end
         elif not waits:
             log.advance_high_watermark(end)
-        if not waits:
-            if size:
-                self.purgatory.sessions.appended(log.name, size)
-            for number, result in results.items():
-                produce.delayed.put(number, result)
-            return
-        if is_replica and produce.acks >= 0:
-            # Nothing of it is kept: the high watermark may stand for a long time.
-            for number, result in results.items():
-                produce.delayed.put(number, result)
-            return
+        if size and not waits:
+            self.purgatory.sessions.appended(log.name, size)
 
         def committed(failure: FolkmootError | None) -> None:
             if failure is not None:
@@ -424,6 +415,10 @@ class RequestHandlers:
             for number, result in results.items():
                 produce.delayed.put(number, result)
 
+        if not waits or (is_replica and produce.acks >= 0):
+            # Nothing of acks=1 is kept: the high watermark may stand for a long time.
+            committed(None)
+            return
         done = produce.delayed.later(committed)
         deadline = produce.now.monotonic + produce.timeout
         self.purgatory.delay_produce(log, DelayedProduce(end, size, deadline, done))
