@@ -64,7 +64,6 @@ class Leadership:
         self._registered_since: dict[int, tuple[int, float]] = {}
         self._may_lead: set[int] = set()
         self._topics: dict[str, TopicInfo] = {}
-        self._min_in_sync: dict[str, int] = {}
         self._states: dict[TopicIdPartition, VersionedState] = {}
         self._illegible: set[TopicIdPartition] = set()
         self._ids_with_states: set[str] = set()
@@ -95,9 +94,7 @@ class Leadership:
         for topic_id, topic in self._topics.items():
             if before.get(topic_id) != topic:
                 self._unjudged.update(_partitions_of(topic))
-                self._min_in_sync[topic_id] = topic.min_in_sync
         for topic_id in before.keys() - self._topics.keys():
-            del self._min_in_sync[topic_id]
             for partition in _partitions_of(before[topic_id]):
                 self.state_is(partition, None)
 
@@ -178,7 +175,7 @@ class Leadership:
         stay = [
             each for each in move.target if each in state.isr and each in self._registered_since
         ]
-        needed = self._min_in_sync[topic.topic_id] if move.is_cancelled else len(move.target)
+        needed = topic.min_in_sync if move.is_cancelled else len(move.target)
         enough = min(needed, len(move.target))
         able = [each for each in stay if each in self._may_lead]
         if not state.active or len(stay) < enough or not able:

@@ -2,12 +2,12 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from folkmoot.brokers.replication.replica_manager import Asker, Replica, ReplicaManager
+from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
 from folkmoot.brokers.storage.atomic_file import write_at
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit
@@ -36,6 +36,10 @@ _FETCHED_SUFFIX: Final = ".fetched.cleaned"
 Piece = tuple[Path, int, int]
 """A stretch of a file, from one position to another."""
 
+_T = TypeVar("_T")
+_Steps = Generator[Callable[[Callable[[Any], None]], object], Any, _T]
+"""A repair waits where it yields: what it yields begins that, and has the outcome given to its argument."""
+
 
 class _Fetched(NamedTuple):
     """What was taken of an answer: how far that goes, in the log and in the file, and where leader
@@ -44,29 +48,6 @@ class _Fetched(NamedTuple):
     next_offset: int
     size: int
     epochs: dict[int, int]
-
-
-class _Repair:
-    """One segment's repair; `ranges` are still to be fetched, `fetched` is where they lie in the file."""
-
-    def __init__(self, replica: Replica, segment: Segment) -> None:
-        self.replica = replica
-        self.segment = segment
-        self.size = segment.size
-        self.bad: list[Damage] = []
-        self.ranges: list[Damage] = []
-        self.fetched: list[tuple[int, int]] = []
-        self.offset = self.file_begin = self.file_end = 0
-        self.peers: list[int] = []
-        self.refused = 0
-        self.epochs: dict[int, int] = {}
-        self.path = segment.directory / f"{segment.name.stem}{_FETCHED_SUFFIX}"
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the segment is still the one that was looked at."""
-        log, segment = self.replica.log, self.segment
-        return log.sealed(segment.base_offset) is segment and segment.size == self.size
 
 
 class Repairs:
@@ -103,14 +84,13 @@ class Repairs:
         self._logs = logs
         self._replicas = replicas
         self._submit = submit
-        self.asker: Asker | None = None
-        self._repair: _Repair | None = None
+        self._steps: _Steps[None] | None = None
         self.repaired = 0
         """So many ranges were bad and are whole again."""
 
     def task(self, now: Now) -> float:
         """Begin the next repair that is due."""
-        if self._damaged and self._repair is None:
+        if self._damaged and self._steps is None:
             # Who waits longest: many that cannot be repaired now are not to keep the others waiting.
             segment = min(self._damaged, key=self._damaged.__getitem__)
             if self._damaged[segment] <= now.monotonic:
@@ -142,183 +122,176 @@ class Repairs:
         except StorageError as error:
             logger.warning("%s: not repaired yet: %s", segment.path, error)
             return
-        self._repair = _Repair(replica, segment)
-        name, end = segment.name, segment.end_offset
-        reader = SegmentReader(segment.directory, name, segment.size, end)
-        self._submit("repair", partial(_look, reader), self._looked)
+        self._steps = self._carried_out(_Repair(replica, segment))
+        self._go_on(None)
 
-    def _looked(self, outcome: list[Damage] | Exception) -> None:
-        repair = self._repair
-        assert repair is not None
-        segment = repair.segment
-        if isinstance(outcome, Exception) or not repair.is_current:
-            self._end(outcome)
+    def _go_on(self, outcome: Any) -> None:
+        """Carry the repair on, with the outcome of what it has waited for."""
+        assert self._steps is not None
+        try:
+            begin = self._steps.send(outcome)
+        except StopIteration:
+            self._steps = None
+        else:
+            begin(self._go_on)
+
+    def _carried_out(self, repair: "_Repair") -> "_Steps[None]":
+        try:
+            yield from self._look(repair)
+        except (FolkmootError, OSError) as error:
+            if repair.is_current():
+                logger.error("%s: not repaired yet: %s", repair.segment.path, error)
+        except Exception:
+            logger.exception("%s: not repaired yet", repair.segment.path)
+        self._logs.remove([repair.path], "cleaner")
+
+    def _look(self, repair: "_Repair") -> "_Steps[None]":
+        """What is bad, if anything is, and may be repaired now?"""
+        segment, log = repair.segment, repair.replica.log
+        reader = SegmentReader(segment.directory, segment.name, segment.size, segment.end_offset)
+        bad = _sure((yield partial(self._submit, "repair", partial(_bad_in, reader))))
+        if not repair.is_current():
             return
-        known = outcome[-1].next_offset if outcome else segment.base_offset
-        beyond = [
-            each
-            for each in segment.damage
-            if each.position == each.end == segment.size and each.next_offset > known
-        ]
-        repair.bad = [*outcome, *beyond] if segment.sparse else outcome
-        if repair.bad and repair.bad[-1].next_offset > repair.replica.log.high_watermark:
-            for each in repair.bad:  # more than was known: it waits with the rest
-                segment.mark(each)
-            self._end(None)
-            return
-        if not repair.bad:
+        known = bad[-1].next_offset if bad else segment.base_offset
+        if segment.sparse:
+            bad += [
+                each
+                for each in segment.damage
+                if each.position == each.end == segment.size and each.next_offset > known
+            ]
+        if not bad:
             logger.warning("%s: can be read again", segment.path)
             segment.damage = ()
             self._replicas.is_whole(repair.replica)
-            self._end(None)
-            return
-        repair.ranges = list(repair.bad)
-        self._next_range()
+        elif bad[-1].next_offset > log.high_watermark:
+            for each in bad:  # more than was known: it waits with the rest
+                segment.mark(each)
+        else:
+            pieces = yield from self._fetch(repair, bad)
+            if not repair.is_current():
+                return  # it was cut, and what the log says of leader epochs with it
+            # A start that could not read a bad batch has not seen whether a leader epoch begins with it.
+            for epoch, offset in repair.epochs.items():
+                log.epoch_starts.found(epoch, offset)
+            _sure((yield partial(self._flusher.flush, log)))
+            if repair.is_current():
+                yield from self._rebuild(repair, bad, pieces)
 
     # -- fetching -----------------------------------------------------------------------------------
 
-    def _next_range(self) -> None:
-        repair = self._repair
-        assert repair is not None
-        repair.file_begin = repair.file_end
-        if not repair.ranges:
-            for epoch, offset in repair.epochs.items():
-                repair.replica.log.epoch_starts.found(epoch, offset)
-            self._flusher.flush(repair.replica.log, self._epochs_noted)
-            return
+    def _fetch(self, repair: "_Repair", bad: Sequence[Damage]) -> "_Steps[list[Piece]]":
+        """Fetch all that is bad → what the segment is to be made of."""
+        segment, pieces = repair.segment, list[Piece]()
+        position = begin = 0
+        for each in bad:
+            end = yield from self._fetch_range(repair, each, begin)
+            pieces += [(segment.path, position, each.position), (repair.path, begin, end)]
+            position, begin = each.end, end
+        return [*pieces, (segment.path, position, segment.size)]
+
+    def _fetch_range(self, repair: "_Repair", wanted: Damage, begin: int) -> "_Steps[int]":
+        """Fetch a range into the file, from the position `begin` on → where it ends there."""
+        replica, end = repair.replica, begin
         # What lies before the log's start was given up, here and by the others.
-        repair.offset = max(repair.ranges[0].offset, repair.replica.log.log_start)
-        follower = repair.replica.state.follower
+        offset = max(wanted.offset, replica.log.log_start)
+        follower = replica.state.follower
         first = None if follower is None else follower.leader
-        others = [each for each in repair.replica.replicas if each != self._replicas.broker_id]
-        repair.peers = sorted(others, key=lambda each: each != first)
-        repair.refused = 0
-        self._ask()
-
-    def _ask(self) -> None:
-        repair = self._repair
-        assert repair is not None
-        wanted = repair.ranges[0]
-        if repair.offset >= wanted.next_offset:
-            self._range_done()
-            return
-        nonce = self._replicas.nonce
-        if not nonce or self.asker is None or not repair.peers:
-            if repair.refused == len(repair.replica.replicas) - 1:
-                repair.segment.is_lost = True
-            self._end(StorageError(f"no other replica gives offset {repair.offset} now"))
-            return
-        name, partition = repair.replica.log.name, repair.replica.partition
-        request = RepairFetchRequest(
-            *(self._replicas.broker_id, nonce, name.topic, *partition, repair.offset)
-        )
-        self.asker.ask(repair.peers[0], Api.REPAIR_FETCH, request, partial(self._answered, repair))
-
-    def _answered(self, repair: _Repair, reply: Reply) -> None:
-        wanted = repair.ranges[0]
-        if reply.error is not None:
+        others = [each for each in replica.replicas if each != self._replicas.broker_id]
+        peers = sorted(others, key=lambda each: each != first)
+        refused = 0
+        while offset < wanted.next_offset:
+            nonce = self._replicas.nonce
+            if not nonce or not peers:
+                if refused == len(replica.replicas) - 1:
+                    repair.segment.is_lost = True
+                raise StorageError(f"no other replica gives offset {offset} now")
+            request = RepairFetchRequest(
+                *(self._replicas.broker_id, nonce, replica.log.name.topic),
+                *(*replica.partition, offset),
+            )
+            ask = self._replicas.fetcher.ask
+            reply: Reply = yield partial(ask, peers[0], Api.REPAIR_FETCH, request)
+            why: object = reply.error
             # It has lost the same, or has given it up: not just out of reach for a while.
-            repair.refused += isinstance(reply.error, OffsetNotAvailable | OffsetOutOfRange)
-            self._next_peer(reply.error)
-        elif len(reply.payloads[0]):
-            chunk, end = bytes(reply.payloads[0]), wanted.next_offset
-            is_first = repair.file_end == repair.file_begin
-            begin = wanted.offset if is_first else repair.offset
-            work = partial(_take, repair.path, repair.file_end, chunk, begin, end)
-            self._submit("repair", work, self._taken)
-        elif reply.response.high_watermark >= wanted.next_offset:
-            self._range_done()  # compaction has left nothing there
-        else:
-            self._next_peer(f"committed up to {reply.response.high_watermark}")
-
-    def _taken(self, outcome: _Fetched | Exception) -> None:
-        repair = self._repair
-        assert repair is not None
-        if isinstance(outcome, _Fetched):
-            repair.offset, repair.file_end, epochs = outcome
-            repair.epochs = {**epochs, **repair.epochs}
-            self._ask()
-        elif isinstance(outcome, CorruptBatch):
-            self._next_peer(outcome)
-        else:
-            self._end(outcome)
-
-    def _next_peer(self, why: object) -> None:
-        repair = self._repair
-        assert repair is not None
-        peer = repair.peers.pop(0)
-        logger.warning("%s: not repaired by broker %d: %s", repair.segment.path, peer, why)
-        self._ask()
-
-    def _range_done(self) -> None:
-        repair = self._repair
-        assert repair is not None
-        repair.fetched.append((repair.file_begin, repair.file_end))
-        repair.ranges.pop(0)
-        self._next_range()
+            refused += isinstance(why, OffsetNotAvailable | OffsetOutOfRange)
+            if why is None and len(reply.payloads[0]):
+                expected = wanted.offset if end == begin else offset
+                chunk = bytes(reply.payloads[0])
+                work = partial(_take, repair.path, end, chunk, expected, wanted.next_offset)
+                taken = yield partial(self._submit, "repair", work)
+                if not isinstance(taken, CorruptBatch):
+                    offset, end, epochs = _sure(taken)
+                    repair.epochs = {**epochs, **repair.epochs}
+                    continue
+                why = taken
+            elif why is None:
+                committed = reply.response.high_watermark
+                if committed >= wanted.next_offset:
+                    break  # compaction has left nothing there
+                why = f"committed up to {committed}"
+            peer = peers.pop(0)
+            logger.warning("%s: not repaired by broker %d: %s", repair.segment.path, peer, why)
+        return end
 
     # -- rebuilding ---------------------------------------------------------------------------------
 
-    def _epochs_noted(self, error: FolkmootError | None) -> None:
-        """A start that could not read a bad batch has not seen whether a leader epoch begins with it."""
-        repair = self._repair
-        assert repair is not None
-        if error is not None or not repair.is_current:
-            self._end(error)
-            return
-        segment, position = repair.segment, 0
-        pieces: list[Piece] = []
-        for bad, (begin, end) in zip(repair.bad, repair.fetched, strict=True):
-            pieces += [(segment.path, position, bad.position), (repair.path, begin, end)]
-            position = bad.end
-        pieces.append((segment.path, position, segment.size))
-        log = repair.replica.log
+    def _rebuild(
+        self, repair: "_Repair", bad: Sequence[Damage], pieces: Sequence[Piece]
+    ) -> "_Steps[None]":
+        segment, replica = repair.segment, repair.replica
+        log = replica.log
         name = SegmentName(segment.base_offset, segment.end_offset, 1)
         interval = log.config.index_interval_bytes
         work = partial(write_anew, log.directory, name, pieces, interval, repair.path)
-        repair.replica.is_rewritten = True
+        replica.is_rewritten = True
         # With compaction in turns: both give new segments a generation of their own.
-        self._submit("cleaner", work, self._rebuilt)
-
-    def _rebuilt(self, outcome: tuple[SegmentName, int] | Exception) -> None:
-        repair = self._repair
-        assert repair is not None
-        log = repair.replica.log
-        repair.replica.is_rewritten = False
-        if isinstance(outcome, Exception):
-            self._end(outcome)
-            return
-        name, size = outcome
-        if repair.is_current:
-            replaced = log.replace_segments([repair.segment], name, size)
-            log.forgets_compaction = True
-            self._logs.remove(replaced, "cleaner")
-            for bad in repair.bad:
-                logger.warning(
-                    "%s: repaired offsets %d to %d",
-                    *(log.name, bad.offset, bad.next_offset - 1),
-                )
-            self._damaged.pop(repair.segment, None)
-            self.repaired += len(repair.bad)
-            if log.dirty:
-                self._logs.dirty[log] = None
-            self._replicas.is_whole(repair.replica)
-        else:
+        outcome = yield partial(self._submit, "cleaner", work)
+        replica.is_rewritten = False
+        name, size = _sure(outcome)
+        if not repair.is_current():
             self._logs.remove(files_of(log.directory, name), "cleaner")
-        self._end(None)
+            return
+        replaced = log.replace_segments([segment], name, size)
+        log.forgets_compaction = True
+        self._logs.remove(replaced, "cleaner")
+        for each in bad:
+            logger.warning(
+                "%s: repaired offsets %d to %d", log.name, each.offset, each.next_offset - 1
+            )
+        self._damaged.pop(segment, None)
+        self.repaired += len(bad)
+        if log.dirty:
+            self._logs.dirty[log] = None
+        self._replicas.is_whole(replica)
 
-    def _end(self, why: object) -> None:
-        repair, self._repair = self._repair, None
-        if repair is not None:
-            self._logs.remove([repair.path], "cleaner")
-            if isinstance(why, FolkmootError | Exception) and repair.is_current:
-                logger.error("%s: not repaired yet: %s", repair.segment.path, why)
+
+class _Repair:
+    """What is repaired, the file for what is fetched, and where leader epochs begin in that."""
+
+    def __init__(self, replica: Replica, segment: Segment) -> None:
+        self.replica = replica
+        self.segment = segment
+        self.path = segment.directory / f"{segment.name.stem}{_FETCHED_SUFFIX}"
+        self.epochs: dict[int, int] = {}
+        self._size = segment.size
+
+    def is_current(self) -> bool:
+        """Whether the segment is still the one that was looked at."""
+        log, segment = self.replica.log, self.segment
+        return log.sealed(segment.base_offset) is segment and segment.size == self._size
+
+
+def _sure(outcome: Any) -> Any:
+    """What a job has found. Raises what it has raised."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 # -- the background's part -------------------------------------------------------------------------
 
 
-def _look(reader: SegmentReader) -> list[Damage]:
+def _bad_in(reader: SegmentReader) -> list[Damage]:
     """All that is bad in a segment."""
     try:
         return [each for each in reader.batches() if isinstance(each, Damage)]

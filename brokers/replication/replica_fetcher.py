@@ -25,8 +25,6 @@ PAUSE: Final = 0.1
 _IN_FLIGHT: Final = 2
 
 Partition = tuple[str, int]
-Answered = Callable[[str, ReplicaFetchResult, memoryview, Now], None]
-Failed = Callable[[str, ReplicaFetchResult], None]
 
 
 class _Leader:
@@ -64,14 +62,12 @@ class ReplicaFetcher:
     Owner: the event loop, which polls the connections' sockets with its own.
     """
 
-    def __init__(
-        self, broker_id: int, connections: Connections, answered: Answered, failed: Failed
-    ) -> None:
-        """`answered` gets a topic's id and what a leader tells, `failed` what it has refused."""
+    def __init__(self, broker_id: int, connections: Connections) -> None:
         self._broker_id = broker_id
         self._connections = connections
-        self._answered = answered
-        self._failed = failed
+        self.answered: Callable[[str, ReplicaFetchResult, memoryview, Now], None]
+        self.failed: Callable[[str, ReplicaFetchResult], None]
+        """They get a topic's id and what a leader tells, or has refused; set by the ReplicaManager."""
         self.follows = False
         """Whether there was anything to fetch yet; before there is nothing to do in a turn."""
         self._nonce = ""
@@ -85,6 +81,8 @@ class ReplicaFetcher:
         for number, leader in self._leaders.items():
             found = live.get(number)
             address = leader.address if found is None else found.address_for_replicas()
+            if address != leader.address:
+                leader.in_flight.clear()  # nobody may be there to answer, nor to say so
             if address != leader.address or nonce != self._nonce:
                 leader.address = address
                 leader.lost(leader.not_before)
@@ -190,6 +188,6 @@ class ReplicaFetcher:
                 continue
             del leader.asked[key]
             if result.error:
-                self._failed(entry.topic_id, result)
+                self.failed(entry.topic_id, result)
             else:
-                self._answered(entry.topic_id, result, chunk, now)
+                self.answered(entry.topic_id, result, chunk, now)

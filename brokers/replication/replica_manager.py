@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from folkmoot.brokers.replication.follower_state import FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
+from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState, Step
-from folkmoot.brokers.replication.throttle import ReplicationThrottle
 from folkmoot.brokers.storage.atomic_file import save_json
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
@@ -31,7 +31,6 @@ from folkmoot.coordination.partition_states import (
     VersionedState,
 )
 from folkmoot.coordination.topics import TopicInfo
-from folkmoot.network.client import Reply
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import (
     CorruptBatch,
@@ -69,32 +68,8 @@ DISK_AGAIN_AFTER: Final = 1.0
 
 Written = Callable[[Mapping[TopicIdPartition, Answer] | None], None]
 WriteStates = Callable[[Mapping[TopicIdPartition, StateWrite], Written], None]
-"""Writes states in ZooKeeper, on another thread; the answers come on the event loop, None if they are
-not known: then the states are read again, behind that."""
-
-
-class Asker(Protocol):
-    """What asks other brokers (ReplicaFetcher)."""
-
-    def ask(self, broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
-        """Send a request beside the fetches; `answered` is called once, with its reply, on the event loop."""
-        ...
-
-
-class Fetcher(Asker, Protocol):
-    """What brings followers their leaders' records."""
-
-    def fetch(self, leader: int, entry: ReplicaFetchEntry) -> None:
-        """Ask that broker for what follows this position."""
-        ...
-
-    def forget(self, topic: str, partition: int) -> None:
-        """Whatever was asked of it is not asked any more."""
-        ...
-
-    def brokers_are(self, live: Mapping[int, Registration], nonce: str) -> None:
-        """These brokers are registered, this one with that nonce; with none as long as it is ""."""
-        ...
+"""Writes states in ZooKeeper, on another thread; the answers come on the event loop, those to other
+writes among them, None if they are not known: then the states are read again, behind that."""
 
 
 class Replica:
@@ -153,8 +128,8 @@ class Replica:
 class ReplicaManager:
     """The shell around the replicas' state machines, for partitions that have several replicas.
 
-    It has epochs put on disk (all that are wanted meanwhile by one flush), states written in ZooKeeper
-    (all of one turn by one call), logs flushed, and tells the state machines of the outcomes. What it
+    It has epochs put on disk (all that are wanted meanwhile by one flush), states written in ZooKeeper,
+    logs flushed, and tells the state machines of the outcomes. What it
     learns of partitions is what the states said when they were read last: it may be old, and each
     decision is such that this does no harm (ReplicaState, LeaderState).
 
@@ -182,6 +157,7 @@ class ReplicaManager:
         creation: PartitionCreation,
         flusher: Flusher,
         retention: Retention,
+        fetcher: ReplicaFetcher,
         submit: Submit,
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float],
@@ -192,7 +168,8 @@ class ReplicaManager:
         """Of this process' own registration; "" while there is none."""
         self._own_nonce = ""
         self._staying: set[int] = set()
-        self.fetcher: Fetcher | None = None
+        self.fetcher = fetcher
+        fetcher.answered, fetcher.failed = self.answered, self.fetch_failed
         self.is_replaced = False
         """Others lead what this broker led, and ZooKeeper does not answer it: its view is of no use."""
         self.write_states: WriteStates = _nobody_writes
@@ -218,21 +195,19 @@ class ReplicaManager:
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._by_log: dict[Log, Replica] = {}
         self._being_made: dict[TopicIdPartition, TopicInfo] = {}
-        self._make_again: dict[TopicIdPartition, tuple[str, float]] = {}
         self._states: dict[TopicIdPartition, VersionedState | None] = {}
         self._unpersisted: dict[Replica, int] = {}
         self._persisting = False
-        self._writes: list[
-            tuple[TopicIdPartition, StateWrite, Callable[[Answer | None], None]]
-        ] = []
         self._round: deque[Replica] = deque()
         self._next_round = 0.0
         self._restless: dict[Replica, None] = {}
-        self._again: dict[Replica, float] = {}
-        self._undeleted: dict[Replica, tuple[int, float]] = {}
+        self._again: dict[object, tuple[float, Callable[[], None]]] = {}
+        """What has failed and is tried again, by what it is about: when, and how."""
         self.unknown_outcomes = 0
         """How often it was not known what became of writes: what was read before settles none of them."""
-        self._throttle = ReplicationThrottle()
+        self._throttled_until = 0.0
+        """By then what reassignments have brought is paid for, each byte at the rate of its replica: before
+        that none of these asks for more. One answer may bring more than a second's worth."""
 
     # -- what the cluster says ----------------------------------------------------------------------
 
@@ -258,8 +233,7 @@ class ReplicaManager:
             # Who waits for a replica that is gone does not wait for the next round.
             self._round = deque(self._replicas.values())
             self._post(self._go_round)
-        if self.fetcher is not None:
-            self.fetcher.brokers_are(live, self.nonce)
+        self.fetcher.brokers_are(live, self.nonce)
 
     def topic_is(
         self,
@@ -296,11 +270,7 @@ class ReplicaManager:
                 is_new = key not in self._being_made
                 self._being_made[key] = topic
                 if is_new:
-                    self._creation.when_created(name, *key, partial(self._created, name, key))
-
-    def under_replicated(self, replica: Replica) -> bool:
-        """Whether this broker leads, and a replica is not in sync."""
-        return replica.leader is not None and len(replica.leader.isr) < replica.replica_count
+                    self._create(name, key)
 
     def topics(self) -> list[str]:
         """The topics of which this broker has replicas."""
@@ -331,6 +301,9 @@ class ReplicaManager:
         for key in [key for key in self._states if key.topic_id == topic_id]:
             self._drop(key)
 
+    def _create(self, name: str, key: TopicIdPartition) -> None:
+        self._creation.when_created(name, *key, partial(self._created, name, key))
+
     def _created(self, name: str, key: TopicIdPartition, error: FolkmootError | None) -> None:
         log = self._logs.find(*key)
         if key in self._states and (error is not None or log is None):
@@ -340,7 +313,7 @@ class ReplicaManager:
                 key.partition,
                 error,
             )
-            self._make_again[key] = name, self._clock() + DISK_AGAIN_AFTER
+            self._do_again(key, DISK_AGAIN_AFTER, partial(self._create, name, key))
             return
         topic = self._being_made.pop(key)
         if log is None:
@@ -374,7 +347,7 @@ class ReplicaManager:
     def _drop(self, key: TopicIdPartition) -> None:
         """This broker has no replica of it (any more), or the only one."""
         self._states.pop(key, None)
-        if self._make_again.pop(key, None) is not None:
+        if self._again.pop(key, None) is not None:
             del self._being_made[key]
         replica = self._replicas.pop(key, None)
         if replica is not None:
@@ -414,7 +387,7 @@ class ReplicaManager:
         throttle = move.throttle if move is not None and is_added else 0
         if throttle != replica.throttle:
             replica.throttle = throttle
-            self._throttle.changed()
+            self._throttled_until = 0.0  # what was taken at the old rate is forgotten
 
     # -- roles --------------------------------------------------------------------------------------
 
@@ -436,8 +409,7 @@ class ReplicaManager:
             self.appended_to(log)
         if state.follower is None and replica.asked is not None:
             replica.asked = None
-            if self.fetcher is not None:
-                self.fetcher.forget(log.name.topic, log.name.partition)
+            self.fetcher.forget(log.name.topic, log.name.partition)
         if state.may_lead and self._logs.suspects:
             self._logs.trust(log)
         if state.may_lead and log.is_incomplete:
@@ -557,34 +529,11 @@ class ReplicaManager:
     def _write(
         self, replica: Replica, write: StateWrite, done: Callable[[Answer | None], None]
     ) -> None:
-        self._writes.append((replica.partition, write, done))
-        if len(self._writes) == 1:
-            self._post(self._send_writes)
+        def answered(answers: Mapping[TopicIdPartition, Answer] | None) -> None:
+            self.unknown_outcomes += answers is None
+            done(None if answers is None else answers.get(replica.partition))
 
-    def _send_writes(self) -> None:
-        """All of this turn at once; a second one for a partition comes behind the first."""
-        writes: dict[TopicIdPartition, StateWrite] = {}
-        dones: dict[TopicIdPartition, Callable[[Answer | None], None]] = {}
-        later = []
-        for partition, write, done in self._writes:
-            if partition in writes:
-                later.append((partition, write, done))
-            else:
-                writes[partition], dones[partition] = write, done
-        self._writes = later
-        if writes:
-            self.write_states(writes, partial(self._written, dones))
-        if later:
-            self._post(self._send_writes)
-
-    def _written(
-        self,
-        dones: Mapping[TopicIdPartition, Callable[[Answer | None], None]],
-        answers: Mapping[TopicIdPartition, Answer] | None,
-    ) -> None:
-        self.unknown_outcomes += answers is None
-        for partition, done in dones.items():
-            done(None if answers is None else answers.get(partition))
+        self.write_states({replica.partition: write}, answered)
 
     # -- as the leader ------------------------------------------------------------------------------
 
@@ -728,9 +677,9 @@ class ReplicaManager:
             self._submit("index", job.run, partial(self._prepared, replica, job.finish))
         elif replica.counted_end < log.log_end:
             self._flusher.flush(log)  # `flushed` tells of its end
-        elif self._is_throttled(replica) and (pause := self._throttle.wait(self._clock())):
+        elif self._is_throttled(replica) and ((pause := self._throttled_until - self._clock()) > 0):
             self._try_again(replica, pause)
-        elif self.fetcher is not None:
+        else:
             position = follower.position(log.epoch_starts, log.log_end)
             replica.asked = position
             self.fetcher.fetch(
@@ -805,7 +754,8 @@ class ReplicaManager:
                 log.append_as_follower(chunk)
                 self._flusher.appended(log, len(chunk), now)
                 if self._is_throttled(replica):
-                    self._throttle.took(len(chunk), replica.throttle, now.monotonic)
+                    begun = max(self._throttled_until, now.monotonic)
+                    self._throttled_until = begun + len(chunk) / replica.throttle
         finally:  # a disk that has no room for it gets some by what the leader has given up
             self._learn(replica, result)
 
@@ -825,6 +775,8 @@ class ReplicaManager:
             replica.state.may_lead |= not log.is_damaged
 
     def _give_up_before(self, replica: Replica, start: int) -> None:
+        if replica.state.follower is None or start > replica.log.high_watermark:
+            return
         done = partial(self._gave_up, replica, start)
         try:
             self._retention.delete_records(replica.log, start, done)
@@ -839,7 +791,8 @@ class ReplicaManager:
             self._follow(replica)
         elif replica.log.is_open and replica.log.failed is None:  # the leader does not say it twice
             logger.warning("%s: what lies before %d stays: %s", replica.log.name, start, error)
-            self._undeleted[replica] = start, self._clock() + DISK_AGAIN_AFTER
+            again = partial(self._give_up_before, replica, start)
+            self._do_again((replica, "log start"), DISK_AGAIN_AFTER, again)
 
     def _report(self, replica: Replica, leader: int, chunk: memoryview) -> None:
         """Have the leader look at the first bad batch of what it sent."""
@@ -848,9 +801,8 @@ class ReplicaManager:
             for header, _ in batch_header.split(chunk):
                 offset = header.next_offset
         entry = ReportDamageEntry(replica.log.name.topic, *replica.partition, offset)
-        if self.fetcher is not None:
-            request = ReportDamageRequest([entry])
-            self.fetcher.ask(leader, Api.REPORT_DAMAGE, request, lambda reply: None)
+        request = ReportDamageRequest([entry])
+        self.fetcher.ask(leader, Api.REPORT_DAMAGE, request, lambda reply: None)
 
     def _truncate(self, replica: Replica, follower: FollowerState, offset: int) -> None:
         log = replica.log
@@ -971,22 +923,21 @@ class ReplicaManager:
     # -- from time to time --------------------------------------------------------------------------
 
     def _try_again(self, replica: Replica, pause: float = TRY_AGAIN_AFTER) -> None:
-        self._again[replica] = self._clock() + pause
+        self._do_again(replica, pause, partial(self._look_again, replica))
+
+    def _look_again(self, replica: Replica) -> None:
+        if self._replicas.get(replica.partition) is replica:
+            found = self._states.get(replica.partition)
+            self._take(replica, replica.state.observed(found))
+
+    def _do_again(self, what: object, pause: float, work: Callable[[], None]) -> None:
+        self._again[what] = self._clock() + pause, work
 
     def task(self, now: Now) -> float:
         """Look after some partitions, and try again what has failed."""
-        for replica in [each for each, due in self._again.items() if due <= now.monotonic]:
-            del self._again[replica]
-            if self._replicas.get(replica.partition) is replica:
-                found = self._states.get(replica.partition)
-                self._take(replica, replica.state.observed(found))
-        for replica in [each for each, (_, due) in self._undeleted.items() if due <= now.monotonic]:
-            start, _ = self._undeleted.pop(replica)
-            if replica.state.follower is not None and start <= replica.log.high_watermark:
-                self._give_up_before(replica, start)
-        for key in [key for key, (_, due) in self._make_again.items() if due <= now.monotonic]:
-            name, _ = self._make_again.pop(key)
-            self._creation.when_created(name, *key, partial(self._created, name, key))
+        for what in [each for each, (due, _) in self._again.items() if due <= now.monotonic]:
+            _, work = self._again.pop(what)
+            work()
         for replica in [each for each in self._by_log.values() if each.log.failed is not None]:
             self.give_up(replica)
         if not self._round and now.monotonic >= self._next_round:

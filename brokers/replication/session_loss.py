@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Final
 
-from folkmoot.brokers.replication.replica_manager import Asker, ReplicaManager
+from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.network.client import Reply
 from folkmoot.protocol.messages import Api, MetadataRequest
@@ -26,11 +26,8 @@ class SessionLoss:
     Owner: the event loop.
     """
 
-    def __init__(
-        self, replicas: ReplicaManager, asker: Asker, is_cut_off: Callable[[], bool]
-    ) -> None:
+    def __init__(self, replicas: ReplicaManager, is_cut_off: Callable[[], bool]) -> None:
         self._replicas = replicas
-        self._asker = asker
         self._is_cut_off = is_cut_off
         self._turn = 0
 
@@ -46,7 +43,8 @@ class SessionLoss:
             some = islice(cycle(topics), first, first + min(TOPICS_AT_ONCE, len(topics)))
             broker = others[self._turn % len(others)]
             self._turn += 1
-            self._asker.ask(broker, Api.METADATA, MetadataRequest([*some]), self._answered)
+            request = MetadataRequest([*some])
+            replicas.fetcher.ask(broker, Api.METADATA, request, self._answered)
         return LOOK_AFTER
 
     def _answered(self, reply: Reply) -> None:

@@ -11,6 +11,7 @@ from threading import Event
 from typing import Final, Self, TypeVar
 from uuid import uuid4
 
+from folkmoot import __version__
 from folkmoot.brokers.controller.thread import ControllerThread
 from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
@@ -22,7 +23,7 @@ from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
-from folkmoot.brokers.server.registration import ClusterWatcher, Identity
+from folkmoot.brokers.server.registration import ClusterWatcher
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.server.schemas import Key, Schemas, described
 from folkmoot.brokers.server.snapshots import (
@@ -42,6 +43,7 @@ from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
 from folkmoot.coordination import producer_ids
+from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -166,21 +168,21 @@ class Broker:
         stack.callback(jobs.close)
         self._producer_ids = ProducerIds(jobs.submit, self._take_producer_ids)
         loop = self._event_loop(logs, files, jobs, socket)
-        identity = Identity(
-            broker_id=config.broker_id,
-            directory=_directory_id(config.data),
-            listeners=self._listeners,
-            session_timeout=config.session_timeout,
-            rack=config.rack,
+        mine = Registration(
+            *(self.listeners, "", _directory_id(config.data), config.rack),
             default_replicas=config.default_replicas,
+            version=__version__,
         )
         watcher = ClusterWatcher(
-            *(self._connect, identity, loop.show, loop.post, self._fail, self._ended.set),
-            partial(self._take_over, logs),
+            *(self._connect, config.broker_id, mine, config.session_timeout),
+            *(loop.show, loop.post),
+            failed=self._fail,
+            told_to_stop=self._ended.set,
+            takes_over=partial(self._take_over, logs),
         )
         self._watcher = watcher
         stack.callback(watcher.close)
-        loop.write_states_with(watcher.write_states)
+        loop.handlers.replicas.write_states = watcher.write_states
         jobs.start(loop.post)
         loop.start()
         watcher.start()
@@ -199,17 +201,14 @@ class Broker:
         flusher = Flusher(logs, submit, self._disk_failed)
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
-        replicas = ReplicaManager(
-            *(config.broker_id, logs, creation, flusher, retention, submit, self._post),
-            clock=time.monotonic,
-        )
         connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
-        replicas.fetcher = fetcher = ReplicaFetcher(
-            config.broker_id, connections, replicas.answered, replicas.fetch_failed
+        fetcher = ReplicaFetcher(config.broker_id, connections)
+        replicas = ReplicaManager(
+            *(config.broker_id, logs, creation, flusher, retention, fetcher, submit, self._post),
+            clock=time.monotonic,
         )
         reports = DamageReports(submit)
         repairs = Repairs(logs, replicas, flusher, submit)
-        repairs.asker = fetcher
         scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
@@ -224,7 +223,7 @@ class Broker:
             repairs.task,
             cleaner.task,
             replicas.task,
-            SessionLoss(replicas, fetcher, self._is_cut_off).task,
+            SessionLoss(replicas, self._is_cut_off).task,
         )
         handlers = RequestHandlers(
             max_batch_bytes=config.log.max_batch_bytes,
@@ -240,7 +239,7 @@ class Broker:
             replicas=replicas,
             submit=submit,
         )
-        loop = self._loop = EventLoop(socket, handlers, self._fail, tasks, fetcher)
+        loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
         self._stack.callback(loop.stop)
         self._snapshots = Snapshots(
             loop=loop, handlers=handlers, files=files, repairs=repairs, scrubber=scrubber

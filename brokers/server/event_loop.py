@@ -11,10 +11,8 @@ from functools import partial
 from threading import Thread
 from typing import Any, Final, TypeVar
 
-from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.replica_manager import WriteStates
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.purgatory import DelayedFetch, DelayedResponse, Request, Response
+from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
 from folkmoot.brokers.storage.jobs import Job, Now, Task
 from folkmoot.coordination.wakeup import Wakeup
@@ -74,14 +72,13 @@ class EventLoop:
         handlers: RequestHandlers,
         failed: Callable[[Exception], None],
         tasks: Iterable[Task] = (),
-        fetcher: ReplicaFetcher | None = None,
     ) -> None:
-        """`fetcher` has its sockets in the poller of `socket`."""
+        """What fetches for the replicas has its sockets in the poller of `socket`."""
         self._socket = socket
-        self._handlers = handlers
+        self.handlers = handlers
         self._purgatory = handlers.purgatory
         self._failed = failed
-        self._fetcher = fetcher
+        self._fetcher = handlers.replicas.fetcher
         self._inbox: deque[Callable[[], None]] = deque()
         self._wakeup = Wakeup()
         self._running = True
@@ -99,10 +96,6 @@ class EventLoop:
         self._slow_since: list[tuple[float, str]] = []
         self._thread = Thread(target=self._run, name="event-loop", daemon=True)
 
-    def write_states_with(self, write: WriteStates) -> None:
-        """Have what replicas want written in ZooKeeper."""
-        self._handlers.replicas.write_states = write
-
     def start(self) -> None:
         self._socket.watch(self._wakeup.fileno())
         self._thread.start()
@@ -114,7 +107,7 @@ class EventLoop:
 
     def show(self, view: ClusterView, changed: Sequence[str], deleted: frozenset[str]) -> None:
         """Take over a new view of the cluster, and drop the logs of deleted topics. Any thread."""
-        self.post(partial(self._handlers.show, view, changed, deleted, self.post))
+        self.post(partial(self.handlers.show, view, changed, deleted, self.post))
 
     @property
     def has_begun(self) -> bool:
@@ -163,8 +156,7 @@ class EventLoop:
             logger.exception("the event loop failed")
             self._failed(error)
         finally:
-            if self._fetcher is not None:
-                self._fetcher.close()
+            self._fetcher.close()
             self._socket.close(STOP_LINGER)
 
     def _turn(self) -> None:
@@ -179,7 +171,7 @@ class EventLoop:
         messages = self._socket.receive(STEPS_PER_TURN)
         self._step_ended("receiving")
         now = Now(time.monotonic(), time.time_ns() // 1_000_000)
-        if self._fetcher is not None and self._fetcher.follows:
+        if self._fetcher.follows:
             self._fetcher.turn(events, now)
             self._step_ended("followers' fetches")
         for message in messages:
@@ -187,17 +179,17 @@ class EventLoop:
         for _ in range(len(self._unfinished)):
             self._go_on(now)
         for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
-            self._complete(delayed, now)
-        for request, response in self._handlers.replica_fetches.take_done(now.monotonic):
-            self._answer(request, response)
+            self._respond(delayed.request, partial(self.handlers.complete_fetch, delayed, now))
+        for request, response in self.handlers.replica_fetches.take_done(now.monotonic):
+            self._respond(request, partial(Response, *response))
         self._run_task(now)
 
     def _time_left(self) -> float | None:
         if self._inbox or self._unfinished:
             return 0.0
-        fetches = self._handlers.replica_fetches.next_deadline()
+        fetches = self.handlers.replica_fetches.next_deadline()
         deadline = min(self._purgatory.next_deadline(), fetches, self._tasks[0][0])
-        if self._fetcher is not None and self._fetcher.follows:
+        if self._fetcher.follows:
             deadline = min(deadline, self._fetcher.next_event())
         return max(0.0, deadline - time.monotonic())
 
@@ -236,7 +228,7 @@ class EventLoop:
             body = wire.decode_body(envelope)
             request = Request(message.peer, envelope.correlation_id, body, now.monotonic)
             self.requests.received(body, message.frames)
-            outcome = self._handlers.handle(request, message.frames[1:], now)
+            outcome = self.handlers.handle(request, message.frames[1:], now)
             if outcome is None or isinstance(outcome, Response | DelayedResponse):
                 self._conclude(request, outcome)
             else:
@@ -258,7 +250,7 @@ class EventLoop:
             self._unfinished.append((request, steps, None))
         else:
             queue = getattr(job, "queue", "index")
-            self._handlers.submit(queue, job.run, partial(self._job_done, request, steps, job))
+            self.handlers.submit(queue, job.run, partial(self._job_done, request, steps, job))
         self._held.setdefault(request.peer, (request, deque()))
         return True
 
@@ -282,16 +274,10 @@ class EventLoop:
             for message in self._held.pop(request.peer)[1]:
                 self._take(message, now)
 
-    def _complete(self, delayed: DelayedFetch, now: Now) -> None:
+    def _respond(self, request: Request, outcome: Callable[[], Outcome]) -> None:
+        """A request that has waited."""
         try:
-            self._conclude(delayed.request, self._handlers.complete_fetch(delayed, now))
-        except Exception as error:
-            self._refuse(delayed.request, error)
-        self._step_ended("request", delayed.request.body)
-
-    def _answer(self, request: Request, response: Response) -> None:
-        try:
-            self._send(request, response)
+            self._conclude(request, outcome())
         except Exception as error:
             self._refuse(request, error)
         self._step_ended("request", request.body)

@@ -1,7 +1,9 @@
 """Ids for producers, of which the broker always has some in memory."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from folkmoot.brokers.storage.jobs import Submit
@@ -30,30 +32,22 @@ class ProducerIds:
         """`take` gets so many ids from ZooKeeper, on any thread. Raises FolkmootError."""
         self._submit = submit
         self._take = take
-        self._left = range(0)
-        self._next_block = range(0)
+        self._left: deque[int] = deque()
         self._taking = False
         self._trouble = _ASKING
 
     def next(self) -> int:
         """The next id. Raises NoProducerId."""
-        if not self._left:
-            self._left, self._next_block = self._next_block, range(0)
-        if len(self._left) <= BLOCK // 2:
-            self.refill()
+        self.refill()
         if not self._left:
             raise NoProducerId(f"the broker has no producer id left: {self._trouble}")
-        number, self._left = self._left[0], self._left[1:]
-        return number
+        return self._left.popleft()
 
     def refill(self) -> None:
-        """Take another block, unless there is one or it is being taken."""
-        if not self._taking and not self._next_block:
+        """Take another block, unless there is enough or one is being taken."""
+        if not self._taking and len(self._left) <= BLOCK // 2:
             self._taking = True
-            self._submit("producer ids", self._take_block, self._taken)
-
-    def _take_block(self) -> range:
-        return self._take(BLOCK)
+            self._submit("producer ids", partial(self._take, BLOCK), self._taken)
 
     def _taken(self, result: range | Exception) -> None:
         self._taking = False
@@ -63,7 +57,4 @@ class ProducerIds:
                 logger.warning("no producer ids from ZooKeeper: %s", result)
             return
         self._trouble = _ASKING
-        if self._left:
-            self._next_block = result
-        else:
-            self._left = result
+        self._left.extend(result)

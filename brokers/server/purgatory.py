@@ -20,7 +20,7 @@ MAX_DELAYED: Final = 20_000
 MAX_DELAYED_PER_PEER: Final = 256
 _SPARE_TIMERS: Final = 64
 _GRAIN: Final = 0.05
-"""Those that wait for one log are looked through so often at most."""
+"""Produces that wait are looked through so often at most."""
 
 
 class Request(NamedTuple):
@@ -109,8 +109,8 @@ class Purgatory:
     A produce waits for the high watermark, and so do those who read: where a topic asks for a flush
     that follows the durable end, of several replicas it is the leader's (ReplicaManager). A log whose
     flush has failed, or that was deleted, refuses all who wait for it; and who has waited for its
-    request's timeout is refused, since the high watermark may stand for a long time. Of each log one
-    moment is watched for, the earliest deadline.
+    request's timeout is refused, since the high watermark may stand for a long time. One moment is
+    watched for, the earliest deadline of them all: it comes once a timeout where all is well.
 
     Requests that wait are bounded for each peer and in all. Owner: the event loop.
     """
@@ -122,8 +122,7 @@ class Purgatory:
         self._timers: list[DelayedFetch] = []
         self._completed: deque[DelayedFetch] = deque()
         self._produces: dict[Log, deque[DelayedProduce]] = {}
-        self._produce_due: dict[Log, float] = {}
-        self._produce_timers: list[tuple[float, int, Log]] = []
+        self._produce_due = inf
         self._number = 0
 
     def __len__(self) -> int:
@@ -188,14 +187,16 @@ class Purgatory:
 
     def take_all(self) -> list[DelayedFetch]:
         """All fetches, because the broker stops."""
-        return self.take_completed(inf, len(self._completed) + len(self._fetches))
+        for session in list(self._fetches):
+            self._complete(session)
+        return list(self._completed)
 
     def next_deadline(self) -> float:
         """When to call `take_completed` again at the latest, in the clock of the deadlines."""
         if self._completed:
             return -inf
         fetch = self._timers[0].deadline if self._timers else inf
-        return min(fetch, self._produce_timers[0][0] if self._produce_timers else inf)
+        return min(fetch, self._produce_due)
 
     def _is_over(self, timer: DelayedFetch) -> bool:
         return self._fetches.get(timer.session) is not timer
@@ -205,32 +206,28 @@ class Purgatory:
     def delay_produce(self, log: Log, delayed: DelayedProduce) -> None:
         """Call `delayed.done` when the log is committed up to there, never will be, or time is up."""
         self._produces.setdefault(log, deque()).append(delayed)
-        if delayed.deadline < self._produce_due.get(log, inf):
-            self._watch_deadline(log, delayed.deadline)
-
-    def _watch_deadline(self, log: Log, due: float) -> None:
-        self._produce_due[log] = due
-        self._number += 1
-        heapq.heappush(self._produce_timers, (due, self._number, log))
+        self._produce_due = min(self._produce_due, delayed.deadline)
 
     def _expire_produces(self, now: float) -> None:
         """Refuse those that have waited too long. What they appended stays, and may be committed yet."""
-        timers = self._produce_timers
-        while timers and timers[0][0] <= now:
-            due, _, log = heapq.heappop(timers)
-            if self._produce_due.get(log) != due:
-                continue  # an earlier one was watched for since
-            del self._produce_due[log]
-            waiting = self._produces.pop(log, ())
+        if now < self._produce_due:
+            return
+        late: list[tuple[Log, DelayedProduce]] = []
+        earliest = inf
+        for log, waiting in list(self._produces.items()):
+            late += ((log, each) for each in waiting if each.deadline <= now)
             if stay := deque(each for each in waiting if each.deadline > now):
                 self._produces[log] = stay
-                self._watch_deadline(log, max(min(each.deadline for each in stay), now + _GRAIN))
-            error = RequestTimeout(
-                f"{log.name}: the batch was appended, and not committed in time: it may be later"
+                earliest = min(earliest, *(each.deadline for each in stay))
+            else:
+                del self._produces[log]
+        self._produce_due = max(earliest, now + _GRAIN)
+        for log, produce in late:
+            produce.done(
+                RequestTimeout(
+                    f"{log.name}: the batch was appended, and not committed in time: it may be later"
+                )
             )
-            for each in waiting:
-                if each.deadline <= now:
-                    each.done(error)
 
     def advanced(self, log: Log) -> None:
         """A log's durable end or high watermark has advanced, or the log is out of use."""

@@ -3,8 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from threading import Event, Thread
@@ -13,11 +12,10 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from folkmoot import __version__
+from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
 from folkmoot.brokers.replication.replica_manager import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.watched_states import WatchedStates
-from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination import brokers, partition_states
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import (
     STATES_PER_TRANSACTION,
@@ -25,11 +23,10 @@ from folkmoot.coordination.partition_states import (
     StateWrite,
     TopicIdPartition,
 )
-from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost, Sync
-from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
 
@@ -41,21 +38,6 @@ RECONNECT_PAUSE: Final = 1.0
 REMIND_AFTER: Final = 10.0
 EXPIRY_SLACK: Final = 45.0
 """An earlier process may have had a longer session timeout: ZooKeeper's longest is 40 s by default."""
-
-_BROKERS: Final = object()
-_TOPICS: Final = object()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Who registers: `directory` is the data directory's own id, which outlives the process."""
-
-    broker_id: int
-    directory: str
-    listeners: Mapping[str, str]
-    session_timeout: float
-    rack: str = ""
-    default_replicas: int = 1
 
 
 Show = Callable[[ClusterView, Sequence[str], frozenset[str]], None]
@@ -101,18 +83,22 @@ class ClusterWatcher:
     def __init__(
         self,
         connect: Connect,
-        identity: Identity,
+        broker_id: int,
+        mine: Registration,
+        session_timeout: float,
         show: Show,
         post: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
         told_to_stop: Callable[[], None] = lambda: None,
         takes_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """`post` has something done on the event loop; `failed` gets what ends the broker, on the
-        watcher's thread, and so `told_to_stop` is called when its registration says `leaving`;
-        `takes_over` has been called before any view says that the broker is registered."""
+        """`mine` is registered, with a nonce of its own in each session; `post` has something done on
+        the event loop; `failed` gets what ends the broker, on the watcher's thread, and so
+        `told_to_stop` is called when its registration says `leaving`; `takes_over` has been called
+        before any view says that the broker is registered."""
         self._connect = connect
-        self._identity = identity
+        self._broker_id = broker_id
+        self._session_timeout = session_timeout
         self._show = show
         self._post = post
         self._failed = failed
@@ -126,11 +112,8 @@ class ClusterWatcher:
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
         self._session: Session | None = None
         self.sessions_opened = 0
-        self._mine = Registration({}, "")
-        self._stale: deque[object] = deque()
-        self._brokers: dict[int, Registration] = {}
-        self._topics: dict[str, TopicInfo] = {}
-        self._states = self._new_states()
+        self._mine = mine
+        self._reader = self._new_reader()
         self._is_fresh = True
         self._writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
         self._view = ClusterView()
@@ -148,7 +131,9 @@ class ClusterWatcher:
 
     def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
         """Write partitions' states; `done` gets the answers on the event loop, None if they are not
-        known. Then all is read again in a new session, which is shown behind that. Any thread."""
+        known. Then all is read again in a new session, which is shown behind that. Any thread.
+
+        The answers to all that is written side by side come together."""
         self._writes.append((writes, done))
         self._wakeup.wake()
 
@@ -160,7 +145,7 @@ class ClusterWatcher:
     @property
     def is_registered(self) -> bool:
         """Whether the broker is, as far as this session has read. From any thread."""
-        found = self._brokers.get(self._identity.broker_id)
+        found = self._reader.brokers.get(self._broker_id)
         return found is not None and found.nonce == self._mine.nonce
 
     @property
@@ -175,7 +160,7 @@ class ClusterWatcher:
         they lead when we are gone. With no replicas there is nothing to wait for.
         """
         session = self._session
-        if not self._states.states:
+        if not self._reader.states:
             return True
         if session is None or session.state is not SessionState.CONNECTED:
             return False
@@ -246,26 +231,14 @@ class ClusterWatcher:
                 self._wakeup.wait(RECONNECT_PAUSE)
 
     def _open_session(self) -> None:
-        session = self._connect(self._identity.session_timeout)
+        session = self._connect(self._session_timeout)
         self._session = session
         self.sessions_opened += 1
         if self._stopping:
             session.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
-        mine = self._identity
-        self._mine = Registration(
-            dict(mine.listeners),
-            uuid4().hex,
-            mine.directory,
-            mine.rack,
-            default_replicas=mine.default_replicas,
-            version=__version__,
-        )
-        self._brokers, self._topics = {}, {}
-        self._stale = deque((_BROKERS, _TOPICS))
-        # The same each time: it is armed again on the nodes of brokers that stay.
-        self._brokers_rang = partial(self._changed, self._stale, _BROKERS)
-        self._states, self._is_fresh = self._new_states(), True
+        self._mine = replace(self._mine, nonce=uuid4().hex)
+        self._reader, self._is_fresh = self._new_reader(), True
         self._wait_anew(session)
         session.listen(partial(self._state_changed, session))
 
@@ -281,7 +254,7 @@ class ClusterWatcher:
         """Read what changed, publish it, and register if we are not. True if we are registered."""
         if session.state is SessionState.LOST:
             raise SessionLost("the session is over")
-        number = self._identity.broker_id
+        number = self._broker_id
         if not self.is_registered:
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
@@ -289,16 +262,16 @@ class ClusterWatcher:
             self._carry_out(session)
             if self._leaving:
                 self._leave(session)
-            elif self._brokers[number].leaving:
+            elif self._reader.brokers[number].leaving:
                 self._told_to_stop()
             return True
-        directory = self._identity.directory
+        directory = self._mine.directory
         if self._former is None:
             former = execute(session, brokers.last_directory(number))
             if former not in ("", directory):
                 self._takes_over()
             self._former = former
-        mine = brokers.register(number, self._mine, self._brokers_rang, self._former)
+        mine = brokers.register(number, self._mine, self._reader.brokers_rang, self._former)
         if execute(session, mine) is None:
             if time.monotonic() > self._wait_until:
                 raise BrokerIdTaken(
@@ -309,15 +282,20 @@ class ClusterWatcher:
             return False
         self._former = directory
         self._wait_anew(session)
-        if _BROKERS not in self._stale:
-            self._stale.append(_BROKERS)  # our own coming is news too, watch or no watch
+        self._reader.note(BROKERS)  # our own coming is news too, watch or no watch
         return self._keep_up(session)
 
     def _carry_out(self, session: Session) -> None:
-        """Write the states that were asked for, each hundred in a transaction, side by side."""
+        """Write the states that were asked for, each hundred in a transaction, side by side; a second
+        write of a state comes behind the first."""
         while self._writes:
-            writes, done = self._writes.popleft()
-            items, parts = iter(writes.items()), []
+            wanted: dict[TopicIdPartition, StateWrite] = {}
+            dones: list[Written] = []
+            while self._writes and wanted.keys().isdisjoint(self._writes[0][0]):
+                writes, done = self._writes.popleft()
+                wanted |= writes
+                dones.append(done)
+            items, parts = iter(wanted.items()), []
             while part := dict(islice(items, STATES_PER_TRANSACTION)):
                 parts.append(partition_states.write(part))
             answers: dict[TopicIdPartition, Answer] = {}
@@ -325,81 +303,61 @@ class ClusterWatcher:
                 for answered in execute_all(session, parts):
                     answers |= answered
             except BaseException:
-                self._post(partial(done, None))
+                for done in dones:
+                    self._post(partial(done, None))
                 raise
-            self._post(partial(done, answers))
+            for done in dones:
+                self._post(partial(done, answers))
 
     def _leave(self, session: Session) -> None:
         """Say that we leave, if there is something to hand over, and notice when there is no more."""
-        number = self._identity.broker_id
-        others = {each for each, found in self._brokers.items() if not found.leaving} - {number}
-        for states in self._states.states.values():
-            for known in states.values():
-                state = known.state
-                is_ours = state.leader == number or (not state.active and number in state.isr)
-                if is_ours and others.intersection(state.isr):
-                    mine = self._brokers[number]
-                    if not mine.leaving and execute(session, brokers.leave(number, mine)):
-                        self._brokers[number] = replace(mine, leaving=True)
-                    return
+        number = self._broker_id
+        live = self._reader.brokers
+        others = {each for each, found in live.items() if not found.leaving} - {number}
+        for known in self._reader.states.values():
+            state = known.state
+            is_ours = state.leader == number or (not state.active and number in state.isr)
+            if is_ours and others.intersection(state.isr):
+                mine = live[number]
+                if not mine.leaving and execute(session, brokers.leave(number, mine)):
+                    live[number] = replace(mine, leaving=True)
+                return
         self._handed_over.set()
 
     def _refresh(self, session: Session) -> None:
         """Read again what rang, and show what differs."""
-        stale = self._stale
-        rang: set[object] = set()
-        while stale:
-            rang.add(stale.popleft())
-        if not rang:
+        reader, former = self._reader, self._view
+        if not reader.listen():
             return
-        if _BROKERS in rang:
-            self._brokers = execute(session, brokers.live(self._brokers_rang))
-        changed = {name for name in rang if isinstance(name, str)}
-        if _TOPICS in rang:
-            names = execute(session, topics.names(partial(self._changed, stale, _TOPICS)))
-            changed |= self._topics.keys() ^ names
-        deleted = self._read_topics(session, changed)
-        moved = self._states.refresh(session, self._topics.values(), rang)
-        former = self._view
-        differ = changed | (former.topics.keys() - self._topics.keys())
-        differ = {name for name in differ if former.topics.get(name) != self._topics.get(name)}
-        differ |= {name for name, topic in self._topics.items() if topic.topic_id in moved}
+        before = dict(reader.topics)
+        while reads := reader.reads():
+            execute_all(session, reads)
+        changed, reader.changed = reader.changed, {}
+        names = {each for each in changed if isinstance(each, str)}
+        ids = {topic.topic_id for topic in reader.topics.values()}
+        deleted = {before[name].topic_id for name in names & before.keys()} - ids
+        differ = names | (former.topics.keys() - reader.topics.keys())
+        differ = {name for name in differ if former.topics.get(name) != reader.topics.get(name)}
+        read = {each.topic_id for each in changed if isinstance(each, TopicIdPartition)}
+        states = {topic.topic_id: former.states_of(topic) for topic in reader.topics.values()}
+        for name, topic in reader.topics.items():
+            if topic.topic_id in read:
+                found = reader.states_of(topic)
+                if found != states[topic.topic_id]:
+                    states[topic.topic_id] = found
+                    differ.add(name)
         self._view = ClusterView(
-            *(self._brokers, self._topics, former, differ, self._states.states),
+            *(reader.brokers, reader.topics, former, differ, states),
             is_settled=self._is_fresh,
             is_registered=self.is_registered,
         )
         self._is_fresh = False
         self._show(self._view, sorted(differ), frozenset(deleted))
 
-    def _read_topics(self, session: Session, names: Iterable[str]) -> set[str]:
-        """Read topics, side by side → the ids of those that were deleted."""
-        before = {name: self._topics.get(name) for name in names}
-        execute_all(session, map(self._read_topic, sorted(before)))
-        deleted = set()
-        for name, topic in before.items():
-            now = self._topics.get(name)
-            if topic is not None and (now is None or now.topic_id != topic.topic_id):
-                deleted.add(topic.topic_id)
-        return deleted
-
-    def _read_topic(self, name: str) -> Recipe[None]:
-        try:
-            topic = yield from topics.read(name, partial(self._changed, self._stale, name))
-        except Malformed as error:
-            logger.warning("%s; what was known of it stays", error)
-            return
-        if topic is None:
-            self._topics.pop(name, None)
-        else:
-            self._topics[name] = topic
-
-    def _new_states(self) -> WatchedStates:
-        return WatchedStates(partial(partial, self._changed, self._stale))
-
-    def _changed(self, stale: deque[object], what: object) -> None:
-        stale.append(what)
-        self._wakeup.wake()
+    def _new_reader(self) -> ClusterReader:
+        reader = ClusterReader(self._wakeup.wake, all_states=False)
+        reader.note(BROKERS, TOPICS)
+        return reader
 
     def _wait_left(self) -> float:
         return max(0.0, self._wait_until - time.monotonic()) + 0.01

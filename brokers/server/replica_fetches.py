@@ -41,8 +41,17 @@ class _Session:
     """What one follower has named and was not told of yet; `changed` are those with news."""
 
     __slots__ = (
-        *("broker_epoch", "changed", "deadline", "entries", "follower", "moved", "peer", "told"),
-        "waits",
+        *(
+            "broker_epoch",
+            "changed",
+            "deadline",
+            "entries",
+            "follower",
+            "is_untold",
+            "moved",
+            "peer",
+        ),
+        *("told", "waits"),
     )
 
     def __init__(self, follower: int, peer: bytes, broker_epoch: int) -> None:
@@ -56,6 +65,15 @@ class _Session:
         self.told: WeakKeyDictionary[Replica, tuple[int, int, bool]] = WeakKeyDictionary()
         self.waits: Request | None = None
         self.deadline = inf
+        self.is_untold = False
+        """A high watermark has moved since the deadline was looked at."""
+
+    @property
+    def due(self) -> float:
+        """When to look at it at the latest."""
+        if self.waits is None:
+            return inf
+        return -inf if self.changed or self.is_untold else self.deadline
 
     def news_of(self, replica: Replica) -> tuple[int, int, bool]:
         """Log start, high watermark, and whether the follower has all that is committed."""
@@ -87,10 +105,7 @@ class ReplicaFetches:
         self._prepare_read = prepare_read
         self._sessions: dict[int, _Session] = {}
         self._watching: dict[Replica, set[int]] = {}
-        self._ready: dict[int, None] = {}
         self._done: list[tuple[Request, Response]] = []
-        self._next_deadline = inf
-        self._untold: dict[_Session, None] = {}
 
     @property
     def waiting(self) -> int:
@@ -123,10 +138,9 @@ class ReplicaFetches:
         self._read(session, min(body.max_bytes, MAX_RESPONSE_BYTES), answers)
         if answers:
             return _response(answers)
-        session.waits = request
+        session.waits, session.is_untold = request, False
         wait = TELL_WITHIN if session.moved else MAX_WAIT
         session.deadline = now + min(body.max_wait, wait)
-        self._next_deadline = min(self._next_deadline, session.deadline)
         return None
 
     def require_registered(self, body: ReplicaFetchRequest | RepairFetchRequest) -> Registration:
@@ -138,7 +152,6 @@ class ReplicaFetches:
 
     def _forget(self, replica: int) -> None:
         session = self._sessions.pop(replica, None)
-        self._ready.pop(replica, None)
         if session is not None:
             if session.waits is not None:
                 self._done.append((session.waits, _response([])))
@@ -186,23 +199,21 @@ class ReplicaFetches:
             if found >= max_bytes:
                 return
             del session.changed[replica]  # a job that ends meanwhile notes it again
-            if entry is not None:
-                answer: Answer | None
-                try:
-                    chunk = self._chunk(replica, entry, max_bytes - found, at_least_one=not found)
-                    if found and chunk is not None and not len(chunk) and _lacks(entry, replica):
-                        session.changed[replica] = None  # there is no room for its next batch
-                        return
-                    if chunk is None:
-                        answer = None
-                    else:
-                        answer = _result(session, entry, replica), chunk
-                except FolkmootError as error:
-                    answer = _refused(entry, error, replica.log.log_start)
-                if answer is not None:
-                    answers.append(answer)
-                    found += len(answer[1])
-                    self._told(session, replica)
+            if entry is None:
+                continue
+            try:
+                chunk = self._chunk(replica, entry, max_bytes - found, at_least_one=not found)
+                if chunk is None:
+                    continue
+                if found and not len(chunk) and _lacks(entry, replica):
+                    session.changed[replica] = None  # there is no room for its next batch
+                    return
+                answer: Answer = _result(session, entry, replica), chunk
+            except FolkmootError as error:
+                answer = _refused(entry, error, replica.log.log_start)
+            answers.append(answer)
+            found += len(answer[1])
+            self._told(session, replica)
 
     def _chunk(
         self, replica: Replica, entry: ReplicaFetchEntry, room: int, *, at_least_one: bool
@@ -231,10 +242,7 @@ class ReplicaFetches:
         if replica is None:
             return
         for number in self._watching.get(replica, ()):
-            session = self._sessions[number]
-            session.changed[replica] = None
-            if session.waits is not None:
-                self._ready[number] = None
+            self._sessions[number].changed[replica] = None
 
     def committed(self, log: Log) -> None:
         """A log's high watermark or its start has moved."""
@@ -244,50 +252,40 @@ class ReplicaFetches:
         for number in self._watching.get(replica, ()):
             session = self._sessions[number]
             session.moved[replica] = None
-            self._untold[session] = None
+            session.is_untold = True
 
     def next_deadline(self) -> float:
         """When to call `take_done` at the latest."""
-        return -inf if self._ready or self._done or self._untold else self._next_deadline
+        if self._done:
+            return -inf
+        return min((session.due for session in self._sessions.values()), default=inf)
 
     def take_done(self, now: float) -> Sequence[tuple[Request, Response]]:
         """Fetches that wait no longer, with their answers."""
-        for session in self._untold:
-            session.deadline = min(session.deadline, now + TELL_WITHIN)
-            self._next_deadline = min(self._next_deadline, session.deadline)
-        self._untold.clear()
-        if self._next_deadline <= now:
-            self._expire(now)
-        ready, self._ready = self._ready, {}
-        for number in ready:
-            session = self._sessions[number]
-            if session.waits is not None:
-                answers: list[Answer] = []
-                self._read(session, min(session.waits.body.max_bytes, MAX_RESPONSE_BYTES), answers)
-                if answers:
-                    self._done.append((session.waits, _response(answers)))
-                    session.waits = None
-        done, self._done = self._done, []
-        return done
-
-    def _expire(self, now: float) -> None:
-        """Answer those that have waited long enough, with high watermarks that have moved."""
-        self._next_deadline = inf
         for session in self._sessions.values():
             if session.waits is None:
                 continue
-            if session.deadline > now:
-                self._next_deadline = min(self._next_deadline, session.deadline)
-                continue
+            if session.is_untold:
+                session.is_untold = False
+                session.deadline = min(session.deadline, now + TELL_WITHIN)
             answers: list[Answer] = []
-            for replica in list(session.moved):
-                entry = session.entries.get(replica)
-                if entry is not None:
-                    answers.append((_result(session, entry, replica), _NO_CHUNK))
-                    self._told(session, replica)
-            session.moved.clear()
-            self._done.append((session.waits, _response(answers)))
-            session.waits = None
+            self._read(session, min(session.waits.body.max_bytes, MAX_RESPONSE_BYTES), answers)
+            if not answers and session.deadline <= now:
+                self._tell_moved(session, answers)
+            if answers or session.deadline <= now:
+                self._done.append((session.waits, _response(answers)))
+                session.waits = None
+        done, self._done = self._done, []
+        return done
+
+    def _tell_moved(self, session: _Session, answers: list[Answer]) -> None:
+        """High watermarks that have moved, without records."""
+        for replica in list(session.moved):
+            entry = session.entries.get(replica)
+            if entry is not None:
+                answers.append((_result(session, entry, replica), _NO_CHUNK))
+                self._told(session, replica)
+        session.moved.clear()
 
 
 def _result(

@@ -1,6 +1,6 @@
 """What the broker does for each api: from a request to a response, without a socket or a clock."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,6 +74,14 @@ Outcome = Response | DelayedResponse | None
 
 Steps = Generator[Job | None, None, Outcome]
 """A request carried out in bounded steps: it gives way, or waits for a job, where it yields."""
+
+_Prepare = Callable[[Log, Any], Job | None]
+_Said = tuple[int, ...] | FolkmootError
+"""What the result of an entry says behind its name and error."""
+_Answer = Callable[[_Said], None]
+_CarryOut = Callable[[Any, _Answer], Iterable[Job]]
+
+_RESPONSES: Final = {spec.request: spec.response for spec in messages.APIS.values()}
 
 # What a result says in place of its numbers when its entry has failed.
 _NOTHING: Final[dict[type[Any], tuple[int, ...]]] = {
@@ -168,17 +176,18 @@ class RequestHandlers:
         if kind is messages.RepairFetchRequest:
             return self._repair_fetch(body)
         if kind is messages.ListOffsetsRequest:
-            return self._list_offsets(body)
+            return self._each(body, messages.ListOffsetsResult, self._list_offset, _prepare_look_up)
         if kind is messages.DeleteRecordsRequest:
             self.purgatory.require_room(request.peer)
-            return self._delete_records(body)
+            return self._each(body, messages.DeleteRecordsResult, self._delete_records)
         if kind is messages.ReportDamageRequest:
-            return self._report_damage(body)
+            return self._each(body, messages.ReportDamageResult, self._report_damage)
         if kind is messages.GetSchemaRequest:
             return self._get_schema(body)
         if kind is messages.DescribeProducersRequest:
             self.purgatory.require_room(request.peer)
-            return self._describe_producers(body, now)
+            describe = partial(self._describe_producer, now.monotonic + body.timeout)
+            return self._each(body, messages.DescribeProducersResult, describe, _prepare_append)
         if kind is messages.LogSizesRequest:
             return self._log_sizes(body)
         if kind is messages.MetadataRequest:
@@ -317,7 +326,7 @@ class RequestHandlers:
         for place, numbers in enumerate(groups.values()):
             if len(firsts) > 1 and place % PREPARED_AT_ONCE == 0:
                 some = firsts[place : place + PREPARED_AT_ONCE]
-                yield from self._prepared(some, lambda log, _: log.prepare_append())
+                yield from self._prepared(some, _prepare_append)
             for part in _shares(numbers, payloads):
                 if count >= ENTRIES_PER_STEP or length >= BYTES_PER_STEP:
                     count = length = 0
@@ -396,17 +405,8 @@ class RequestHandlers:
             waits = log.high_watermark < end
         elif not waits:
             log.advance_high_watermark(end)
-        if not waits:
-            if size:
-                self.purgatory.sessions.appended(log.name, size)
-            for number, result in results.items():
-                produce.delayed.put(number, result)
-            return
-        if is_replica and produce.acks >= 0:
-            # Nothing of it is kept: the high watermark may stand for a long time.
-            for number, result in results.items():
-                produce.delayed.put(number, result)
-            return
+        if size and not waits:
+            self.purgatory.sessions.appended(log.name, size)
 
         def committed(failure: FolkmootError | None) -> None:
             if failure is not None:
@@ -415,6 +415,10 @@ class RequestHandlers:
             for number, result in results.items():
                 produce.delayed.put(number, result)
 
+        if not waits or (is_replica and produce.acks >= 0):
+            # Nothing of acks=1 is kept: the high watermark may stand for a long time.
+            committed(None)
+            return
         done = produce.delayed.later(committed)
         deadline = produce.now.monotonic + produce.timeout
         self.purgatory.delay_produce(log, DelayedProduce(end, size, deadline, done))
@@ -610,7 +614,7 @@ class RequestHandlers:
         return True
 
     def _prepared(
-        self, entries: Sequence[Any], prepare: Callable[[Log, Any], Job | None]
+        self, entries: Sequence[Any], prepare: _Prepare
     ) -> Generator[Job | None, None, None]:
         """Have done what `prepare` asks for of the entries' logs: one job of each log in each trip."""
         waiting = entries
@@ -630,37 +634,55 @@ class RequestHandlers:
                 yield JobGroup(jobs.values())
             waiting = later
 
-    # -- list offsets, delete records, report damage -----------------------------------------------------
+    # -- list offsets, delete records, describe producers, report damage ---------------------------------
 
-    def _list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
-        results = []
-        for number, entry in enumerate(body.entries, start=1):
-            if number % PREPARED_AT_ONCE == 1 and len(body.entries) > 1:
-                some = body.entries[number - 1 : number - 1 + PREPARED_AT_ONCE]
-                yield from self._prepared(some, _prepare_look_up)
+    def _each(
+        self,
+        body: Any,
+        kind: type[Any],
+        carry_out: _CarryOut,
+        prepare: _Prepare | None = None,
+    ) -> Steps:
+        """Carry out a request's entries, one by one: `carry_out` hands on what the result of its own is
+        to say, now or later, or raises why not."""
+        delayed = DelayedResponse(len(body.entries), _RESPONSES[type(body)])
+
+        def answer(number: int, entry: Any, outcome: _Said) -> None:
+            if isinstance(outcome, FolkmootError):
+                result = self._refused(kind, entry, outcome)
+            else:
+                result = kind(entry.topic, entry.partition, 0, "", *outcome)
+            delayed.put(number, result)
+
+        for number, entry in enumerate(body.entries):
+            if prepare is not None and number % PREPARED_AT_ONCE == 0:
+                some = body.entries[number : number + PREPARED_AT_ONCE]
+                yield from self._prepared(some, prepare)
+            answered = delayed.later(answer, number, entry)
             try:
-                log = self.metadata.leader_log(entry)
-                if log is None:
-                    offset = 0
-                elif entry.timestamp == messages.EARLIEST:
-                    offset = log.log_start
-                elif entry.timestamp == messages.LATEST:
-                    offset = self._latest(log)
-                else:
-                    while (job := log.prepare_time(entry.timestamp)) is not None:
-                        yield job
-                        log.require_open()
-                    offset = log.offset_for_time(entry.timestamp)
-                    if offset == log.high_watermark:  # nothing is of that time, as far as is known
-                        offset = self._latest(log)
-                results.append(
-                    messages.ListOffsetsResult(entry.topic, entry.partition, 0, "", offset)
-                )
+                yield from carry_out(entry, answered)
             except FolkmootError as error:
-                results.append(self._refused(messages.ListOffsetsResult, entry, error))
-            if number % ENTRIES_PER_STEP == 0:
+                answered(error)
+            if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
                 yield None
-        return Response(messages.ListOffsetsResponse(results))
+        return delayed
+
+    def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> Iterator[Job]:
+        log = self.metadata.leader_log(entry)
+        if log is None:
+            offset = 0
+        elif entry.timestamp == messages.EARLIEST:
+            offset = log.log_start
+        elif entry.timestamp == messages.LATEST:
+            offset = self._latest(log)
+        else:
+            while (job := log.prepare_time(entry.timestamp)) is not None:
+                yield job
+                log.require_open()
+            offset = log.offset_for_time(entry.timestamp)
+            if offset == log.high_watermark:  # nothing is of that time, as far as is known
+                offset = self._latest(log)
+        answer((offset,))
 
     def _latest(self, log: Log) -> int:
         """The high watermark. Raises OffsetNotAvailable while that may be behind a former leader's."""
@@ -673,38 +695,20 @@ class RequestHandlers:
             raise OffsetNotAvailable(f"{log.name} has a new leader: ask again")
         return log.high_watermark
 
-    def _delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
-        delayed = DelayedResponse(len(body.entries), messages.DeleteRecordsResponse)
-        kind = messages.DeleteRecordsResult
-
-        def deleted(number: int, log: Log | None, error: FolkmootError | None) -> None:
-            entry = body.entries[number]
-            start = 0 if log is None else log.log_start
-            result = kind(entry.topic, entry.partition, 0, "", start)
-            delayed.put(number, self._refused(kind, entry, error) if error else result)
-
-        for number, entry in enumerate(body.entries):
-            log = None
-            try:
-                log = self.metadata.leader_log(entry, entry.leader_epoch)
-                end = 0 if log is None else self._latest(log)
-                offset = end if entry.offset == messages.LATEST else entry.offset
-                if offset > end:
-                    raise OffsetOutOfRange(
-                        f"{entry.topic}-{entry.partition} ends with offset {end}: {offset} is behind it"
-                    )
-                if log is None:
-                    deleted(number, None, None)
-                else:
-                    done = delayed.later(deleted, number, log)
-                    self.retention.delete_records(
-                        log, offset, partial(self._given_up, log, offset, done)
-                    )
-            except FolkmootError as error:
-                deleted(number, log, error)
-            if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
-                yield None
-        return delayed
+    def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> Iterable[Job]:
+        log = self.metadata.leader_log(entry, entry.leader_epoch)
+        end = 0 if log is None else self._latest(log)
+        offset = end if entry.offset == messages.LATEST else entry.offset
+        if offset > end:
+            raise OffsetOutOfRange(
+                f"{entry.topic}-{entry.partition} ends with offset {end}: {offset} is behind it"
+            )
+        if log is None:
+            answer((0,))
+        else:
+            done = partial(_deleted, log, answer)
+            self.retention.delete_records(log, offset, partial(self._given_up, log, offset, done))
+        return ()
 
     def _given_up(self, log: Log, offset: int, done: Done, error: FolkmootError | None) -> None:
         if error is not None:
@@ -713,54 +717,30 @@ class RequestHandlers:
         self.replica_fetches.committed(log)  # followers are told
         self.replicas.when_given_up(log, offset, done)
 
-    def _describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
+    def _describe_producer(
+        self, deadline: float, entry: messages.DescribeProducersEntry, answer: _Answer
+    ) -> Iterable[Job]:
         """What is not committed yet may be lost with this leader: an answer that tells of it waits."""
-        kind = messages.DescribeProducersResult
-        delayed = DelayedResponse(len(body.entries), messages.DescribeProducersResponse)
-        yield from self._prepared(body.entries, lambda log, _: log.prepare_append())
+        log = self.metadata.leader_log(entry, entry.leader_epoch)
+        if log is None:
+            answer((-1, 0, 0))
+            return ()
+        found = *log.producers().next_of(entry.producer_id), log.log_end
+        if log.high_watermark >= log.log_end:
+            answer(found)
+        else:
+            waiting = DelayedProduce(log.log_end, 0, deadline, lambda error: answer(error or found))
+            self.purgatory.delay_produce(log, waiting)
+        return ()
 
-        def told(
-            number: int, found: messages.DescribeProducersResult, error: FolkmootError | None
-        ) -> None:
-            entry = body.entries[number]
-            delayed.put(number, self._refused(kind, entry, error) if error else found)
-
-        for number, entry in enumerate(body.entries):
-            found = kind(entry.topic, entry.partition, 0, "", -1, 0, 0)
-            try:
-                log = self.metadata.leader_log(entry, entry.leader_epoch)
-                if log is not None:
-                    epoch, sequence = log.producers().next_of(entry.producer_id)
-                    found = kind(
-                        *(entry.topic, entry.partition, 0, "", epoch, sequence, log.log_end)
-                    )
-                if log is None or log.high_watermark >= log.log_end:
-                    told(number, found, None)
-                else:
-                    done = delayed.later(told, number, found)
-                    waiting = DelayedProduce(log.log_end, 0, now.monotonic + body.timeout, done)
-                    self.purgatory.delay_produce(log, waiting)
-            except FolkmootError as error:
-                told(number, found, error)
-            if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
-                yield None
-        return delayed
-
-    def _report_damage(self, body: messages.ReportDamageRequest) -> Response:
-        results = []
-        for entry in body.entries:
-            try:
-                replica = self.replicas.find(entry.topic_id, entry.partition)  # that follows, too
-                log = self.metadata.leader_log(entry) if replica is None else replica.log
-                if log is None or not log.log_start <= entry.offset < log.log_end:
-                    raise OffsetOutOfRange(
-                        f"{entry.topic}-{entry.partition} has no offset {entry.offset}"
-                    )
-                self.damage_reports.report(log, entry.offset)
-                results.append(messages.ReportDamageResult(entry.topic, entry.partition, 0, ""))
-            except FolkmootError as error:
-                results.append(self._refused(messages.ReportDamageResult, entry, error))
-        return Response(messages.ReportDamageResponse(results))
+    def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> Iterable[Job]:
+        replica = self.replicas.find(entry.topic_id, entry.partition)  # that follows, too
+        log = self.metadata.leader_log(entry) if replica is None else replica.log
+        if log is None or not log.log_start <= entry.offset < log.log_end:
+            raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
+        self.damage_reports.report(log, entry.offset)
+        answer(())
+        return ()
 
     def _get_schema(self, body: messages.GetSchemaRequest) -> Steps:
         key = body.context, body.schema_id
@@ -784,6 +764,14 @@ class RequestHandlers:
             if number % GROUPED_PER_STEP == 0:
                 yield None
         return Response(messages.LogSizesResponse(found))
+
+
+def _prepare_append(log: Log, _entry: object) -> Job | None:
+    return log.prepare_append()
+
+
+def _deleted(log: Log, answer: _Answer, error: FolkmootError | None) -> None:
+    answer(error or (log.log_start,))
 
 
 def _prepare_look_up(log: Log, entry: messages.ListOffsetsEntry) -> Job | None:

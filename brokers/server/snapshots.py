@@ -141,6 +141,7 @@ def _sums(replicas: Sequence[ReplicaSnapshot]) -> dict[str, float]:
 def _replica(log: Log, manager: ReplicaManager) -> ReplicaSnapshot:
     replica = manager.of(log)
     leader = None if replica is None else replica.leader
+    replicas = 1 if replica is None else replica.replica_count
     return ReplicaSnapshot(
         topic=log.name.topic,
         partition=log.name.partition,
@@ -151,9 +152,9 @@ def _replica(log: Log, manager: ReplicaManager) -> ReplicaSnapshot:
         segments=len(log.segments),
         log_start=log.log_start,
         high_watermark=log.high_watermark,
-        replicas=1 if replica is None else replica.replica_count,
+        replicas=replicas,
         in_sync=1 if leader is None else len(leader.isr),
-        is_under_replicated=replica is not None and manager.under_replicated(replica),
+        is_under_replicated=leader is not None and len(leader.isr) < replicas,
         is_below_minimum=leader is not None and not leader.has_enough_replicas,
     )
 

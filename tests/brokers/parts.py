@@ -6,6 +6,7 @@ from typing import Any, NoReturn, Self
 
 import zmq
 
+from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
@@ -23,6 +24,7 @@ from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.schemas.lookups import unknown_id
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.network.client import Connections
 from folkmoot.protocol import record_batch, wire
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
@@ -52,13 +54,16 @@ def make_handlers(
     broker_id: int = ME,
     clock: Callable[[], float] = lambda: 0.0,
     schemas: Schemas | None = None,
+    fetcher: ReplicaFetcher | None = None,
 ) -> RequestHandlers:
     """What answers requests, with all that it needs; jobs are done at once unless told otherwise."""
     flusher = Flusher(logs, submit)
     creation = PartitionCreation(logs, submit)
     retention = Retention(logs, flusher, submit)
+    fetcher = fetcher or ReplicaFetcher(broker_id, Connections(f"broker-{broker_id}"))
     replicas = ReplicaManager(
-        *(broker_id, logs, creation, flusher, retention, submit, lambda work: work()), clock
+        *(broker_id, logs, creation, flusher, retention, fetcher, submit),
+        *(lambda work: work(), clock),
     )
     metadata = MetadataCache(broker_id, logs, replicas)
     handlers = RequestHandlers(

@@ -3,21 +3,24 @@
 import pytest
 
 from folkmoot.brokers.controller.controller import Controller
-from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination import brokers, controllers, partition_states, reassignments, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import PartitionState, StateWrite
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.operations import MultiFailed, Recipe
 from tests.memory_zookeeper import MemoryZooKeeper
 
 
 class Scene:
-    """A controller that is elected, a broker, and a user."""
+    """A controller that is elected, two brokers, and a user."""
 
     def __init__(self) -> None:
         ensemble = MemoryZooKeeper()
         self.user, self.session = ensemble.connect(), ensemble.connect()
-        execute(ensemble.connect(), brokers.register(1, Registration({}, "n", "d")))
+        for number in (1, 2):
+            mine = Registration({}, "n", f"d{number}")
+            execute(ensemble.connect(), brokers.register(number, mine))
         self.controller = Controller(1, "nonce", lambda: None)
         self.settle()
         assert self.controller.is_elected
@@ -83,3 +86,26 @@ def test_what_changes_while_it_is_read_is_read_again() -> None:
     assert again.topic_id != topic.topic_id
     scene.settle()
     scene.check(again)
+
+
+def test_what_is_written_to_a_topic_while_a_reassignment_of_it_ends_stays() -> None:
+    scene = Scene()
+    scene.create()
+    scene.settle()
+    execute(scene.user, reassignments.start("t", {0: [1, 2]}))
+    topic = execute(scene.user, topics.read("t"))
+    me = execute(scene.user, controllers.current())
+    assert topic is not None
+    assert me is not None
+    ending = topic.reassignments[0], StateWrite(PartitionState(1, 0, (1,), 1), 0)
+    guard = controllers.is_in_epoch(me)
+    recipe = reassignments.end("t", topic.topic_id, {0: ending}, guard)
+    found = execute(scene.session, next(recipe))
+    written = execute(scene.user, topics.configure("t", {"retention": "60"}))
+    transaction = recipe.send(found)
+    with pytest.raises(MultiFailed) as refusal:
+        execute(scene.session, transaction)
+    with pytest.raises(StopIteration):
+        recipe.throw(refusal.value)
+    assert execute(scene.user, topics.read("t")) == written
+    assert written.reassignments == topic.reassignments

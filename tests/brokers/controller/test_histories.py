@@ -15,10 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.controller.leadership import REBALANCE_PERIOD, Leadership
-from folkmoot.coordination import brokers, controllers, partition_states, paths, topics
+from folkmoot.coordination import brokers, controllers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import PartitionState, StateWrite, TopicIdPartition
-from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper import operations
 from folkmoot.coordination.zookeeper.operations import Check, Recipe, Set
 from tests.brokers.controller.simulated import ClusterHistory
@@ -123,15 +122,6 @@ def _keeps_a_leader_that_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leadership, "_ending", ending)
 
 
-def _ends_over_whatever_the_topic_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = topics.written
-
-    def written(name: str, topic: TopicInfo, _version: int) -> Set:
-        return real(name, topic, operations.ANY_VERSION)
-
-    monkeypatch.setattr(topics, "written", written)
-
-
 def _forgets_what_was_deleted_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leadership, "has_states", lambda *_: None)
 
@@ -161,7 +151,6 @@ def _does_not_look_at_brokers_again(monkeypatch: pytest.MonkeyPatch) -> None:
         _ends_when_one_is_in_sync,
         _never_ends,
         _keeps_a_leader_that_leaves,
-        _ends_over_whatever_the_topic_is_now,
         _forgets_what_was_deleted_before,
         _never_gives_back,
         _does_not_look_at_brokers_again,

@@ -100,20 +100,18 @@ class Node:
         self.wire = Wire(cluster, number)
         self.logs = LogManager(data, number, SMALL, submit=self._submit)
         self.logs.start()
+        self.fetcher = ReplicaFetcher(number, self.wire)  # type: ignore[arg-type]
         self.handlers = make_handlers(
-            self.logs, ClusterView(), self._submit, broker_id=number, clock=lambda: cluster.now
+            *(self.logs, ClusterView(), self._submit),
+            broker_id=number,
+            clock=lambda: cluster.now,
+            fetcher=self.fetcher,
         )
         self.replicas = self.handlers.replicas
         self.replicas.write_states = partial(cluster.write, self)
         self.is_settled = True
         """False: its session was lost while it wrote, and it has not read everything anew yet."""
-        self.replicas.fetcher = self.fetcher = ReplicaFetcher(
-            *(number, self.wire),  # type: ignore[arg-type]
-            self.replicas.answered,
-            self.replicas.fetch_failed,
-        )
         self.repairs = Repairs(self.logs, self.replicas, self.handlers.flusher, self._submit)
-        self.repairs.asker = self.fetcher
 
     def _submit(self, key: Any, work: Any, done: Any, /) -> None:
         self.hands.submit(key, work, done)

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.replication.replica_manager import DISK_AGAIN_AFTER
-from folkmoot.brokers.replication.throttle import ReplicationThrottle
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.coordination.topics import Reassignment
@@ -194,19 +193,6 @@ def test_what_is_added_waits_for_its_rate_and_nobody_waits_for_it(cluster: Clust
     cluster.later(0.6)
     assert three.log.log_end == one.log.log_end
     assert isr(cluster) == {1, 2, 3}
-
-
-def test_a_rate_holds_on_the_average_and_a_new_one_at_once() -> None:
-    throttle = ReplicationThrottle()
-    assert throttle.wait(5.0) == 0
-    throttle.took(300, RATE, 5.0)
-    throttle.took(100, RATE, 5.0)
-    assert throttle.wait(6.0) == 3.0
-    assert throttle.wait(9.5) == 0
-    throttle.took(100, RATE, 20.0)
-    assert throttle.wait(20.0) == 1.0
-    throttle.changed()
-    assert throttle.wait(20.0) == 0
 
 
 def test_a_topic_deleted_while_it_is_moved_is_deleted_on_all_brokers(cluster: Cluster) -> None:

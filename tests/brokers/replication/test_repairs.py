@@ -482,6 +482,22 @@ def test_a_repair_whose_file_is_removed_halfway_begins_again(cluster: Cluster) -
     assert contents(node) == right
 
 
+def test_a_repair_tells_a_log_that_has_begun_anew_of_no_leader_epochs(cluster: Cluster) -> None:
+    """The log would say that they begin before it does, and its leader would have it cut there."""
+    node = cluster.nodes[2]
+    flip(node.log.segments[1].path, 40)
+    scrub(node)
+    node.by_hand = True
+    node.repairs.task(node.now)
+    node.hands.work()
+    cluster.run(2)
+    assert node.hands.keys() == ["repair"], "it takes what another replica has given"
+    node.logs.remove(node.log.begin_anew(node.log.log_end))
+    node.hands.work_all()
+    assert [*node.log.epoch_starts] == []
+    assert not list(node.log.directory.glob("*.fetched.cleaned"))
+
+
 def test_a_repair_alone_lets_nobody_lead_who_has_lost_more(cluster: Cluster) -> None:
     cluster.kill(2)
     data = cluster.directory / "2"

@@ -935,6 +935,20 @@ def test_a_broker_that_is_not_registered_waits_to_fetch_until_it_is(cluster: Clu
     assert three.fetcher.next_event() < inf
 
 
+def test_a_leader_at_another_address_is_asked_there_at_once(cluster: Cluster) -> None:
+    """Nobody may be left at the former one who could say that it is gone."""
+    cluster.cut |= {(2, 1), (3, 1)}
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer == [], "what followers have asked since was lost"
+    cluster.cut.clear()
+    moved = replace(cluster.registrations[1], listeners={"client": "01"})
+    cluster.registrations[1] = moved
+    cluster.show()
+    cluster.run()
+    assert answer[0].error == 0
+
+
 def test_who_cannot_write_any_more_has_another_lead(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     waiting = one.produce(b"a")
@@ -1798,7 +1812,7 @@ def test_what_is_tried_again_soon_does_not_have_all_others_looked_at_as_often(
     monkeypatch.setattr(one.replicas, "_look_after_isr", looks.append)
     for _ in range(20):
         cluster.now += 0.1
-        one.replicas._again[one.replica] = cluster.now
+        one.replicas._try_again(one.replica, 0.0)
         one.replicas.task(one.now)
     assert 3 <= len(looks) <= 5
 

@@ -114,7 +114,7 @@ def test_who_waits_while_the_broker_stops_is_told_so(
     broker.start()
     with Peer(broker.listeners["client"]) as peer:
         peer.ask(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id), max_wait=20.0))
-        eventually(lambda: len(broker.event_loop._handlers.purgatory) == 1)
+        eventually(lambda: len(broker.event_loop.handlers.purgatory) == 1)
         broker.close()
         envelope, _ = peer.receive()
     assert envelope.error == BrokerStopping.code

@@ -258,6 +258,20 @@ def test_stopping_answers_those_who_wait_and_those_who_still_ask(served: Served)
     }
 
 
+def test_stopping_answers_those_whose_batches_are_not_on_disk_yet(tmp_path: Path) -> None:
+    """Not that the time of their requests is up, which it is not."""
+    with make_logs(tmp_path / "data", LogConfig(durability="fsync")) as logs:
+        create(logs, "t", "id-1", 0)
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        served.loop.start()
+        with Peer(served.address) as peer:
+            peer.ask(Api.PRODUCE, ProduceRequest(1, 60.0, [into(0)]), [make_batch(b"a")])
+            eventually(lambda: served.handlers.purgatory.delayed_produces)
+            served.loop.stop()
+            assert peer.receive()[0].error == BrokerStopping.code
+
+
 def test_stopping_answers_those_whose_partitions_are_still_being_made(tmp_path: Path) -> None:
     with make_logs(tmp_path / "data") as logs:
         jobs = JobQueue()

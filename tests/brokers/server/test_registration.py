@@ -9,7 +9,7 @@ import pytest
 
 from folkmoot.brokers.server import registration as module
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.server.registration import ClusterWatcher, Identity
+from folkmoot.brokers.server.registration import ClusterWatcher
 from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import (
@@ -44,11 +44,10 @@ class Watched:
         self.failures: list[Exception] = []
         self.told_to_stop = threading.Event()
         self.taken_over: list[bool] = []
-        identity = Identity(
-            broker_id=1, directory=directory, listeners=ADDRESS, session_timeout=0.2, rack="r1"
-        )
+        mine = Registration(ADDRESS, "", directory, "r1")
         self.watcher = ClusterWatcher(
-            *(self._connect, identity, self._show, lambda work: work(), self.failures.append),
+            *(self._connect, 1, mine, 0.2),
+            *(self._show, lambda work: work(), self.failures.append),
             self.told_to_stop.set,
             lambda: self.taken_over.append(self.watcher.is_registered),
         )

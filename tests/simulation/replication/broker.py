@@ -88,18 +88,13 @@ class Broker:
         flusher = Flusher(logs, submit, self._failed)
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
+        fetcher = ReplicaFetcher(self.broker_id, self.client)  # type: ignore[arg-type]
         replicas = self.replicas = ReplicaManager(
-            *(self.broker_id, logs, creation, flusher, retention, submit, self.post),
+            *(self.broker_id, logs, creation, flusher, retention, fetcher, submit, self.post),
             clock=self.world.clock,
-        )
-        replicas.fetcher = fetcher = ReplicaFetcher(
-            *(self.broker_id, self.client),  # type: ignore[arg-type]
-            replicas.answered,
-            replicas.fetch_failed,
         )
         replicas.write_states = self.write_states
         repairs = Repairs(logs, replicas, flusher, submit)
-        repairs.asker = fetcher
         self._ids = ProducerIds(submit, network.take_ids)
         self.handlers = RequestHandlers(
             max_batch_bytes=LOGS.max_batch_bytes,
@@ -119,7 +114,7 @@ class Broker:
             *(logs.deletion_task, creation.task, flusher.task, retention.task),
             *(repairs.task, replicas.task),
         )
-        return EventLoop(self.socket, self.handlers, self._failed, tasks, fetcher)  # type: ignore[arg-type]
+        return EventLoop(self.socket, self.handlers, self._failed, tasks)  # type: ignore[arg-type]
 
     # -- the process --------------------------------------------------------------------------------
 

@@ -1,0 +1,131 @@
+"""What one ZooKeeper session has read of brokers, topics and states: again whenever a watch rings."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import TopicIdPartition, VersionedState
+from folkmoot.coordination.topics import TopicInfo
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import Malformed
+
+logger = logging.getLogger(__name__)
+
+BROKERS: Final = object()
+TOPICS: Final = object()
+
+
+class ClusterReader:
+    """What was read, with a watch on each node, there or not.
+
+    A watch notes what to read again and wakes the owner, who takes what rang over (`listen`), and carries
+    `reads` out until there are none: what a read finds may name more. So all that has changed is read
+    once for any number of rings, and nothing else is.
+
+    What is `illegible` stays as it was known. `changed` are the names of topics and the partitions that
+    were read, or are gone, since the owner has emptied it, and BROKERS; in order, so that a simulated
+    history can be repeated.
+
+    One thread owns it; watches ring on any.
+    """
+
+    def __init__(self, wake: Callable[[], None], *, all_states: bool) -> None:
+        """`all_states`: those of partitions without leader epochs, too."""
+        self.brokers: dict[int, Registration] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self.states: dict[TopicIdPartition, VersionedState] = {}
+        self.illegible: set[object] = set()
+        self.changed: dict[object, None] = {}
+        self._wake = wake
+        self._all_states = all_states
+        self._rang: deque[object] = deque()
+        self._stale: dict[object, None] = {}
+        self._watched: set[TopicIdPartition] = set()
+        # The same each time: it is armed again on the nodes of brokers that stay.
+        self.brokers_rang = partial(self.ring, BROKERS)
+
+    def ring(self, what: object) -> None:
+        """Something has changed. From any thread."""
+        self._rang.append(what)
+        self._wake()
+
+    def note(self, *what: object) -> None:
+        """Something is to be read again."""
+        self._stale.update(dict.fromkeys(what))
+
+    def listen(self) -> dict[object, None]:
+        """All that is to be read, with what rang by now."""
+        while self._rang:
+            self.note(self._rang.popleft())
+        return self._stale
+
+    def states_of(self, topic: TopicInfo) -> dict[int, VersionedState]:
+        """The states of a topic's partitions that have one."""
+        each = (TopicIdPartition(topic.topic_id, number) for number in range(len(topic.partitions)))
+        return {at.partition: self.states[at] for at in each if at in self.states}
+
+    def reads(self) -> list[Recipe[None]]:
+        """What reads all that, to be carried out side by side."""
+        stale, self._stale = self._stale, {}
+        return [self._read(each) for each in stale if self._is_there(each)]
+
+    def _is_there(self, what: object) -> bool:
+        return not isinstance(what, TopicIdPartition) or what in self._watched
+
+    def _read(self, what: object) -> Recipe[None]:
+        try:
+            if what is BROKERS:
+                self.brokers = yield from brokers.live(self.brokers_rang)
+            elif what is TOPICS:
+                yield from self._read_names()
+            elif isinstance(what, str):
+                topic = yield from topics.read(what, partial(self.ring, what))
+                self._topic_is(what, topic)
+                if topic is None:
+                    # Another of that name may be there by the time the names are read: that one is new.
+                    self.note(TOPICS)
+            elif isinstance(what, TopicIdPartition):
+                found = yield from partition_states.read(what, partial(self.ring, what))
+                if found is None:
+                    self.states.pop(what, None)
+                elif what in self._watched:
+                    self.states[what] = found
+        except Malformed as error:
+            logger.error("%s; what was known of it stays", error)
+            self.illegible.add(what)
+        else:
+            self.illegible.discard(what)
+        self.changed[what] = None
+
+    def _read_names(self) -> Recipe[None]:
+        names = yield from topics.names(partial(self.ring, TOPICS))
+        known = self.topics.keys() | {each for each in self.illegible if isinstance(each, str)}
+        self.note(*(name for name in names if name not in known))
+        for name in sorted(known.difference(names)):
+            self._topic_is(name, None)
+            self.illegible.discard(name)
+            self.changed[name] = None
+
+    def _topic_is(self, name: str, topic: TopicInfo | None) -> None:
+        former = set(self._with_states(self.topics.pop(name, None)))
+        now = self._with_states(topic)
+        for each in former.difference(now):
+            self.states.pop(each, None)
+            self.illegible.discard(each)
+        self._watched -= former
+        self.note(*(each for each in now if each not in former))
+        self._watched.update(now)
+        if topic is not None:
+            self.topics[name] = topic
+
+    def _with_states(self, topic: TopicInfo | None) -> list[TopicIdPartition]:
+        """The partitions of which there are states to be read."""
+        return [
+            TopicIdPartition(topic.topic_id, number)
+            for number in range(0 if topic is None else len(topic.partitions))
+            if topic is not None and (self._all_states or topic.is_replicated(number))
+        ]
