@@ -133,5 +133,5 @@ def test_a_session_timeout_that_no_server_can_be_asked_for_is_refused(
     chroot: str, seconds: float
 ) -> None:
     """Told as a server that does not answer it would send people to the wrong place."""
-    with pytest.raises(ConfigError, match="session_timeout=.*use 0.1 to 86400 seconds"):
+    with pytest.raises(ConfigError, match=r"session_timeout=.* use 0\.1 to 86400 seconds"):
         connect(chroot, seconds)
