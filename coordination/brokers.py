@@ -89,11 +89,7 @@ def register(
         found = yield from read(broker_id, gone)
         if found is not None:
             return _judge(broker_id, mine, found)
-        try:
-            last: Node = yield from recipes.retry_on_connection_loss(Get(epoch_path))
-        except NoNode:
-            yield from recipes.ensure(epoch_path)
-            continue
+        last = yield from recipes.ensured(epoch_path)
         had_it, directory = last.data.decode(errors="replace"), mine.directory
         if former is not None and had_it not in ("", directory, former):
             raise BrokerIdTaken(

@@ -16,7 +16,6 @@ from folkmoot.coordination.zookeeper.operations import (
     Check,
     ConnectionLost,
     Create,
-    Exists,
     Multi,
     MultiFailed,
     Recipe,
@@ -49,19 +48,15 @@ def elect(broker: int, nonce: str, gone: WatchCallback) -> Recipe[Controller]:
 
     `gone` is called when that one goes; we are elected if its nonce is ours.
     """
-    yield from recipes.ensure(paths.CONTROLLER_EPOCH)
     while True:
         found = yield from current(gone)
         if found is not None:
             return found
-        last = yield from recipes.retry_on_connection_loss(Exists(paths.CONTROLLER_EPOCH))
-        if last is None:
-            yield from recipes.ensure(paths.CONTROLLER_EPOCH)
-            continue
-        mine = Controller(broker, nonce, last.version + 1)
+        last = (yield from recipes.ensured(paths.CONTROLLER_EPOCH)).stat.version
+        mine = Controller(broker, nonce, last + 1)
         node = Create(paths.CONTROLLER, msgspec.json.encode(mine), ephemeral=True)
         try:
-            yield Multi((node, Set(paths.CONTROLLER_EPOCH, b"", last.version)))
+            yield Multi((node, Set(paths.CONTROLLER_EPOCH, b"", last)))
         except MultiFailed as refusal:
             recipes.check_foreseen(refusal)
         except ConnectionLost:

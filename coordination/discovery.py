@@ -9,7 +9,13 @@ from msgspec import Meta
 from folkmoot.coordination.brokers import addresses
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
+from folkmoot.coordination.zookeeper.session import (
+    LONGEST_SESSION,
+    SHORTEST_SESSION,
+    Connect,
+    Session,
+    SessionState,
+)
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import check_options
@@ -29,7 +35,7 @@ class ClientConfig:
     """What brokers see, and what begins the names of members and threads."""
     listener: str = "client"
     """Which of the brokers' listeners to connect to."""
-    session_timeout: Annotated[float, Meta(gt=0)] = 6.0
+    session_timeout: Annotated[float, Meta(ge=SHORTEST_SESSION, le=LONGEST_SESSION)] = 6.0
     """After this long without a sign of life ZooKeeper ends the client's session; a member's partitions
     go to others then."""
     request_timeout: Annotated[float, Meta(gt=0)] = 30.0

@@ -170,24 +170,30 @@ def write(
     in_doubt: set[TopicIdPartition] = set()
     while todo:
         some = list(todo)[:STATES_PER_TRANSACTION]
-        request = _Transaction(guard, {each: todo[each] for each in some})
+        request: list[zk.Write] = [] if guard is None else [guard]
+        whose: list[TopicIdPartition | None] = [None] * len(request)
+        for each in some:
+            request += _writes(each, todo[each])
+            whose += [each] * (len(request) - len(whose))
         try:
-            results = yield zk.Multi(tuple(request.writes))
+            results = yield zk.Multi(tuple(request))
         except zk.MultiFailed as refusal:
             recipes.check_foreseen(refusal)
-            refused = request.partitions[refusal.failed]
+            refused = whose[refusal.failed]
             if refused is None:
                 raise GuardRefused(f"another controller has been elected: {refusal}") from None
             doubtful = [each for each in some if each in in_doubt or each == refused]
             yield from _look(doubtful, todo, done)
             if refused in todo:
-                yield from _clear_away(refused, request.writes[refusal.failed], todo, done)
+                yield from _clear_away(refused, request[refusal.failed], todo, done)
         except zk.ConnectionLost:
             in_doubt.update(some)
             yield from _look(some, todo, done)
         else:
-            for each, partition_epoch in request.partition_epochs(results).items():
-                done[each] = VersionedState(todo.pop(each).state, partition_epoch)
+            for partition, result in zip(whose, results, strict=True):
+                if partition is not None and result is not None:  # a version, or what was created
+                    partition_epoch = result if isinstance(result, int) else 0
+                    done[partition] = VersionedState(todo.pop(partition).state, partition_epoch)
     return done
 
 
@@ -196,30 +202,12 @@ def written(partition: TopicIdPartition, wanted: StateWrite) -> zk.Set:
     return zk.Set(paths.partition_state(*partition), _encode(wanted.state), wanted.stands_on)
 
 
-class _Transaction:
-    """One for many states: `writes[i]` is for `partitions[i]`; None for the guard."""
-
-    def __init__(
-        self, guard: zk.Check | None, states: Mapping[TopicIdPartition, StateWrite]
-    ) -> None:
-        self.writes: list[zk.Write] = [] if guard is None else [guard]
-        self.partitions: list[TopicIdPartition | None] = [None] * len(self.writes)
-        for partition, wanted in states.items():
-            self.writes += [is_in_epoch(*broker) for broker in wanted.in_sync.items()]
-            if wanted.stands_on == MISSING:
-                path = paths.partition_state(*partition)
-                self.writes.append(zk.Create(path, _encode(wanted.state)))
-            else:
-                self.writes.append(written(partition, wanted))
-            self.partitions += [partition] * (len(self.writes) - len(self.partitions))
-
-    def partition_epochs(self, results: list[object]) -> dict[TopicIdPartition, int]:
-        """From what ZooKeeper answers: a version to what is set, a path to what is created."""
-        epochs = {}
-        for partition, result in zip(self.partitions, results, strict=True):
-            if partition is not None and result is not None:
-                epochs[partition] = result if isinstance(result, int) else 0
-        return epochs
+def _writes(partition: TopicIdPartition, wanted: StateWrite) -> list[zk.Write]:
+    """Checks of the brokers that join the ISR, and the state: it is created, or set."""
+    checks = [is_in_epoch(*broker) for broker in wanted.in_sync.items()]
+    if wanted.stands_on == MISSING:
+        return [*checks, zk.Create(paths.partition_state(*partition), _encode(wanted.state))]
+    return [*checks, written(partition, wanted)]
 
 
 def _look(

@@ -16,8 +16,8 @@
 | /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 302.0} | the owner | the owner; the next one |
 | /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…", "reset": "c0…"} | the owner, fenced by version; resets | – |
 | /groups/<group>/events/<entry>          | persistent, sequential | history.py: a rebalance or a reset                 | planners, administrators | –                |
-| /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted     | members that leave | –                    |
-| /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; until the next plan is noted   | members, guardians of those that died | – |
+| /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted, or a static member is back | members that leave | –                    |
+| /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; as long                        | members, guardians of those that died | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
 | /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "topics": {"<id>": [1, [[500, 7019]]]}, "since": 1}; producer_takeovers.py | who takes the name over, compare-and-set | – |
 | /schemas/settings                       | persistent | {"compatibility": "FULL", "mode": "READONLY"}, each if it was set: globally | any client, in one transaction | – |
@@ -49,7 +49,6 @@ CONTROLLER_EPOCH = "/controller/epoch"
 PARTITIONS = "/partitions"
 TOPICS = "/topics"
 GROUPS = "/groups"
-PRODUCERS = "/producers"
 PRODUCER_IDS = "/producers/ids"
 PRODUCER_NAMES = "/producers/names"
 SCHEMA_SETTINGS = "/schemas/settings"

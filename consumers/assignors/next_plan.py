@@ -11,7 +11,7 @@ from typing import Any, Final
 from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Subscriber
 from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
 from folkmoot.consumers.assignors.sticky import Sticky
-from folkmoot.consumers.assignors.time_limit import TakesTooLong
+from folkmoot.consumers.assignors.time_limit import TakesTooLong, TimeLimited
 from folkmoot.coordination.groups.plan import PROTOCOL, Plan, StaticMember, TopicBasis
 from folkmoot.coordination.groups.planning import GroupSnapshot
 from folkmoot.protocol.errors import ConfigError
@@ -30,7 +30,10 @@ Owners = dict[TopicPartition, str]
 
 
 def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
-    """What a consumer's settings name, preferred first; the default comes last. Raises ConfigError."""
+    """What a consumer's settings name, preferred first; the default comes last. Raises ConfigError.
+
+    Those of an application are given so much time and no more.
+    """
     found: dict[str, Assignor] = {}
     for each in given:
         assignor: Any = KNOWN.get(each) if isinstance(each, str) else each
@@ -38,7 +41,9 @@ def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
             raise ConfigError(
                 f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
             )
-        found.setdefault(assignor.name, assignor)
+        found.setdefault(
+            assignor.name, assignor if assignor in KNOWN.values() else TimeLimited(assignor)
+        )
     found.setdefault(DEFAULT.name, DEFAULT)
     return tuple(found.values())
 

@@ -6,9 +6,13 @@ that never returned would leave the group without plans.
 
 from concurrent.futures import Future
 from threading import Thread
+from typing import Final
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor
 from folkmoot.protocol.records import TopicPartition
+
+LIMIT: Final = 8.0
+"""Seconds. After a little more others would step in for the eldest member."""
 
 
 class TakesTooLong(Exception):
@@ -22,7 +26,7 @@ class TimeLimited:
     returned.
     """
 
-    def __init__(self, assignor: Assignor, limit: float) -> None:
+    def __init__(self, assignor: Assignor, limit: float = LIMIT) -> None:
         self.name = assignor.name
         self._assignor = assignor
         self._limit = limit

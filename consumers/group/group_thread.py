@@ -25,10 +25,6 @@ from threading import Thread
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
-from folkmoot.consumers.assignors.next_plan import KNOWN
-from folkmoot.consumers.assignors.time_limit import TimeLimited
 from folkmoot.consumers.group.events import Committed, Notice, Rebalanced
 from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.consumers.group.member_state import Beside, GroupMember, MemberSettings, Phase
@@ -45,8 +41,6 @@ from folkmoot.protocol.records import TopicPartition
 log = logging.getLogger(__name__)
 
 RECONNECT_PAUSE: Final = 0.5
-PLANNING_LIMIT: Final = 8.0
-"""An application's assignor that takes longer is not waited for. Others would step in soon."""
 
 
 class _Message(NamedTuple):
@@ -80,13 +74,7 @@ class Member:
         self._random = random or Random(secrets.randbits(128))
         self._wakeup = Wakeup()
         self._inbox: deque[_Message] = deque()
-        known = KNOWN.values()
-        assignors = [
-            each if each in known else TimeLimited(each, PLANNING_LIMIT)
-            for each in settings.assignors
-        ]
-        limited = msgspec.structs.replace(settings, assignors=tuple(assignors))
-        self.state = GroupMember(limited, Timing(), self._random, self._watch)
+        self.state = GroupMember(settings, Timing(), self._random, self._watch)
         """What the member knows and owns: the group thread's, to be read from any other."""
         self._joined_as = ""
         self._watches: dict[tuple[Any, ...], WatchCallback] = {}

@@ -259,8 +259,7 @@ class GroupMember:
         """Time has passed, or all that had happened was told: decide what follows."""
         if self.owned.has_changed:
             self.owned.has_changed, self._changed = False, True
-        if releases := self.owned.releases:
-            self.owned.releases = {}
+        if releases := self.owned.release_drained():
             asked = self.owned.me, releases
             self._start(ownership.release, asked, partial(self._released, releases))
         if self._changed or self.due is None or self._now >= self.due:

@@ -72,11 +72,13 @@ class _Wanted:
 class _Owned:
     """A partition that is ours until it is released or fenced.
 
-    What is declined, or lost in silence, is drained at once.
+    What is declined, or lost in silence, is drained at once. The consumer has until `drain_by` for that,
+    once it has begun.
     """
 
     claim: Claim
     revoking: bool = False
+    drain_by: float = NEVER
     drained: bool = False
     releasing: bool = False
     final_offset: int | None = None
@@ -128,8 +130,6 @@ class OwnedPartitions:
         self.chroot = ""
         self.beyond_limit = 0
         """Partitions of ours that are not claimed: the session owns as much as it may."""
-        self.releases: dict[TopicPartition, tuple[Claim, int | None]] = {}
-        """What was let go of, to be released together by the owner of this."""
         self._effects = effects
         self._timing = timing
         self._watch = watch
@@ -140,8 +140,7 @@ class OwnedPartitions:
             tuple[int, Mapping[TopicPartition, tuple[int, int]], Mapping[TopicPartition, str]]
         ] = []
         self._committing: tuple[int, frozenset[TopicPartition]] | None = None
-        self._drain_by: dict[tuple[TopicPartition, int], float] = {}
-        self._drained: list[TopicPartition] = []  # and not being released yet
+        self._has_drained = False  # there may be something that is drained and not being released
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._owned
@@ -244,8 +243,7 @@ class OwnedPartitions:
             self.verify(partition)
         else:
             self._owned[partition] = _Owned(claim, revoking=True, drained=True)
-            self._drained.append(partition)
-            self.release_drained()
+            self._has_drained = True
 
     def _blocked(self, wanted: _Wanted, owner: Owner, ours: bool, now: float) -> None:
         """The owner's revoke timeout begins when it is first seen, and is not begun anew by looks."""
@@ -316,25 +314,20 @@ class OwnedPartitions:
         """The consumer is done with what was under way, and begins to finish with a partition."""
         owned = self._owned.get(partition)
         if owned is not None and owned.claim.state.epoch == epoch and owned.revoking:
-            self._drain_by.setdefault((partition, epoch), now + self._revoke_timeout)
+            owned.drain_by = min(owned.drain_by, now + self._revoke_timeout)
             self.has_changed = True
 
     def overdue_at(self) -> float | None:
         """When the consumer will have taken too long to finish with something."""
-        return min(self._drain_by.values(), default=None)
+        times = (owned.drain_by for owned in self._owned.values() if not owned.drained)
+        return min(times, default=None)
 
     def give_up_overdue(self, now: float) -> None:
         """Let go of that without the consumer: nothing of it is committed any more."""
-        for (partition, epoch), at in list(self._drain_by.items()):
-            owned = self._owned.get(partition)
-            if owned is None or owned.claim.state.epoch != epoch or owned.drained:
-                del self._drain_by[partition, epoch]
-            elif at <= now:
-                del self._drain_by[partition, epoch]
+        for partition, owned in self._owned.items():
+            if owned.drain_by <= now and not owned.drained:
                 self._tell(partition, owned, "its on_revoke took longer than revoke_timeout")
-                owned.drained = True
-                self._drained.append(partition)
-        self.release_drained()
+                owned.drained = self._has_drained = True
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         """The consumer has finished with a partition that is being revoked; commit `offset`, if any.
@@ -345,20 +338,22 @@ class OwnedPartitions:
         if owned is None or owned.claim.state.epoch != epoch:
             return
         if owned.revoking and not owned.drained:
-            owned.drained = True
+            owned.drained = self._has_drained = True
             owned.final_offset = offset
-            self._drained.append(partition)
-            self.release_drained()
 
-    def release_drained(self) -> None:
-        """Let go of what is drained, after all commits that were asked for before."""
-        if self._committing is None:
-            for partition in self._drained:
-                owned = self._owned.get(partition)
-                if owned is not None and owned.drained and not owned.releasing:
-                    owned.releasing = True
-                    self.releases[partition] = owned.claim, owned.final_offset
-            self._drained.clear()
+    def release_drained(self) -> dict[TopicPartition, tuple[Claim, int | None]]:
+        """What is drained, to be released together, after all commits that were asked for before."""
+        if not self._has_drained or self._committing is not None:
+            return {}
+        self._has_drained = False
+        due = {
+            partition: owned
+            for partition, owned in self._owned.items()
+            if owned.drained and not owned.releasing
+        }
+        for owned in due.values():
+            owned.releasing = True
+        return {partition: (owned.claim, owned.final_offset) for partition, owned in due.items()}
 
     def released(self, held: Mapping[TopicPartition, tuple[Claim, int | None]]) -> None:
         for partition, (claim, _) in held.items():
@@ -421,8 +416,6 @@ class OwnedPartitions:
                     self._drop(partition, "a commit was fenced")
         self._effects.append(Committed(token, done, frozenset(refused)))
         self._commit_next()
-        if self._drained:
-            self.release_drained()
 
     def _commit_next(self) -> None:
         while self._asked and self._committing is None:
@@ -458,10 +451,8 @@ class OwnedPartitions:
         """
         for partition, owned in self._owned.items():
             self._tell(partition, owned, reason)
-            owned.revoking = owned.drained = True
-        self._drained = list(self._owned)
+            owned.revoking = owned.drained = self._has_drained = True
         self._refuse_asked()
-        self.release_drained()
 
     def forget(self, reason: str) -> None:
         """The session is over, and the owners' nodes with it: no answer of it will come."""
@@ -473,8 +464,6 @@ class OwnedPartitions:
             self._effects.append(Committed(token, {}, refused))
             self._committing = None
         self._wanted.clear()
-        self._drained.clear()
-        self.releases.clear()
         self.beyond_limit = 0
 
     def _owns(self, partition: TopicPartition, claim: Claim) -> bool:

@@ -7,9 +7,9 @@
                       /gone-<member>     how it went otherwise: said by it, or its guardian, before its end
 ```
 
-Whoever plans takes the last two into the entry of the plan without that member; of whom nothing is said
-(cut off, stopped for longer than its session, killed where no guardian could help) nobody knows more.
-The server's clock says when. The last ENTRIES are kept.
+Whoever plans takes the last two into the entry of the plan without that member, and a static member that
+is back takes its own away; of whom nothing is said (cut off, stopped for longer than its session, killed
+where no guardian could help) nobody knows more. The server's clock says when. The last ENTRIES are kept.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,7 +20,7 @@ import msgspec
 import zstandard
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.groups.membership import MemberInfo, assignee
+from folkmoot.coordination.groups.membership import MemberInfo, assignee, departures
 from folkmoot.coordination.groups.plan import Plan, decompress
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -80,12 +80,11 @@ def notes(
     found = sorted((yield from children(paths.events(group))))
     said: dict[str, str] = {}
     done: list[zk.Write] = []
-    for name in found[:_MOST_NOTES]:
-        how, _, member = name.partition("-")
-        if how in ("left", "gone") and member not in names:
+    for name, member in departures(found)[:_MOST_NOTES]:
+        if member not in names:
             said[assignee(member)] = "left"
-            if how == "gone" and len(said) <= MOST_NAMED:
-                said[assignee(member)] = yield from _reason(f"{paths.events(group)}/{name}")
+            if name.startswith("gone-") and len(said) <= MOST_NAMED:
+                said[assignee(member)], _ = yield from _reason(f"{paths.events(group)}/{name}")
             done.append(zk.Delete(f"{paths.events(group)}/{name}"))
     numbered = [name for name in found if name.startswith(("plan-", "reset-"))]
     numbered.sort(key=lambda name: name.rpartition("-")[2])
@@ -124,14 +123,10 @@ def departure(group: str, plan: Plan, names: Collection[str]) -> Recipe[Entry | 
     gone = _present(plan) - {assignee(name) for name in names}
     said: dict[str, str] = {}
     at_ms = 0
-    for name in (yield from children(paths.events(group))) if gone else ():
-        how, _, member = name.partition("-")
-        if how in ("left", "gone") and member not in names and assignee(member) in gone:
-            path = f"{paths.events(group)}/{name}"
-            with suppress(zk.NoNode):
-                node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-                at_ms = max(at_ms, node.stat.ctime)
-            said[assignee(member)] = "left" if how == "left" else (yield from _reason(path))
+    for name, member in departures((yield from children(paths.events(group))) if gone else ()):
+        if member not in names and assignee(member) in gone:
+            said[assignee(member)], noted_ms = yield from _reason(f"{paths.events(group)}/{name}")
+            at_ms = max(at_ms, noted_ms)
     left = {each: said.get(each, "its session ended") for each in plan.members if each in gone}
     return Entry(at_ms=at_ms, left=left) if left else None
 
@@ -178,8 +173,9 @@ def _creation(group: str, kind: str, entry: Entry) -> zk.Create:
     return zk.Create(f"{paths.events(group)}/{kind}-", data, sequence=True)
 
 
-def _reason(path: str) -> Recipe[str]:
+def _reason(path: str) -> Recipe[tuple[str, int]]:
+    """What a note says of who went, and when (ms)."""
     with suppress(zk.NoNode):  # another planner was faster
         node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-        return node.data[:_MOST_SAID].decode(errors="replace") or "left"
-    return "left"
+        return node.data[:_MOST_SAID].decode(errors="replace") or "left", node.stat.ctime
+    return "left", 0

@@ -179,7 +179,18 @@ def join_as_static(
     for older in (yield from names(group)):
         if assignee(older) == mine and age(older) < age(name):
             yield from remove(group, older)
+    # Who is back in time makes no plan, which would take these notes away.
+    for event, member in departures((yield from children(paths.events(group)))):
+        if assignee(member) == mine:
+            with suppress(zk.NoNode):
+                yield from retry_on_connection_loss(zk.Delete(f"{paths.events(group)}/{event}"))
     return name
+
+
+def departures(events: Iterable[str]) -> list[tuple[str, str]]:
+    """Of a group's events (history.py) those that say how a member went: the event, and the member."""
+    said = (each for each in sorted(events) if each.startswith(("gone-", "left-")))
+    return [(each, each.partition("-")[2]) for each in said]
 
 
 def leave(group: str, member: str) -> Recipe[None]:

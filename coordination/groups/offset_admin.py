@@ -36,8 +36,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import (
     Malformed,
     check_foreseen,
-    ensure,
-    retry_on_connection_loss,
+    ensured,
 )
 from folkmoot.protocol.records import TopicPartition
 
@@ -58,7 +57,7 @@ def reset(
     attempts = 0
     while True:
         try:
-            deletions = yield from _deletions()
+            deletions = (yield from ensured(paths.GROUPS)).stat.version  # of whatever group
             node = (yield from offset_nodes(group, (partition,)))[partition]
             was = _known(path, node)
             if was.reset == mark:
@@ -92,12 +91,3 @@ def _known(path: str, node: zk.Node) -> OffsetState:
         return state_of(path, node)
     except Malformed:
         return OffsetState(epoch=node.stat.czxid + node.stat.version)
-
-
-def _deletions() -> Recipe[int]:
-    """What grows whenever offsets are deleted, of whatever group."""
-    while True:
-        with suppress(zk.NoNode):
-            node: zk.Node = yield from retry_on_connection_loss(zk.Get(paths.GROUPS))
-            return node.stat.version
-        yield from ensure(paths.GROUPS)

@@ -6,6 +6,7 @@ live versions refer to is not deleted: those who refer and those who delete writ
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from msgspec.structs import replace
@@ -92,63 +93,57 @@ def _delete(deletion: "_Deletion") -> Recipe[list[int]]:
         ) from None
 
 
+@dataclass
 class _Deletion:
     """`choose` says which versions; `whole`: what was set for the subject goes with them."""
 
-    def __init__(
-        self,
-        name: SubjectName,
-        choose: Callable[[Subject], list[Version]],
-        permanent: bool,
-        whole: bool,
-    ) -> None:
-        self.name = name
-        self._choose = choose
-        self._permanent = permanent
-        self._whole = whole
-        self._chosen: list[Version] = []
+    name: SubjectName
+    choose: Callable[[Subject], list[Version]]
+    permanent: bool
+    whole: bool
+    chosen: list[Version] = field(default_factory=list)
 
     def decide(self, transaction: Transaction) -> Recipe[list[int]]:
         name = self.name
         path = paths.subject(name.context, name.name)
         subject = (yield from transaction.read(subject_decoder, path)) or Subject()
-        if not (transaction.uncertain and self._chosen and self._is_done(subject)):
-            self._chosen = self._choose(subject)
+        if not (transaction.uncertain and self.chosen and self._is_done(subject)):
+            self.chosen = self.choose(subject)
             yield from settings.check_writable(transaction, name, subject)
             after = self._without(subject)
             transaction.put(path, encode(after))
             transaction.writes += listing_writes(name, subject, after)
-            if self._permanent:
-                unused = {each.id for each in self._chosen} - {each.id for each in after.versions}
+            if self.permanent:
+                unused = {each.id for each in self.chosen} - {each.id for each in after.versions}
                 uses = [paths.schema_use(name.context, each, name.name) for each in sorted(unused)]
                 transaction.writes += map(Delete, uses)
             else:
                 yield from self._forget_references(transaction)
-        return [each.version for each in self._chosen]
+        return [each.version for each in self.chosen]
 
     def _is_done(self, subject: Subject) -> bool:
         """By the try whose reply was lost, or by somebody else meanwhile."""
-        return not set(self._chosen) & set(subject.versions)
+        return not set(self.chosen) & set(subject.versions)
 
     def _without(self, subject: Subject) -> Subject:
-        left = [each for each in subject.versions if each not in self._chosen]
-        if not self._permanent:
-            left += [replace(each, deleted=True) for each in self._chosen]
+        left = [each for each in subject.versions if each not in self.chosen]
+        if not self.permanent:
+            left += [replace(each, deleted=True) for each in self.chosen]
         after = subject.with_versions(left)
-        return replace(after, compatibility=None, mode=None) if self._whole else after
+        return replace(after, compatibility=None, mode=None) if self.whole else after
 
     def _forget_references(self, transaction: Transaction) -> Recipe[None]:
         """Those of the versions chosen; those to them must not be. Raises ReferenceExists."""
         name = self.name
         own: set[str] = set()
-        for version in self._chosen:
+        for version in self.chosen:
             if version.refers:
                 content = yield from content_of(name.context, version.id)
                 if content is not None:
                     own.update(reference_paths(name, version, content.references))
         path = paths.subject(name.context, name.name)
         # After the subject's node was read: who refers later has written that.
-        chosen = {str(each.version) for each in self._chosen}
+        chosen = {str(each.version) for each in self.chosen}
         for child in sorted((yield from children(path))):
             version_referred_to = child.partition("-")[0]
             if version_referred_to in chosen and f"{path}/{child}" not in own:

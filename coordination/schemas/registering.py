@@ -13,7 +13,8 @@ ZooKeeper tell of every change.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from folkmoot.coordination import paths
@@ -75,36 +76,31 @@ def register(
     if version is not None and not 1 <= version <= MAX_NUMBER:
         raise InvalidVersion(f"{version} cannot be a version: use 1 to {MAX_NUMBER}")
     yield from settings.create_parents(name.context)
-    registration = _Registration(name, draft, number, version, turn or nullcontext())
+    registration = _Registration(name, draft, number, version, turn)
     try:
-        with registration.turn:
+        with registration.entered:
             return (yield from decided(registration.decide))
     except TooLarge as error:
         raise InvalidSchema(f"the schema is too large for subject {name}: {error}") from None
 
 
+@dataclass
 class _Registration:
-    def __init__(
-        self,
-        name: SubjectName,
-        draft: Draft,
-        number: int | None,
-        version: int | None,
-        turn: AbstractContextManager[object],
-    ) -> None:
-        self.turn = ExitStack()
-        self._name = name
-        self._draft = draft
-        self._number = number
-        self._version = version
-        self._turn: AbstractContextManager[object] | None = turn
+    """`turn` is left when the registration is over, if it was `entered`."""
+
+    name: SubjectName
+    draft: Draft
+    number: int | None
+    version: int | None
+    turn: AbstractContextManager[object] | None
+    entered: ExitStack = field(default_factory=ExitStack)
 
     def decide(self, transaction: Transaction) -> Recipe[tuple[Version, Content | None]]:
-        name, context = self._name, self._name.context
+        name, context = self.name, self.name.context
         path = paths.subject(context, name.name)
         subject = (yield from transaction.read(subject_decoder, path)) or Subject()
-        references = yield from referred(transaction, context, self._draft.references)
-        content = yield from self._draft.content(references)
+        references = yield from referred(transaction, context, self.draft.references)
+        content = yield from self.draft.content(references)
         guid_path = paths.schema_guid(context, content.guid)
         known = yield from transaction.read(number_decoder, guid_path)
         found = self._registered(subject, known)
@@ -123,53 +119,53 @@ class _Registration:
 
     def _registered(self, subject: Subject, known: Number | None) -> Version | None:
         """The live version that is there already, as asked for."""
-        if known is None or self._number not in (None, known.id):
+        if known is None or self.number not in (None, known.id):
             return None
         same = [each for each in subject.live() if each.id == known.id]
-        fitting = [each for each in same if self._version in (None, each.version)]
+        fitting = [each for each in same if self.version in (None, each.version)]
         return fitting[-1] if fitting else None
 
     def _check_allowed(self, transaction: Transaction, subject: Subject) -> Recipe[None]:
         """Raises OperationNotPermitted, IncompatibleSchema, InvalidSchema."""
-        mode = yield from settings.check_writable(transaction, self._name, subject)
+        mode = yield from settings.check_writable(transaction, self.name, subject)
         if mode == "IMPORT":
-            if self._number is None:
+            if self.number is None:
                 raise OperationNotPermitted(
-                    f"subject {self._name} is in mode IMPORT: schemas come with their ids"
+                    f"subject {self.name} is in mode IMPORT: schemas come with their ids"
                 )
             return
-        if self._number is not None or self._version is not None:
+        if self.number is not None or self.version is not None:
             raise OperationNotPermitted(
-                f"subject {self._name} is not in mode IMPORT: ids and versions are given by the registry"
+                f"subject {self.name} is not in mode IMPORT: ids and versions are given by the registry"
             )
-        level = yield from settings.in_force(transaction, "compatibility", self._name, subject)
+        level = yield from settings.in_force(transaction, "compatibility", self.name, subject)
         previous = [each.id for each in subject.live()]
         if not level.endswith("_TRANSITIVE"):
             previous = previous[-1:]
         if level != "NONE" and previous:
-            yield from self._draft.judge(level, previous)
+            yield from self.draft.judge(level, previous)
 
     def _numbered(
         self, transaction: Transaction, known: Number | None, content: Content
     ) -> Recipe[int]:
         """The id of the content in this context: the one it has, the one given, or the next."""
-        context = self._name.context
+        context = self.name.context
         if known is not None:
-            if self._number not in (None, known.id):
+            if self.number not in (None, known.id):
                 raise OperationNotPermitted(
-                    f"the schema has the id {known.id} already, it cannot be imported as {self._number}"
+                    f"the schema has the id {known.id} already, it cannot be imported as {self.number}"
                 )
             return known.id
         data = encode_content(content)
-        if self._turn is not None:
-            self.turn.enter_context(self._turn)
-            self._turn = None
+        if self.turn is not None:
+            self.entered.enter_context(self.turn)
+            self.turn = None
         counter_path = paths.schema_counter(context)
         counter = yield from transaction.read(counter_decoder, counter_path)
         last = counter.last if counter else 0
-        number = self._number or last + 1
+        number = self.number or last + 1
         path = paths.schema_id(context, number)
-        if self._number is not None:
+        if self.number is not None:
             if (yield from transaction.read(content_decoder, path)) is not None:
                 raise OperationNotPermitted(f"the id {number} names another schema already")
         elif number > MAX_NUMBER:
@@ -177,7 +173,7 @@ class _Registration:
         if number > last:
             transaction.put(counter_path, encode(Counter(number)))
         transaction.put(paths.schema_guid(context, content.guid), encode(Number(number)))
-        if self._number is None:
+        if self.number is None:
             transaction.writes.append(Create(path, data))
         else:
             transaction.put(path, data)
@@ -185,14 +181,14 @@ class _Registration:
 
     def _next_version(self, subject: Subject, number: int, refers: bool) -> Version:
         taken = {each.version for each in subject.versions}
-        version = self._version or max(taken, default=0) + 1
+        version = self.version or max(taken, default=0) + 1
         if version in taken:
             raise OperationNotPermitted(
-                f"subject {self._name} has a version {version} already: delete it permanently first"
+                f"subject {self.name} has a version {version} already: delete it permanently first"
             )
         if len(taken) >= MAX_VERSIONS or version > MAX_NUMBER:
             raise OperationNotPermitted(
-                f"subject {self._name} has {len(taken)} versions up to {max(taken)}: use another subject"
+                f"subject {self.name} has {len(taken)} versions up to {max(taken)}: use another subject"
             )
         return Version(version, number, False, refers)
 
@@ -204,12 +200,12 @@ class _Registration:
         Their nodes are written as they are, so that the deletion of a version, which writes it as well,
         has seen this, or this has seen the deletion.
         """
-        places = {each.place(self._name.context) for each in references} - {self._name}
+        places = {each.place(self.name.context) for each in references} - {self.name}
         for place in sorted(places, key=str):
             path = paths.subject(place.context, place.name)
             subject = yield from transaction.read(subject_decoder, path)
             transaction.put(path, encode(subject or Subject()))
-        found = reference_paths(self._name, version, references)
+        found = reference_paths(self.name, version, references)
         transaction.writes += map(Create, found)
 
 

@@ -24,7 +24,6 @@ from folkmoot.coordination.zookeeper.operations import Create, Delete, Exists, R
 from folkmoot.coordination.zookeeper.recipes import (
     children,
     ensure,
-    read,
     retry_on_connection_loss,
 )
 from folkmoot.protocol.errors import (
@@ -79,15 +78,11 @@ def check_writable(transaction: Transaction, name: SubjectName, own: Settings) -
 def get(setting: Setting, name: SubjectName, default_to_global: bool) -> Recipe[str]:
     """What was set there, or is in force. Raises NoSubjectCompatibility, NoSubjectMode, Malformed."""
     yield from synced()
-    own, _ = yield from read(*_node(name))
-    found: str | None = getattr(own, setting, None)
-    if found is None and name != GLOBAL and not default_to_global:
+    reading = Transaction()
+    own = (yield from reading.read(*_node(name))) or Settings()
+    if getattr(own, setting) is None and name != GLOBAL and not default_to_global:
         raise _missing(setting, name)
-    for path in _above(name):
-        if found is None:
-            above, _ = yield from read(settings_decoder, path)
-            found = getattr(above, setting, None)
-    return found or DEFAULTS[setting]
+    return (yield from in_force(reading, setting, name, own))
 
 
 def put(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator, Iterable
+from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar, overload
 
@@ -46,38 +47,33 @@ def execute_all(
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     waiting = enumerate(recipes)
-    answers: SimpleQueue[tuple[int, Recipe[_T], Outcome]] = SimpleQueue()
+    answers: SimpleQueue[tuple[int, Outcome | None]] = SimpleQueue()
+    under_way: dict[int, Recipe[_T]] = {}
     results: dict[int, _T] = {}
-    under_way = 0
-
-    def begin() -> None:
-        nonlocal under_way
-        while under_way < AT_ONCE and (following := next(waiting, None)) is not None:
-            under_way += 1
-            proceed(*following, None)
-
-    def proceed(number: int, recipe: Recipe[_T], outcome: Outcome | None) -> None:
-        nonlocal under_way
+    while True:
+        for number, recipe in islice(waiting, AT_ONCE - len(under_way)):
+            under_way[number] = recipe
+            answers.put((number, None))
+        if not under_way:
+            return [results[number] for number in range(len(results))]
         try:
-            operation = advance(recipe, outcome)
-        except StopIteration as stop:
-            results[number] = stop.value
-            under_way -= 1
-        else:
-            session.submit(operation, lambda answer: answers.put((number, recipe, answer)))
-
-    begin()
-    while under_way:
-        try:
-            number, recipe, outcome = answers.get(timeout=_left(deadline))
+            number, outcome = answers.get(timeout=_left(deadline))
         except Empty:
             given = round(timeout or 0, 2)  # of whatever was left of another one
             raise ZooKeeperUnreachable(f"ZooKeeper did not answer within {given:g} s") from None
-        if timeout is not None and isinstance(outcome.error, SessionLost):
+        if timeout is not None and outcome is not None and isinstance(outcome.error, SessionLost):
             raise ZooKeeperUnreachable("the ZooKeeper session was lost")
-        proceed(number, recipe, outcome)
-        begin()
-    return [results[number] for number in range(len(results))]
+        try:
+            operation = advance(under_way[number], outcome)
+        except StopIteration as stop:
+            results[number] = stop.value
+            del under_way[number]
+        else:
+
+            def answered(answer: Outcome, number: int = number) -> None:
+                answers.put((number, answer))
+
+            session.submit(operation, answered)
 
 
 def advance(recipe: Recipe[Any], outcome: Outcome | None) -> Operation:

@@ -24,7 +24,12 @@ from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import ConnectionLost, Operation, SessionLost
 from folkmoot.coordination.zookeeper.recipes import ensure, retry_on_connection_loss
-from folkmoot.coordination.zookeeper.session import Outcome, SessionState
+from folkmoot.coordination.zookeeper.session import (
+    LONGEST_SESSION,
+    SHORTEST_SESSION,
+    Outcome,
+    SessionState,
+)
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 
 CONNECT_TIMEOUT = 15.0
@@ -48,12 +53,15 @@ def connect(
 ) -> "KazooSession":
     """Open a session; with `create` the chroot is made where it is missing.
 
-    Raises ConfigError for a connect string that is none, ZooKeeperUnreachable when no server has
-    answered within `connect_timeout`.
+    Raises ConfigError for a connect string that is none and for a session timeout out of bounds,
+    ZooKeeperUnreachable when no server has answered within `connect_timeout`.
     """
     servers, chroot, _ = connect_string.parse(zookeeper)
-    if not session_timeout > 0:
-        raise ConfigError(f"session_timeout={session_timeout} must be more than 0 seconds")
+    if not SHORTEST_SESSION <= session_timeout <= LONGEST_SESSION:
+        raise ConfigError(
+            f"session_timeout={session_timeout:g} is not possible: use {SHORTEST_SESSION:g} to "
+            f"{LONGEST_SESSION:g} seconds"
+        )
     session = KazooSession(servers, session_timeout)
     session.start(chroot, connect_timeout, create)
     return session

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -130,6 +131,15 @@ def ensure(path: str, data: bytes = b"") -> Recipe[None]:
         except ConnectionLost:
             continue
         missing.pop()
+
+
+def ensured(path: str, data: bytes = b"") -> Recipe[Node]:
+    """A persistent node as it is, made with `data` where it is missing."""
+    while True:
+        with suppress(NoNode):
+            node: Node = yield from retry_on_connection_loss(Get(path))
+            return node
+        yield from ensure(path, data)
 
 
 class Resumable(Generic[_T]):

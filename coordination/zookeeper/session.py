@@ -7,11 +7,16 @@ for good, and whoever needs another opens one: no write of an old session ever r
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
 from folkmoot.coordination.zookeeper.operations import Operation, ZooKeeperError
+
+SHORTEST_SESSION: Final = 0.1
+LONGEST_SESSION: Final = 86_400.0
+"""Seconds that a session timeout can be asked for: ZooKeeper is told ms in 32 bits, and one that connects
+waits for a server for a part of it."""
 
 
 class SessionState(Enum):

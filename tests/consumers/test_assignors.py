@@ -284,6 +284,11 @@ def test_round_robin_goes_on_with_the_next_member_in_the_next_topic() -> None:
 def test_the_default_can_be_carried_out_by_all() -> None:
     assert [each.name for each in assignors_of(["range"])] == ["range", "sticky"]
     assert [each.name for each in assignors_of([])] == ["sticky"]
+    assert [type(each) for each in assignors_of([Waiting(), "range"])] == [
+        TimeLimited,
+        Range,
+        Sticky,
+    ]
 
 
 def test_an_assignor_that_is_not_known_is_refused() -> None:

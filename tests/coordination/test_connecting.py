@@ -1,6 +1,7 @@
 """Opening a session: the chroot, the timeout, and servers that are not there or not ZooKeeper."""
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -127,6 +128,10 @@ def test_one_living_server_of_several_is_enough(chroot: str) -> None:
     session.close()
 
 
-def test_a_session_timeout_must_be_positive(chroot: str) -> None:
-    with pytest.raises(ConfigError, match="session_timeout"):
-        connect(chroot, 0.0)
+@pytest.mark.parametrize("seconds", [0.0, 0.0001, 3_000_000.0, math.inf, math.nan])
+def test_a_session_timeout_that_no_server_can_be_asked_for_is_refused(
+    chroot: str, seconds: float
+) -> None:
+    """Told as a server that does not answer it would send people to the wrong place."""
+    with pytest.raises(ConfigError, match=r"session_timeout=.* use 0\.1 to 86400 seconds"):
+        connect(chroot, seconds)

@@ -9,7 +9,8 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups.membership import MemberInfo, Superseded
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Create, Delete, Set
+from folkmoot.coordination.zookeeper.operations import Create, Delete, Exists, Set
+from folkmoot.coordination.zookeeper.recipes import children
 from folkmoot.coordination.zookeeper.session import Session
 from tests.contracts.backends import Backend, wait_for_rings
 from tests.coordination.steps import ENOUGH, Steps, going_on, step
@@ -129,6 +130,21 @@ def test_who_only_lost_its_session_is_the_same_member_again(session: Session) ->
     first = join_as_w1(session, "n1")
     again = join_as_w1(session, "n2", str(first))
     assert execute(session, members.names("g")) == (again,)
+
+
+def test_a_static_member_that_comes_and_goes_for_ever_leaves_no_more_notes_each_time(
+    session: Session,
+) -> None:
+    """It is back in time, so that nobody plans, and takes the notes away."""
+    another = join(session, "a")
+    execute(session, members.leave("g", another))
+    for number in range(5):
+        name = str(join_as_w1(session, f"n{number}"))
+        said = Create(paths.departure("g", name), b"its process died")
+        execute(session, said if number % 2 else Exists("/"))
+        execute(session, members.leave("g", name))
+    join_as_w1(session, "n5")
+    assert execute(session, children(paths.events("g"))) == [f"left-{another}"]
 
 
 @pytest.mark.parametrize("executed", [False, True])

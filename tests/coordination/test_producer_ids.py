@@ -8,7 +8,7 @@ import pytest
 
 from folkmoot.coordination import paths, producer_ids
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Create, Operation, SessionLost, Set
+from folkmoot.coordination.zookeeper.operations import Operation, SessionLost, Set
 from folkmoot.coordination.zookeeper.recipes import Malformed, ensure
 from tests.coordination.sessions import Opener
 from tests.coordination.steps import Steps
@@ -93,7 +93,6 @@ def test_a_session_that_ends_midway_is_said() -> None:
 @pytest.mark.parametrize("data", [b"\xff", b"{}", b'{"next":-1}', b'{"next":9223372036854775807}'])
 def test_a_counter_that_others_have_scribbled_on_is_an_error(data: bytes) -> None:
     session = MemoryZooKeeper().connect()
-    execute(session, ensure(paths.PRODUCERS))
-    execute(session, Create(paths.PRODUCER_IDS, data))
+    execute(session, ensure(paths.PRODUCER_IDS, data))
     with pytest.raises(Malformed, match=paths.PRODUCER_IDS):
         execute(session, producer_ids.take(1))

@@ -204,10 +204,11 @@ def _commit_under_whatever_epoch_is_held(patch: pytest.MonkeyPatch) -> None:
 def _release_while_a_commit_is_under_way(patch: pytest.MonkeyPatch) -> None:
     original = OwnedPartitions.release_drained
 
-    def release(self: OwnedPartitions) -> None:
+    def release(self: OwnedPartitions) -> dict[Any, Any]:
         committing, self._committing = self._committing, None
-        original(self)
+        due = original(self)
         self._committing = committing
+        return due
 
     patch.setattr(OwnedPartitions, "release_drained", release)
 
