@@ -5,7 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Literal, Self, TypeVar
@@ -25,8 +25,8 @@ from folkmoot.consumers.admin.replica_moves import (
     RunningMove,
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig
-from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, known_offsets, no_answer
-from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
+from folkmoot.consumers.offsets.log_ends import no_answer
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import partition_of, whole
 from folkmoot.coordination import brokers, reassignments, topics
@@ -694,11 +694,7 @@ class Admin:
 
         Raises BrokerUnreachable, or why no broker told.
         """
-        config = self._config
-        with closing(
-            Lookups(config.client_id, config.listener, self._discover(timeout))
-        ) as lookups:
-            return all_offsets(lookups, wanted, place, timeout)
+        return offsets_at(place, self._config, self._discover(timeout), wanted, timeout)[0]
 
     def _known(
         self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
@@ -707,8 +703,7 @@ class Admin:
         discover = self._discover(timeout)
         if not (wanted and discover()):
             return {}, {}
-        with closing(Lookups(self._config.client_id, self._config.listener, discover)) as lookups:
-            return known_offsets(lookups, wanted, place, timeout)
+        return offsets_at(place, self._config, discover, wanted, timeout, need_all=False)
 
     def _at_time(
         self,

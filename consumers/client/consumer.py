@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -23,8 +23,7 @@ from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeE
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
-from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets
-from folkmoot.consumers.offsets.offset_lookup import first_offsets
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, offsets_at
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
 from folkmoot.consumers.offsets.validation import offset_and_metadata, partition_of, whole
@@ -626,9 +625,7 @@ class Consumer(Generic[K, V]):
         wanted = [partition_of(each) for each in partitions]
         self._check_exist(wanted)
         ids = {each: self._cluster.topic_id(each.topic) or "" for each in wanted}
-        config = self.config
-        with closing(Lookups(config.client_id, config.listener, self._discovery)) as lookups:
-            return all_offsets(lookups, ids, place, timeout)
+        return offsets_at(place, self.config, self._discovery, ids, timeout)[0]
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
