@@ -152,7 +152,7 @@ class Consumer(Generic[K, V]):
         self._columns: tuple[object, ColumnDeserializer] | None = None
         """What `poll_arrow` was given as a schema last, and what makes its columns."""
         self._taken: RecordBatchView | None = None
-        """What it was made of; None if there is a record behind it of which nothing can be made."""
+        """What it was made of: bytes."""
         self._stopped = self._closed = self._calling_back = False
         self._signals = ExitStack()
         """What `leave_on_signals` has yet to undo."""
@@ -770,22 +770,22 @@ class Consumer(Generic[K, V]):
     ) -> RecordBatchView | Skipped | None:
         while (view := self._fetcher.take_view(limit)) is not None:
             made, failed = deserialization.rows_of(view)
-            self._taken = view if failed is None else None
-            what: OnDecodeError | None = "raise"
-            if isinstance(failed, DeserializationError) and self.config.on_decode_error != "raise":
-                what = None if len(made) > 0 else self._asked_about(failed)
-            if failed is not None and what == "raise":
-                where = view.offsets[len(made)]
-                self._fetcher.give_back(view.topic_partition, where, failed)
-            elif failed is not None:
-                self._fetcher.rotation.put_back(view, max(1, len(made)))
-            if len(made) > 0:
+            self._taken = view.part(0, max(1, len(made)))
+            if failed is None:
+                return made
+            if not isinstance(failed, DeserializationError):
+                raise failed  # it may have gone by the next time
+            what = self._asked_about(failed) if len(made) == 0 else None
+            if what == "raise":
+                self._fetcher.stop_at(view.topic_partition, view.offsets[0], failed)
+                continue
+            self._fetcher.rotation.put_back(view, len(self._taken))
+            if what is None:
                 return made
             if what == "raw":
-                return deserialization.raw(view.part(0, 1))
-            if what == "skip":
-                self._fetcher.counters.records_skipped += 1
-                return Skipped(view.topic_partition, view.offsets[0])
+                return deserialization.raw(self._taken)
+            self._fetcher.counters.records_skipped += 1
+            return Skipped(view.topic_partition, view.offsets[0])
         return None
 
     def _asked_about(self, error: DeserializationError) -> OnDecodeError:
@@ -825,8 +825,6 @@ class Consumer(Generic[K, V]):
             self._settle(cursor)
             if self._taken is not None:
                 self._fetcher.rotation.put_back(self._taken, cursor.row)
-            elif cursor.next_offset is not None:
-                self._fetcher.give_back(cursor.view.topic_partition, cursor.next_offset)
             self._cursor = None
 
     def _hand_out(self, partition: TopicPartition, end: int) -> None:

@@ -58,7 +58,6 @@ from folkmoot.protocol.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     RetriableError,
-    SerializationError,
     StaleTopicId,
     UnknownFetch,
     UnknownTopicOrPartition,
@@ -253,21 +252,12 @@ class Fetcher:
         self.counters.records_taken += 0 if view is None else len(view)
         return view
 
-    def give_back(
-        self, partition: TopicPartition, offset: int, reason: Exception | None = None
-    ) -> None:
-        """What was taken from `offset` on was not handed out, perhaps since it cannot be.
-
-        A SerializationError stops the partition there, and is told by `check`; any other reason may have
-        gone by the next time, and is raised here.
-        """
+    def stop_at(self, partition: TopicPartition, offset: int, reason: FolkmootError) -> None:
+        """What was taken from `offset` on cannot be handed out: `check` tells why."""
         state = self._states.get(partition)
         if state is not None:
             self._start_at(state, offset)
-            if isinstance(reason, SerializationError):
-                self._fail(state, reason)
-        if reason is not None and not isinstance(reason, SerializationError):
-            raise reason
+            self._fail(state, reason)
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""

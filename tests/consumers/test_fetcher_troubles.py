@@ -456,7 +456,9 @@ def test_a_fetch_names_the_leader_epoch_of_the_last_record_before_its_offset(ben
     bench.poll()
     assert entry_of(bench) == (9, 4)
     assert bench.values() == [b"5", b"6"]
-    bench.fetcher.give_back(ZERO, 7)
+    bench.fetcher.rotation.begin()
+    assert bench.values() == [b"7", b"8"]
+    bench.fetcher.rotation.read_again()
     bench.poll()
     bench.cluster.next()
     assert entry_of(bench) == (7, 2), "of what comes again the former is known"
