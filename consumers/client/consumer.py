@@ -838,7 +838,7 @@ class Consumer(Generic[K, V]):
 
     def _fetch(self, timeout: float) -> None:
         self._waited = True
-        is_urgent = self._attention or self._fetcher.errors or self._is_wanted()
+        is_urgent = self._attention or self._is_wanted() or self._fetcher.stopped() is not None
         self._fetcher.poll(0.0 if is_urgent else timeout, self._wakeup)
         self._fetcher.ask()  # so that it is on its way while what has come is handed out
         self._fetched_at = time.monotonic()
@@ -863,8 +863,7 @@ class Consumer(Generic[K, V]):
                 self._group.serve()
             finally:
                 self._calling_back = False
-        if self._fetcher.errors:
-            self._fetcher.check()
+        self._fetcher.check()
 
     def _call_back(self, name: str, notice: Any) -> Any:
         """What the application's callback returns; on close, RequestTimeout if it does not end in time.

@@ -238,13 +238,14 @@ class Fetcher:
     # -- what was read ----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what has made reading a partition impossible, each once.
+        """Raise what has made reading a partition impossible, each once."""
+        if (partition := self.stopped()) is not None:
+            raise self.errors.pop(partition)
 
-        Not before the good records in front of it: a seek behind it would skip them unseen.
-        """
-        for partition, state in [(each, self._states[each]) for each in self.errors]:
-            if state.paused or not state.has_more:
-                raise self.errors.pop(partition)
+    def stopped(self) -> TopicPartition | None:
+        """A partition whose error is to be told: not before the good records in front of it are handed
+        out, be it paused or not, since a seek behind it would skip them unseen."""
+        return next((each for each in self.errors if not self._states[each].has_more), None)
 
     def take_view(self, limit: int) -> RecordBatchView | None:
         """Up to `limit` records of the partition whose turn it is, None if nothing is buffered."""
