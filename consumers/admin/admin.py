@@ -24,7 +24,7 @@ from folkmoot.consumers.admin.replica_moves import (
     ReplicaSize,
     RunningMove,
 )
-from folkmoot.consumers.config import AdminConfig, ConsumerConfig
+from folkmoot.consumers.config import AdminConfig, ConsumerConfig, names_of
 from folkmoot.consumers.offsets.log_ends import no_answer
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
@@ -148,8 +148,7 @@ class Admin:
 
     def cluster(self) -> ClusterStatus:
         """The live brokers, the controller, and who leads each partition and is in sync."""
-        with self._opened() as session:
-            return read_cluster(session, self._timeout)
+        return self._cluster(None)
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -220,7 +219,7 @@ class Admin:
 
     def _cluster(self, topics: Sequence[str] | None) -> ClusterStatus:
         with self._opened() as session:
-            return read_cluster(session, self._timeout, topics)
+            return read_cluster(session, self._timeout, names_of("topics", topics))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Have the topic have so many. Records of a key may go to another partition from then on.
@@ -303,7 +302,7 @@ class Admin:
         Raises UnknownTopicOrPartition, InvalidName.
         """
         with self._moves() as moves:
-            return moves.running(topics)
+            return moves.running(names_of("topics", topics))
 
     def plan_drain(self, broker: int) -> list[PlannedMove]:
         """Where everything that a broker holds would go; nothing is changed.
@@ -334,7 +333,7 @@ class Admin:
         Raises UnknownTopicOrPartition.
         """
         with self._moves() as moves:
-            return moves.sizes(topics)
+            return moves.sizes(names_of("topics", topics))
 
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
@@ -446,7 +445,8 @@ class Admin:
 
     def groups(self, names: Iterable[str] | None = None) -> list[GroupSummary]:
         """All groups, by name, or those of these names that exist. Raises InvalidName."""
-        found = map(self._described, self.group_names() if names is None else names)
+        named = self.group_names() if names is None else names_of("names", names)
+        found = map(self._described, named)
         return [
             GroupSummary(
                 name=state.name,
@@ -549,7 +549,8 @@ class Admin:
         if isinstance(to, Mapping):
             wanted = set(to)
         else:
-            wanted = self._scope(group, topics, {partition_of(each) for each in partitions})
+            named = {partition_of(each) for each in partitions}
+            wanted = self._scope(group, names_of("topics", topics), named)
         ids = self._topic_ids(wanted)
         by_name = {each.topic: topic_id for each, topic_id in ids.items()}
         found = _committed(self._offsets(group, ids), by_name)
@@ -594,7 +595,8 @@ class Admin:
 
         Raises InvalidName.
         """
-        return {name: topic.topic_id for name, topic in self._topics(topics).items()}
+        found = self._topics(names_of("topics", topics))
+        return {name: topic.topic_id for name, topic in found.items()}
 
     def delete_group(self, group: str, force: bool = False) -> None:
         """Forget all that a group has committed. Raises UnknownGroup, GroupNotEmpty.

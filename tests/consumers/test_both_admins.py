@@ -1,6 +1,7 @@
 """What an admin does to topics, and tells of them and of brokers, in both spellings."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -92,6 +93,24 @@ def test_topics_and_brokers_are_described(client: Client, bench: Bench) -> None:
             assert bench.topic in await admin.describe_topics()
             with pytest.raises(UnknownTopicOrPartition):
                 await admin.describe_topics(["no-such-topic"])
+
+    run(scenario)
+
+
+@each
+def test_one_name_in_place_of_a_list_is_refused_and_not_taken_letter_by_letter(
+    client: Client, bench: Bench
+) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=bench.zookeeper) as admin:
+            for call in (
+                *(admin.describe_topics, admin.reassignments, admin.log_sizes),
+                *(admin.topic_ids, partial(admin.plan_reset, bench.group, "earliest")),
+            ):
+                with pytest.raises(ConfigError, match=rf"list of names: topics=\['{bench.topic}'"):
+                    await call(bench.topic)
+            with pytest.raises(ConfigError, match=rf"list of names: names=\['{bench.group}'"):
+                await admin.groups(bench.group)
 
     run(scenario)
 
