@@ -230,7 +230,8 @@ class Admin:
         """
         check_name("topic", topic)
         count = whole("number of partitions", partitions)
-        self._execute(topics.add_partitions(topic, count, self._alive()))
+        alive = racks_of(self._execute(brokers.usable()))
+        self._execute(topics.add_partitions(topic, count, alive))
 
     def delete_topic(self, topic: str) -> None:
         """Raises UnknownTopicOrPartition, InvalidName."""
@@ -398,7 +399,8 @@ class Admin:
         ids = self._topic_ids(partition_of(each) for each in before)
         checked = self.plan_delete_records(before, timeout)
         wanted = {
-            each: partial(_deletion, each, ids[each], offset) for each, offset in checked.items()
+            each: partial(DeleteRecordsEntry, each.topic, ids[each], each.partition, offset=offset)
+            for each, offset in checked.items()
         }
         config = self._config
         with Cluster(
@@ -742,10 +744,6 @@ class Admin:
             named = (with_offsets | divided) & set(self._execute(topics.names()))
         return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
 
-    def _alive(self) -> dict[int, str]:
-        """The live brokers that are not drained, and where each stands."""
-        return racks_of(self._execute(brokers.usable()))
-
 
 def _end(place: str) -> int:
     if place not in ENDS:
@@ -761,12 +759,6 @@ def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["lat
             f"{offset!r} is no offset to delete up to: give a whole number, or 'latest'"
         )
     return whole_offset(partition, offset)
-
-
-def _deletion(
-    partition: TopicPartition, topic_id: str, offset: int, epoch: int
-) -> DeleteRecordsEntry:
-    return DeleteRecordsEntry(partition.topic, topic_id, partition.partition, epoch, offset)
 
 
 def _unknown(group: str) -> UnknownGroup:
