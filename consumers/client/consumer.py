@@ -66,7 +66,8 @@ _Made = TypeVar("_Made")
 CLOSE_TIMEOUT: Final = 10.0
 METADATA_WAIT: Final = 15.0
 TOPIC_PATIENCE: Final = 3.0
-"""Without ZooKeeper a topic that brokers do not know is looked for so long."""
+"""Without ZooKeeper a topic, or a partition, that brokers do not know is looked for so long."""
+LOOK_PAUSE: Final = 0.1
 TURN: Final = 1.0
 """An iteration waits for so long at a time."""
 FETCH_PAUSE: Final = 0.002
@@ -397,7 +398,7 @@ class Consumer(Generic[K, V]):
             numbers = {each.partition for each in wanted if each.topic == topic}
             count = len(self.partitions_of(topic))
             if not numbers <= {*range(count)}:
-                count = self._count_anew(topic)  # some may have been added
+                count = self._count_anew(topic, max(numbers))  # some may have been added
             unknown = sorted(numbers - {*range(count)})
             if unknown:
                 raise UnknownTopicOrPartition(
@@ -405,13 +406,19 @@ class Consumer(Generic[K, V]):
                     f"topic {topic} has {count}, numbered from 0"
                 )
 
-    def _count_anew(self, topic: str) -> int:
-        """How many partitions a topic has now, whatever was known of it."""
+    def _count_anew(self, topic: str, last: int) -> int:
+        """How many partitions a topic has now, whatever was known of it: brokers may learn a moment late
+        that there is a `last` one."""
         if isinstance(self._discovery, ZooKeeperDiscovery):
             found = self._discovery.ask(topics.read(topic))
             return 0 if found is None else len(found.partitions)
-        self._cluster.forget(topic)
-        return len(self.partitions_of(topic))
+        until = time.monotonic() + TOPIC_PATIENCE
+        while True:
+            self._cluster.forget(topic)
+            count = len(self.partitions_of(topic))
+            if count > last or time.monotonic() >= until:
+                return count
+            self._fetcher.poll(LOOK_PAUSE)
 
     def partitions_of(self, topic: str, timeout: float = METADATA_WAIT) -> list[TopicPartition]:
         """All partitions of a topic. Raises UnknownTopicOrPartition, InvalidName, or why no broker told."""
