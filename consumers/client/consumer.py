@@ -542,12 +542,11 @@ class Consumer(Generic[K, V]):
             wanted = self._positions.uncommitted(self._group.epochs, sought=True)
         else:
             wanted = {}
-            for (topic, given), offset in offsets.items():
-                number = whole(f"the number of a partition of {topic}", given)
-                known = offset_and_metadata(f"{topic}-{number}", offset)
-                wanted[TopicPartition(topic, number)] = known.offset
-                if known.metadata:
-                    metadata[TopicPartition(topic, number)] = known.metadata
+            for each, offset in offsets.items():
+                partition = partition_of(each)
+                wanted[partition], text = offset_and_metadata(str(partition), offset)
+                if text:
+                    metadata[partition] = text
         self._group.commit(wanted, timeout, metadata)
 
     @overload
@@ -973,9 +972,7 @@ _USUAL_SIGNALS: Final[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGINT
 
 
 def _limit(max_records: int | None, otherwise: int) -> int:
-    if max_records is not None and max_records < 1:
-        raise ConfigError(f"max_records must be at least 1, not {max_records}")
-    return max_records or otherwise
+    return otherwise if max_records is None else whole("max_records", max_records, least=1)
 
 
 def _as_it_is(view: RecordBatchView) -> RecordBatchView:
