@@ -260,8 +260,9 @@ class Admin:
         if (brokers is None) is (replicas is None):
             raise ConfigError("say where to: either brokers, or a number of replicas")
         count = None if replicas is None else whole("number of replicas", replicas)
+        on = None if brokers is None else _broker_ids(brokers)
         with self._moves() as moves:
-            return moves.plan(topic, partitions, brokers, count)
+            return moves.plan(topic, partitions, on, count)
 
     def reassign(
         self, topic: str, targets: Mapping[int, Sequence[int]], *, throttle: int = 0
@@ -276,7 +277,8 @@ class Admin:
         """
         check_name("topic", topic)
         rate = whole("throttle", throttle)
-        self._execute(reassignments.start(topic, targets, rate))
+        checked = {whole("partition", each): _broker_ids(on) for each, on in targets.items()}
+        self._execute(reassignments.start(topic, checked, rate))
 
     def throttle_reassignments(self, topic: str, throttle: int) -> list[int]:
         """Change the rate of what is being moved of a topic → which partitions.
@@ -583,6 +585,8 @@ class Admin:
         }
         ids = self._topic_ids(wanted)
         self.plan_reset(group, wanted, timeout=timeout)
+        if not wanted:
+            return
         mark = secrets.token_hex(8)
         moves = [
             offset_admin.reset(group, each, topic_id, wanted[each], mark)
@@ -743,6 +747,10 @@ class Admin:
             with_offsets = {each.topic for each in self._execute(inspection.with_offsets(group))}
             named = (with_offsets | divided) & set(self._execute(topics.names()))
         return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
+
+
+def _broker_ids(given: Iterable[object]) -> list[int]:
+    return [whole("broker id", each) for each in given]
 
 
 def _end(place: str) -> int:

@@ -116,6 +116,32 @@ def test_one_name_in_place_of_a_list_is_refused_and_not_taken_letter_by_letter(
 
 
 @each
+def test_numbers_that_are_texts_move_no_replica_and_are_named(client: Client, bench: Bench) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=bench.zookeeper) as admin:
+            with pytest.raises(ConfigError, match="partition is '0': give a whole number"):
+                await admin.reassign(bench.topic, {"0": [0]})
+            for call in (
+                partial(admin.reassign, bench.topic, {0: ["0"]}),
+                partial(admin.plan_reassignment, bench.topic, brokers=["0"]),
+            ):
+                with pytest.raises(ConfigError, match="broker id is '0': give a whole number"):
+                    await call()
+
+    run(scenario)
+
+
+@each
+def test_a_reset_of_nothing_makes_no_group(client: Client, bench: Bench) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=bench.zookeeper) as admin:
+            await admin.reset_offsets(bench.group, {})
+            assert bench.group not in await admin.group_names()
+
+    run(scenario)
+
+
+@each
 def test_one_topic_s_offsets_of_a_group_are_forgotten_also_when_it_is_gone(
     client: Client, bench: Bench
 ) -> None:
