@@ -791,7 +791,7 @@ class Consumer(Generic[K, V]):
             if what == "raw":
                 return deserialization.raw(self._taken)
             self._fetcher.counters.records_skipped += 1
-            return Skipped(view.topic_partition, view.offsets[0])
+            return Skipped(view.topic_partition, view.offsets[0] + 1)
         return None
 
     def _asked_about(self, error: DeserializationError) -> OnDecodeError:

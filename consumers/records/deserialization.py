@@ -1,7 +1,7 @@
 """Keys and values as the application wants them, made of the bytes that were read."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,17 +19,11 @@ from folkmoot.schemas.values.serialization import (
 from folkmoot.schemas.values.wire import framed
 
 
-class Skipped:
+class Skipped(NamedTuple):
     """A record that is not handed out; in place of a view of it."""
 
-    __slots__ = ("next_offset", "topic_partition")
-
-    def __init__(self, topic_partition: TopicPartition, offset: int) -> None:
-        self.topic_partition = topic_partition
-        self.next_offset = offset + 1
-
-    def __len__(self) -> int:
-        return 0
+    topic_partition: TopicPartition
+    next_offset: int
 
 
 class Deserialization:
