@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import log
-from typing import Annotated, Any, Final, Generic, Literal
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -26,6 +26,7 @@ MOST_WAYS: Final = log(MAX_NAME_CHARACTERS**4) + 1
 OnDecodeError = Literal["raise", "skip", "raw"]
 ON_DECODE_ERROR: Final = ("raise", "skip", "raw")
 
+_Names = TypeVar("_Names")
 _Seconds = Annotated[float, Meta(gt=0)]
 _Bytes = Annotated[int, Meta(gt=0)]
 
@@ -107,9 +108,7 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, names in (("topics", self.topics), ("assignors", self.assignors)):
-            if isinstance(names, str):
-                raise ConfigError(f"{name} must be a list of names: {name}=[{names!r}]")
-            if not isinstance(names, Collection):
+            if not isinstance(names_of(name, names), Collection):
                 raise ConfigError(f"{name} must be a list of names, not {names!r}")
         for topic in self.topics:
             check_name("topic", topic)
@@ -137,6 +136,13 @@ class AdminConfig(ClientConfig):
     session_timeout: _Seconds = 10.0
     timeout: _Seconds = 30.0
     """A call that is not told another `timeout` ends after this long."""
+
+
+def names_of(name: str, names: _Names) -> _Names:
+    """The same. Raises ConfigError for one name alone, each letter of which would count as a name."""
+    if isinstance(names, str):
+        raise ConfigError(f"{name} must be a list of names: {name}=[{names!r}]")
+    return names
 
 
 def check_pattern(pattern: str) -> None:

@@ -5,7 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Literal, Self, TypeVar
@@ -24,9 +24,9 @@ from folkmoot.consumers.admin.replica_moves import (
     ReplicaSize,
     RunningMove,
 )
-from folkmoot.consumers.config import AdminConfig, ConsumerConfig
-from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets, known_offsets, no_answer
-from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps
+from folkmoot.consumers.config import AdminConfig, ConsumerConfig, names_of
+from folkmoot.consumers.offsets.log_ends import no_answer
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import partition_of, whole
 from folkmoot.coordination import brokers, reassignments, topics
@@ -148,8 +148,7 @@ class Admin:
 
     def cluster(self) -> ClusterStatus:
         """The live brokers, the controller, and who leads each partition and is in sync."""
-        with self._opened() as session:
-            return read_cluster(session, self._timeout)
+        return self._cluster(None)
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -220,7 +219,7 @@ class Admin:
 
     def _cluster(self, topics: Sequence[str] | None) -> ClusterStatus:
         with self._opened() as session:
-            return read_cluster(session, self._timeout, topics)
+            return read_cluster(session, self._timeout, names_of("topics", topics))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Have the topic have so many. Records of a key may go to another partition from then on.
@@ -231,7 +230,8 @@ class Admin:
         """
         check_name("topic", topic)
         count = whole("number of partitions", partitions)
-        self._execute(topics.add_partitions(topic, count, self._alive()))
+        alive = racks_of(self._execute(brokers.usable()))
+        self._execute(topics.add_partitions(topic, count, alive))
 
     def delete_topic(self, topic: str) -> None:
         """Raises UnknownTopicOrPartition, InvalidName."""
@@ -260,8 +260,9 @@ class Admin:
         if (brokers is None) is (replicas is None):
             raise ConfigError("say where to: either brokers, or a number of replicas")
         count = None if replicas is None else whole("number of replicas", replicas)
+        on = None if brokers is None else _broker_ids(brokers)
         with self._moves() as moves:
-            return moves.plan(topic, partitions, brokers, count)
+            return moves.plan(topic, partitions, on, count)
 
     def reassign(
         self, topic: str, targets: Mapping[int, Sequence[int]], *, throttle: int = 0
@@ -276,7 +277,8 @@ class Admin:
         """
         check_name("topic", topic)
         rate = whole("throttle", throttle)
-        self._execute(reassignments.start(topic, targets, rate))
+        checked = {whole("partition", each): _broker_ids(on) for each, on in targets.items()}
+        self._execute(reassignments.start(topic, checked, rate))
 
     def throttle_reassignments(self, topic: str, throttle: int) -> list[int]:
         """Change the rate of what is being moved of a topic → which partitions.
@@ -303,7 +305,7 @@ class Admin:
         Raises UnknownTopicOrPartition, InvalidName.
         """
         with self._moves() as moves:
-            return moves.running(topics)
+            return moves.running(names_of("topics", topics))
 
     def plan_drain(self, broker: int) -> list[PlannedMove]:
         """Where everything that a broker holds would go; nothing is changed.
@@ -334,7 +336,7 @@ class Admin:
         Raises UnknownTopicOrPartition.
         """
         with self._moves() as moves:
-            return moves.sizes(topics)
+            return moves.sizes(names_of("topics", topics))
 
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
@@ -399,7 +401,8 @@ class Admin:
         ids = self._topic_ids(partition_of(each) for each in before)
         checked = self.plan_delete_records(before, timeout)
         wanted = {
-            each: partial(_deletion, each, ids[each], offset) for each, offset in checked.items()
+            each: partial(DeleteRecordsEntry, each.topic, ids[each], each.partition, offset=offset)
+            for each, offset in checked.items()
         }
         config = self._config
         with Cluster(
@@ -446,7 +449,8 @@ class Admin:
 
     def groups(self, names: Iterable[str] | None = None) -> list[GroupSummary]:
         """All groups, by name, or those of these names that exist. Raises InvalidName."""
-        found = map(self._described, self.group_names() if names is None else names)
+        named = self.group_names() if names is None else names_of("names", names)
+        found = map(self._described, named)
         return [
             GroupSummary(
                 name=state.name,
@@ -549,7 +553,8 @@ class Admin:
         if isinstance(to, Mapping):
             wanted = set(to)
         else:
-            wanted = self._scope(group, topics, {partition_of(each) for each in partitions})
+            named = {partition_of(each) for each in partitions}
+            wanted = self._scope(group, names_of("topics", topics), named)
         ids = self._topic_ids(wanted)
         by_name = {each.topic: topic_id for each, topic_id in ids.items()}
         found = _committed(self._offsets(group, ids), by_name)
@@ -580,6 +585,8 @@ class Admin:
         }
         ids = self._topic_ids(wanted)
         self.plan_reset(group, wanted, timeout=timeout)
+        if not wanted:
+            return
         mark = secrets.token_hex(8)
         moves = [
             offset_admin.reset(group, each, topic_id, wanted[each], mark)
@@ -594,7 +601,8 @@ class Admin:
 
         Raises InvalidName.
         """
-        return {name: topic.topic_id for name, topic in self._topics(topics).items()}
+        found = self._topics(names_of("topics", topics))
+        return {name: topic.topic_id for name, topic in found.items()}
 
     def delete_group(self, group: str, force: bool = False) -> None:
         """Forget all that a group has committed. Raises UnknownGroup, GroupNotEmpty.
@@ -694,11 +702,7 @@ class Admin:
 
         Raises BrokerUnreachable, or why no broker told.
         """
-        config = self._config
-        with closing(
-            Lookups(config.client_id, config.listener, self._discover(timeout))
-        ) as lookups:
-            return all_offsets(lookups, wanted, place, timeout)
+        return offsets_at(place, self._config, self._discover(timeout), wanted, timeout)[0]
 
     def _known(
         self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
@@ -707,8 +711,7 @@ class Admin:
         discover = self._discover(timeout)
         if not (wanted and discover()):
             return {}, {}
-        with closing(Lookups(self._config.client_id, self._config.listener, discover)) as lookups:
-            return known_offsets(lookups, wanted, place, timeout)
+        return offsets_at(place, self._config, discover, wanted, timeout, need_all=False)
 
     def _at_time(
         self,
@@ -745,9 +748,9 @@ class Admin:
             named = (with_offsets | divided) & set(self._execute(topics.names()))
         return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
 
-    def _alive(self) -> dict[int, str]:
-        """The live brokers that are not drained, and where each stands."""
-        return racks_of(self._execute(brokers.usable()))
+
+def _broker_ids(given: Iterable[object]) -> list[int]:
+    return [whole("broker id", each) for each in given]
 
 
 def _end(place: str) -> int:
@@ -764,12 +767,6 @@ def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["lat
             f"{offset!r} is no offset to delete up to: give a whole number, or 'latest'"
         )
     return whole_offset(partition, offset)
-
-
-def _deletion(
-    partition: TopicPartition, topic_id: str, offset: int, epoch: int
-) -> DeleteRecordsEntry:
-    return DeleteRecordsEntry(partition.topic, topic_id, partition.partition, epoch, offset)
 
 
 def _unknown(group: str) -> UnknownGroup:

@@ -100,37 +100,39 @@ class AsyncConsumerOptions(ConsumerConfig[K, V]):
     ) = "raise"
 
 
+def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return call(), None
+    except BaseException as raised:
+        return None, raised
+
+
 class _Core(Consumer[K, V]):
     """What it finds is only offered: it is handed out when somebody accepts it, else read again.
 
     For a consumer in a thread of its own, whose records go to tasks that may be gone when they come.
-    The loop calls `accept`, takes its steps through what `_next_cursor` returned, and counts what it
-    asks for (`asked`); everything else belongs to the thread, which counts what it does.
+    The loop calls `accept`, takes its steps through what `_next_cursor` returned, and puts what it
+    asks for into `jobs`; everything else belongs to the thread.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.offered: list[tuple[Progress, int]] = []
-        self.asked = self.begun = self.ended = 0
+        self.jobs = SimpleQueue[_Job | None]()
+        self.is_busy = False
+        """The thread does a job, and may have to be woken for the next one."""
 
-    def work(self, jobs: "SimpleQueue[_Job | None]") -> None:
+    def work(self) -> None:
         """The thread: one job after another, until there is None."""
-        while (job := jobs.get()) is not None:
-            self.do(*job)
-
-    def do(
-        self, call: Callable[[], Any], tell: Callable[[Any, BaseException | None], None]
-    ) -> None:
-        self.begun += 1
-        try:
-            result, error = call(), None
-        except BaseException as raised:
-            result, error = None, raised
-        self.ended += 1
-        tell(result, error)
+        while (job := self.jobs.get()) is not None:
+            call, tell = job
+            self.is_busy = True
+            outcome = _outcome(call)
+            self.is_busy = False
+            tell(*outcome)
 
     def _is_wanted(self) -> bool:
-        return self.asked > self.begun
+        return not self.jobs.empty()
 
     def _hand_out(self, partition: TopicPartition, end: int) -> None:
         self.offered.append((self._positions.of(partition), end))
@@ -236,9 +238,8 @@ class AsyncConsumer(Generic[K, V]):
         self._core = self._make()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The one that has started it."""
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._aside = self._jobs
-        """Another one while a callback runs, for which the thread waits: what it asks for is done then."""
+        self._aside: SimpleQueue[_Job | None] | None = None
+        """There while a callback runs, for which the thread waits: what it asks for is done then."""
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
         """Of each iteration that goes on, the task that has begun it."""
@@ -262,14 +263,12 @@ class AsyncConsumer(Generic[K, V]):
             await self._ask(self._core.start)
             return self
         core, self._loop = self._core, asyncio.get_running_loop()
-        work = partial(core.work, self._jobs)
-        threading.Thread(target=work, name="folkmoot-consumer", daemon=True).start()
+        threading.Thread(target=core.work, name="folkmoot-consumer", daemon=True).start()
         try:
             await self._ask(core.start)
         except BaseException:
             self._submit(partial(core._close, CLOSE_TIMEOUT, processed=False))
-            self._jobs.put(None)
-            self._jobs = self._aside = SimpleQueue()
+            core.jobs.put(None)
             self._core, self._loop = self._make(), None
             raise
         self._end_of_loop = self._close_with_the_loop()
@@ -450,9 +449,8 @@ class AsyncConsumer(Generic[K, V]):
             with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                 loop.call_soon_threadsafe(self._told, job, alone, result, error)
 
-        core.asked += 1
-        (self._jobs if alone else self._aside).put((call, tell))
-        if core.ended < core.asked - 1:
+        (core.jobs if alone or self._aside is None else self._aside).put((call, tell))
+        if core.is_busy:
             core._wakeup.wake()
         return job
 
@@ -484,7 +482,7 @@ class AsyncConsumer(Generic[K, V]):
 
     def _closed(self, closing: "asyncio.Future[None]") -> None:
         closing.exception()  # perhaps nobody waits for it any more
-        self._jobs.put(None)
+        self._core.jobs.put(None)
 
     def _on_loop(
         self, callback: Callable[["AsyncConsumer[K, V]", Any], Any]
@@ -505,7 +503,7 @@ class AsyncConsumer(Generic[K, V]):
                 outcome = callback(self, notice)
                 return await outcome if isawaitable(outcome) else outcome
             finally:
-                self._aside = self._jobs
+                self._aside = None
 
         future = asyncio.run_coroutine_threadsafe(call(), loop)
         future.add_done_callback(lambda _: aside.put(None))
@@ -514,7 +512,8 @@ class AsyncConsumer(Generic[K, V]):
                 job = aside.get(timeout=LOOK)  # a loop that is closed says nothing
                 if job is None:
                     return future.result()
-                self._core.do(*job)
+                call_aside, tell = job
+                tell(*_outcome(call_aside))
             except Empty:
                 continue
             except CancelledError:
@@ -533,7 +532,9 @@ class AsyncConsumer(Generic[K, V]):
             raise ConcurrentUse("a consumer belongs to the event loop that started it")
 
     def _check_not_called_back(self) -> None:
-        if _calling_back.get() is self._aside:  # it goes on: the thread waits for it
+        if (
+            self._aside is not None and _calling_back.get() is self._aside
+        ):  # the thread waits for it
             raise ConcurrentUse("a callback may not poll, subscribe or close: call stop() to end")
 
     # -- the rest, as the consumer has it ---------------------------------------------------------

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -23,8 +23,7 @@ from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeE
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
-from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets
-from folkmoot.consumers.offsets.offset_lookup import first_offsets
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, offsets_at
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
 from folkmoot.consumers.offsets.validation import offset_and_metadata, partition_of, whole
@@ -67,7 +66,8 @@ _Made = TypeVar("_Made")
 CLOSE_TIMEOUT: Final = 10.0
 METADATA_WAIT: Final = 15.0
 TOPIC_PATIENCE: Final = 3.0
-"""Without ZooKeeper a topic that brokers do not know is looked for so long."""
+"""Without ZooKeeper a topic, or a partition, that brokers do not know is looked for so long."""
+LOOK_PAUSE: Final = 0.1
 TURN: Final = 1.0
 """An iteration waits for so long at a time."""
 FETCH_PAUSE: Final = 0.002
@@ -153,7 +153,7 @@ class Consumer(Generic[K, V]):
         self._columns: tuple[object, ColumnDeserializer] | None = None
         """What `poll_arrow` was given as a schema last, and what makes its columns."""
         self._taken: RecordBatchView | None = None
-        """What it was made of; None if there is a record behind it of which nothing can be made."""
+        """What it was made of: bytes."""
         self._stopped = self._closed = self._calling_back = False
         self._signals = ExitStack()
         """What `leave_on_signals` has yet to undo."""
@@ -398,7 +398,7 @@ class Consumer(Generic[K, V]):
             numbers = {each.partition for each in wanted if each.topic == topic}
             count = len(self.partitions_of(topic))
             if not numbers <= {*range(count)}:
-                count = self._count_anew(topic)  # some may have been added
+                count = self._count_anew(topic, max(numbers))  # some may have been added
             unknown = sorted(numbers - {*range(count)})
             if unknown:
                 raise UnknownTopicOrPartition(
@@ -406,13 +406,19 @@ class Consumer(Generic[K, V]):
                     f"topic {topic} has {count}, numbered from 0"
                 )
 
-    def _count_anew(self, topic: str) -> int:
-        """How many partitions a topic has now, whatever was known of it."""
+    def _count_anew(self, topic: str, last: int) -> int:
+        """How many partitions a topic has now, whatever was known of it: brokers may learn a moment late
+        that there is a `last` one."""
         if isinstance(self._discovery, ZooKeeperDiscovery):
             found = self._discovery.ask(topics.read(topic))
             return 0 if found is None else len(found.partitions)
-        self._cluster.forget(topic)
-        return len(self.partitions_of(topic))
+        until = time.monotonic() + TOPIC_PATIENCE
+        while True:
+            self._cluster.forget(topic)
+            count = len(self.partitions_of(topic))
+            if count > last or time.monotonic() >= until:
+                return count
+            self._fetcher.poll(LOOK_PAUSE)
 
     def partitions_of(self, topic: str, timeout: float = METADATA_WAIT) -> list[TopicPartition]:
         """All partitions of a topic. Raises UnknownTopicOrPartition, InvalidName, or why no broker told."""
@@ -536,12 +542,11 @@ class Consumer(Generic[K, V]):
             wanted = self._positions.uncommitted(self._group.epochs, sought=True)
         else:
             wanted = {}
-            for (topic, given), offset in offsets.items():
-                number = whole(f"the number of a partition of {topic}", given)
-                known = offset_and_metadata(f"{topic}-{number}", offset)
-                wanted[TopicPartition(topic, number)] = known.offset
-                if known.metadata:
-                    metadata[TopicPartition(topic, number)] = known.metadata
+            for each, offset in offsets.items():
+                partition = partition_of(each)
+                wanted[partition], text = offset_and_metadata(str(partition), offset)
+                if text:
+                    metadata[partition] = text
         self._group.commit(wanted, timeout, metadata)
 
     @overload
@@ -626,9 +631,7 @@ class Consumer(Generic[K, V]):
         wanted = [partition_of(each) for each in partitions]
         self._check_exist(wanted)
         ids = {each: self._cluster.topic_id(each.topic) or "" for each in wanted}
-        config = self.config
-        with closing(Lookups(config.client_id, config.listener, self._discovery)) as lookups:
-            return all_offsets(lookups, ids, place, timeout)
+        return offsets_at(place, self.config, self._discovery, ids, timeout)[0]
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
@@ -773,22 +776,22 @@ class Consumer(Generic[K, V]):
     ) -> RecordBatchView | Skipped | None:
         while (view := self._fetcher.take_view(limit)) is not None:
             made, failed = deserialization.rows_of(view)
-            self._taken = view if failed is None else None
-            what: OnDecodeError | None = "raise"
-            if isinstance(failed, DeserializationError) and self.config.on_decode_error != "raise":
-                what = None if len(made) > 0 else self._asked_about(failed)
-            if failed is not None and what == "raise":
-                where = view.offsets[len(made)]
-                self._fetcher.give_back(view.topic_partition, where, failed)
-            elif failed is not None:
-                self._fetcher.rotation.put_back(view, max(1, len(made)))
-            if len(made) > 0:
+            self._taken = view.part(0, max(1, len(made)))
+            if failed is None:
+                return made
+            if not isinstance(failed, DeserializationError):
+                raise failed  # it may have gone by the next time
+            what = self._asked_about(failed) if len(made) == 0 else None
+            if what == "raise":
+                self._fetcher.stop_at(view.topic_partition, view.offsets[0], failed)
+                continue
+            self._fetcher.rotation.put_back(view, len(self._taken))
+            if what is None:
                 return made
             if what == "raw":
-                return deserialization.raw(view.part(0, 1))
-            if what == "skip":
-                self._fetcher.counters.records_skipped += 1
-                return Skipped(view.topic_partition, view.offsets[0])
+                return deserialization.raw(self._taken)
+            self._fetcher.counters.records_skipped += 1
+            return Skipped(view.topic_partition, view.offsets[0] + 1)
         return None
 
     def _asked_about(self, error: DeserializationError) -> OnDecodeError:
@@ -828,8 +831,6 @@ class Consumer(Generic[K, V]):
             self._settle(cursor)
             if self._taken is not None:
                 self._fetcher.rotation.put_back(self._taken, cursor.row)
-            elif cursor.next_offset is not None:
-                self._fetcher.give_back(cursor.view.topic_partition, cursor.next_offset)
             self._cursor = None
 
     def _hand_out(self, partition: TopicPartition, end: int) -> None:
@@ -843,7 +844,7 @@ class Consumer(Generic[K, V]):
 
     def _fetch(self, timeout: float) -> None:
         self._waited = True
-        is_urgent = self._attention or self._fetcher.errors or self._is_wanted()
+        is_urgent = self._attention or self._is_wanted() or self._fetcher.stopped() is not None
         self._fetcher.poll(0.0 if is_urgent else timeout, self._wakeup)
         self._fetcher.ask()  # so that it is on its way while what has come is handed out
         self._fetched_at = time.monotonic()
@@ -868,8 +869,7 @@ class Consumer(Generic[K, V]):
                 self._group.serve()
             finally:
                 self._calling_back = False
-        if self._fetcher.errors:
-            self._fetcher.check()
+        self._fetcher.check()
 
     def _call_back(self, name: str, notice: Any) -> Any:
         """What the application's callback returns; on close, RequestTimeout if it does not end in time.
@@ -972,9 +972,7 @@ _USUAL_SIGNALS: Final[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGINT
 
 
 def _limit(max_records: int | None, otherwise: int) -> int:
-    if max_records is not None and max_records < 1:
-        raise ConfigError(f"max_records must be at least 1, not {max_records}")
-    return max_records or otherwise
+    return otherwise if max_records is None else whole("max_records", max_records, least=1)
 
 
 def _as_it_is(view: RecordBatchView) -> RecordBatchView:

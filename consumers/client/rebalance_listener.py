@@ -110,8 +110,7 @@ class RebalanceListener:
                     self._call_back("on_rebalance", notice)
                 case Left():
                     self.left = True
-        if self.replaced:
-            raise self._replacement()
+        self._check_not_replaced()
         if self._unaccepted and self._leave_by is None:
             self._assigned([*self._unaccepted.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
@@ -129,8 +128,7 @@ class RebalanceListener:
         metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
     ) -> None:
         """Commit and wait. Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced."""
-        if self.replaced:
-            raise self._replacement()
+        self._check_not_replaced()
         deadline = time.monotonic() + timeout
         self.member.polled_at = time.monotonic()
         ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
@@ -145,8 +143,7 @@ class RebalanceListener:
             try:
                 self._pump()
                 while (outcome := self._awaited[token]) is None:
-                    if self.replaced:
-                        raise self._replacement()
+                    self._check_not_replaced()
                     remaining = deadline - time.monotonic()
                     if remaining <= 0:
                         raise RequestTimeout(
@@ -159,8 +156,7 @@ class RebalanceListener:
                 del self._awaited[token]
             refused |= outcome.refused
         if refused:
-            if self.replaced:
-                raise self._replacement()
+            self._check_not_replaced()
             some = ", ".join(map(str, sorted(refused)))
             raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
         for partition, committed in sorted(behind.items()):
@@ -221,11 +217,12 @@ class RebalanceListener:
         if self.member.error is not None:
             raise again(self.member.error) from self.member.error
 
-    def _replacement(self) -> InstanceReplaced:
-        return InstanceReplaced(
-            f"another process has joined group {self._config.group} as "
-            f"{self._config.instance_id}, and it is the younger one"
-        )
+    def _check_not_replaced(self) -> None:
+        if self.replaced:
+            raise InstanceReplaced(
+                f"another process has joined group {self._config.group} as "
+                f"{self._config.instance_id}, and it is the younger one"
+            )
 
     def _more(self, kind: type[Any]) -> Iterator[Any]:
         """The notices of the same kind that follow at once: the application is called for all."""

@@ -58,7 +58,6 @@ from folkmoot.protocol.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     RetriableError,
-    SerializationError,
     StaleTopicId,
     UnknownFetch,
     UnknownTopicOrPartition,
@@ -239,13 +238,14 @@ class Fetcher:
     # -- what was read ----------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what has made reading a partition impossible, each once.
+        """Raise what has made reading a partition impossible, each once."""
+        if (partition := self.stopped()) is not None:
+            raise self.errors.pop(partition)
 
-        Not before the good records in front of it: a seek behind it would skip them unseen.
-        """
-        for partition, state in [(each, self._states[each]) for each in self.errors]:
-            if state.paused or not state.has_more:
-                raise self.errors.pop(partition)
+    def stopped(self) -> TopicPartition | None:
+        """A partition whose error is to be told: not before the good records in front of it are handed
+        out, be it paused or not, since a seek behind it would skip them unseen."""
+        return next((each for each in self.errors if not self._states[each].has_more), None)
 
     def take_view(self, limit: int) -> RecordBatchView | None:
         """Up to `limit` records of the partition whose turn it is, None if nothing is buffered."""
@@ -253,21 +253,12 @@ class Fetcher:
         self.counters.records_taken += 0 if view is None else len(view)
         return view
 
-    def give_back(
-        self, partition: TopicPartition, offset: int, reason: Exception | None = None
-    ) -> None:
-        """What was taken from `offset` on was not handed out, perhaps since it cannot be.
-
-        A SerializationError stops the partition there, and is told by `check`; any other reason may have
-        gone by the next time, and is raised here.
-        """
+    def stop_at(self, partition: TopicPartition, offset: int, reason: FolkmootError) -> None:
+        """What was taken from `offset` on cannot be handed out: `check` tells why."""
         state = self._states.get(partition)
         if state is not None:
             self._start_at(state, offset)
-            if isinstance(reason, SerializationError):
-                self._fail(state, reason)
-        if reason is not None and not isinstance(reason, SerializationError):
-            raise reason
+            self._fail(state, reason)
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""

@@ -176,14 +176,14 @@ class PartitionFetchState:
         return part
 
     def put_back(self, taken: RecordBatchView, row: int) -> None:
-        """Of what was taken last only the rows before `row` were handed out."""
+        """Of what was taken last, or of its first rows, only those before `row` were handed out.
+
+        An interrupted call may be made again, as one that says less of the same.
+        """
         if self.may_return and row < len(taken):
-            if self.opened is None:
-                self.opened, self.row = taken, row
-            else:
-                self.row -= len(taken) - row
             self.hand_out = taken.offsets[row]
-        self.may_return = False
+            self.opened = self.opened or taken
+            self.row = self.opened.row_of_offset(self.hand_out)
 
     def _open_next(self) -> None:
         """Open the next batch; its first records may lie before the place where we started."""

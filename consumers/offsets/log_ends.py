@@ -11,7 +11,6 @@ from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
-    FolkmootError,
     RetriableError,
     UnknownTopicOrPartition,
     from_wire,
@@ -41,48 +40,15 @@ class _Asked(NamedTuple):
     found: dict[TopicPartition, int]
 
 
-def all_offsets(
-    lookups: "Lookups", wanted: Mapping[TopicPartition, str], place: int, timeout: float
-) -> dict[TopicPartition, int]:
-    """The offsets at `place` of all these partitions, given with their topics' ids.
-
-    Raises BrokerUnreachable, or why no broker told.
-    """
-    found, _ = known_offsets(lookups, wanted, place, timeout, awaits_leaders=True)
-    if missing := wanted.keys() - found.keys():
-        why = f"{lookups.why_silent(missing)} ({timeout:g} s were waited)"
-        raise lookups.trouble or BrokerUnreachable(why)
-    return {each: found[each] for each in wanted}
-
-
-def known_offsets(
-    lookups: "Lookups",
-    wanted: Mapping[TopicPartition, str],
-    place: int,
-    timeout: float,
-    *,
-    awaits_leaders: bool = False,
-) -> tuple[dict[TopicPartition, int], Waiting]:
-    """The offsets at `place` that leaders tell in time, and which of the other partitions nobody leads;
-    what has no leader is waited for with `awaits_leaders` alone."""
-    deadline = time.monotonic() + timeout
-    found: dict[TopicPartition, int] = {}
-    leaderless: Waiting = {}
-    while (missing := {each: wanted[each] for each in wanted if each not in found}) and (
-        left := deadline - time.monotonic()
-    ) > 0:
-        lookups.find(missing, place, min(left, ANSWER_WAIT), found)
-        unanswered = missing.keys() - found.keys()
-        leaderless = {each: at for each, at in lookups.leaderless.items() if each in unanswered}
-        if unanswered <= leaderless.keys() and not (unanswered and awaits_leaders):
-            break
-        lookups.wait(min(left, PAUSE))
-    return found, leaderless
-
-
 def no_answer(partitions: Iterable[TopicPartition]) -> str:
     """What is said of partitions whose leaders are silent."""
     return f"no leader answers for {', '.join(map(str, sorted(partitions)))}"
+
+
+def why_silent(partitions: Collection[TopicPartition], leaderless: Waiting) -> str:
+    """What is said of partitions of which nothing was told, of all that nobody leads."""
+    awaited = {each: at for each, at in leaderless.items() if each in partitions}
+    return said_of(awaited) if awaited else no_answer(partitions)
 
 
 class Lookups:
@@ -119,13 +85,9 @@ class Lookups:
         wanted: Mapping[TopicPartition, str],
         place: int,
         wait: float = ANSWER_WAIT,
-        found: dict[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, int]:
-        """The offsets at `place` (EARLIEST or LATEST), as far as they are answered in time.
-
-        They are put into `found`, if that is given, and so is what comes later.
-        """
-        found = {} if found is None else found
+        """The offsets at `place` (EARLIEST or LATEST), as far as they are answered in time."""
+        found: dict[TopicPartition, int] = {}
         deadline = time.monotonic() + wait
         for _ in range(TRIES):
             missing = {each: wanted[each] for each in wanted if each not in found}
@@ -136,12 +98,6 @@ class Lookups:
             while sent & self._asked.keys() and (left := deadline - time.monotonic()) > 0:
                 self._poll(left)
         return found
-
-    def wait(self, timeout: float) -> None:
-        """Let a moment pass, in which brokers may tell of new leaders."""
-        until = time.monotonic() + timeout
-        while (left := until - time.monotonic()) > 0:
-            self._poll(left)
 
     def leader_address(self, partition: TopicPartition) -> str | None:
         return self._cluster.leader_address(partition)
@@ -159,20 +115,9 @@ class Lookups:
         """The topic's id, once `partitions` has found it."""
         return self._cluster.topic_id(topic) or ""
 
-    @property
-    def leaderless(self) -> Waiting:
-        """Partitions that nobody leads, and whom they wait for."""
-        return self._cluster.leaderless
-
     def why_silent(self, partitions: Collection[TopicPartition]) -> str:
         """What is said of partitions of which nothing was told."""
-        leaderless = {each: at for each, at in self.leaderless.items() if each in partitions}
-        return said_of(leaderless) if leaderless else no_answer(partitions)
-
-    @property
-    def trouble(self) -> FolkmootError | None:
-        """Why brokers tell nothing, or None."""
-        return self._cluster.trouble
+        return why_silent(partitions, self._cluster.leaderless)
 
     def brokers(self) -> frozenset[str]:
         """Addresses that executors can ask. Raises why none is known."""

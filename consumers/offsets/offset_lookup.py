@@ -1,6 +1,6 @@
-"""Offsets of times, and times of offsets, looked up by reading the records there.
+"""Where partitions begin and end, offsets of times, and times of offsets: looked up by a fetcher.
 
-On connections of their own, so that what a consumer has asked for is not disturbed.
+It has connections of its own, so that what a consumer has asked for is not disturbed.
 """
 
 import dataclasses
@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
+from folkmoot.consumers.offsets.log_ends import why_silent
 from folkmoot.consumers.offsets.seek_target import milliseconds
 from folkmoot.consumers.offsets.validation import partition_of
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leaderless import said_of
-from folkmoot.protocol.errors import RequestTimeout
+from folkmoot.network.leaderless import Waiting, said_of
+from folkmoot.protocol.errors import BrokerUnreachable, RequestTimeout
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
 
@@ -26,7 +27,41 @@ log = logging.getLogger(__name__)
 
 _TURN: Final = 1.0
 _LOOK_BYTES: Final = 16 * 1024
-_LOOKS_AT_A_TIME: Final = 64
+
+
+def offsets_at(
+    place: int,
+    config: ConsumerConfig[Any, Any],
+    discover: Callable[[], Sequence[str]],
+    wanted: Mapping[TopicPartition, str],
+    timeout: float,
+    *,
+    need_all: bool = True,
+) -> tuple[dict[TopicPartition, int], Waiting]:
+    """The offsets at `place` (EARLIEST or LATEST) of partitions, given with their topics' ids, as far as
+    leaders tell them in time → and which of the others nobody leads.
+
+    If they `need_all`, those without a leader are waited for, and BrokerUnreachable, or why no broker told,
+    is raised where one is missing. Raises what makes a partition unreadable.
+    """
+    found: dict[TopicPartition, int] = {}
+    with _fetcher(config, discover) as (fetcher, cluster):
+        for partition, topic_id in wanted.items():
+            fetcher.add(partition, place, topic_id)
+        for left in _polls(fetcher, timeout):
+            fetcher.check()
+            for partition in left:
+                if (offset := fetcher.position(partition)) is not None:
+                    found[partition] = offset
+                    fetcher.remove(partition)
+            if not need_all and cluster.leaderless.keys() >= {*fetcher.partitions()}:
+                break
+        missing = fetcher.partitions()
+        if missing and need_all:
+            why = f"{why_silent(missing, cluster.leaderless)} ({timeout:g} s were waited)"
+            raise cluster.trouble or BrokerUnreachable(why)
+        told = {each: found[each] for each in wanted if each in found}
+        return told, {each: at for each, at in cluster.leaderless.items() if each in missing}
 
 
 def first_offsets(
@@ -41,19 +76,11 @@ def first_offsets(
     """
     wanted = {partition_of(each): milliseconds(moment) for each, moment in times.items()}
     found: dict[TopicPartition, int | None] = {}
-    deadline = time.monotonic() + timeout
-    with _fetcher(config, discover) as fetcher:
+    with _fetcher(config, discover) as (fetcher, cluster):
         for partition, timestamp in wanted.items():
             fetcher.add(partition, 0)
             fetcher.seek(partition, EARLIEST, timestamp)
-        while missing := fetcher.partitions():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                why = f"no offset of {missing[0]} was found within {timeout:g} s"
-                if (awaited := fetcher.leaderless.get(missing[0])) is not None:
-                    why = said_of({missing[0]: awaited})
-                raise RequestTimeout(why)
-            fetcher.poll(min(remaining, _TURN))
+        for _ in _polls(fetcher, timeout):
             fetcher.check()
             while (view := fetcher.take_view(1)) is not None:
                 found[view.topic_partition] = view.offsets[0]
@@ -62,6 +89,11 @@ def first_offsets(
                 if fetcher.position(partition) == fetcher.end(partition):
                     found[partition] = None
                     fetcher.remove(partition)
+        for missing in fetcher.partitions():
+            why = f"no offset of {missing} was found within {timeout:g} s"
+            if (awaited := cluster.leaderless.get(missing)) is not None:
+                why = said_of({missing: awaited})
+            raise RequestTimeout(why)
     return {partition: found[partition] for partition in wanted}
 
 
@@ -73,19 +105,13 @@ def first_timestamps(
 ) -> dict[TopicPartition, int]:
     """The timestamp (ms) of each partition's record at an offset, or of the next that there is.
 
-    As far as they are answered in time: one small fetch per partition, some of them at a time.
+    As far as they are answered in time, by one small fetch for each partition.
     """
     found: dict[TopicPartition, int] = {}
-    waiting = dict(sorted(offsets.items(), reverse=True))
-    deadline = time.monotonic() + timeout
-    with _fetcher(config, discover, partition_fetch_bytes=_LOOK_BYTES) as fetcher:
-        while waiting or fetcher.partitions():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                break
-            while waiting and len(fetcher.partitions()) < _LOOKS_AT_A_TIME:
-                fetcher.add(*waiting.popitem())
-            fetcher.poll(min(remaining, _TURN))
+    with _fetcher(config, discover, partition_fetch_bytes=_LOOK_BYTES) as (fetcher, _):
+        for partition, offset in offsets.items():
+            fetcher.add(partition, offset)
+        for _ in _polls(fetcher, timeout):
             while (view := fetcher.take_view(1)) is not None:
                 found[view.topic_partition] = view.timestamps[0]
                 fetcher.remove(view.topic_partition)
@@ -95,10 +121,18 @@ def first_timestamps(
     return found
 
 
+def _polls(fetcher: Fetcher, timeout: float) -> Iterator[list[TopicPartition]]:
+    """What is read still, after each poll, until nothing is, or time is over."""
+    deadline = time.monotonic() + timeout
+    while fetcher.partitions() and (left := deadline - time.monotonic()) > 0:
+        fetcher.poll(min(left, _TURN))
+        yield fetcher.partitions()
+
+
 @contextmanager
 def _fetcher(
     config: ConsumerConfig[Any, Any], discover: Callable[[], Sequence[str]], **limits: int
-) -> Iterator[Fetcher]:
+) -> Iterator[tuple[Fetcher, Cluster]]:
     config = dataclasses.replace(config, fetch_max_wait=0.0, **limits)  # type: ignore[arg-type]
     with Cluster(Connections(config.client_id), discover, listener=config.listener) as cluster:
-        yield Fetcher(config, cluster, time.monotonic)
+        yield Fetcher(config, cluster, time.monotonic), cluster

@@ -14,7 +14,7 @@ from folkmoot.console import topic_changes
 from folkmoot.console.main import main
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.offsets.log_ends import Lookups
+from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.groups import offset_admin
@@ -198,14 +198,14 @@ def test_who_waits_for_its_offsets_does_not_spin_and_is_told_why(
     error: type[Exception],
 ) -> None:
     looks = 0
-    find = Lookups.find
+    poll = Fetcher.poll
 
     def count(*given: Any) -> Any:
         nonlocal looks
         looks += 1
-        return find(*given)
+        return poll(*given)
 
-    monkeypatch.setattr(Lookups, "find", count)
+    monkeypatch.setattr(Fetcher, "poll", count)
 
     def is_told() -> bool:
         nonlocal looks

@@ -22,7 +22,15 @@ from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster as Network
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import BrokerUnreachable, ConfigError, UnknownTopicOrPartition
+from folkmoot.protocol.messages import (
+    BrokerInfo,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from tests.memory_zookeeper import MemoryZooKeeper
+from tests.network.stub import StubBroker
 from tests.network.test_client import unused_address
 from tests.waiting import eventually
 
@@ -210,3 +218,26 @@ def test_a_client_is_told_one_way_to_its_cluster(
     given: dict[str, Any] = options
     with pytest.raises(ConfigError, match="by zookeeper='HOST:PORT"):
         client(**given)
+
+
+def test_a_partition_that_brokers_have_not_heard_of_yet_is_assigned_when_they_have() -> None:
+    asked = 0
+
+    def answer(_: object, body: Any, __: object) -> MetadataResponse | None:
+        nonlocal asked
+        if not isinstance(body, MetadataRequest):
+            return None
+        topics = []
+        if body.topics:
+            asked += 1
+            count = 1 if asked <= 3 else 2
+            partitions = [PartitionMetadata(number, 0, 0, [0]) for number in range(count)]
+            topics = [TopicMetadata("flights", 0, "id", partitions)]
+        return MetadataResponse([BrokerInfo(0, {"client": stub.address})], topics)
+
+    with StubBroker(answer) as stub, Consumer(bootstrap=stub.address) as consumer:
+        consumer.assign([("flights", 1)])
+        assert consumer.assignment() == {("flights", 1)}
+        assert asked > 3
+        with pytest.raises(UnknownTopicOrPartition, match="flights has 2, numbered from 0"):
+            consumer.assign([("flights", 2)])

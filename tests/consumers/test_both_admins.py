@@ -1,6 +1,7 @@
 """What an admin does to topics, and tells of them and of brokers, in both spellings."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -92,6 +93,50 @@ def test_topics_and_brokers_are_described(client: Client, bench: Bench) -> None:
             assert bench.topic in await admin.describe_topics()
             with pytest.raises(UnknownTopicOrPartition):
                 await admin.describe_topics(["no-such-topic"])
+
+    run(scenario)
+
+
+@each
+def test_one_name_in_place_of_a_list_is_refused_and_not_taken_letter_by_letter(
+    client: Client, bench: Bench
+) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=bench.zookeeper) as admin:
+            for call in (
+                *(admin.describe_topics, admin.reassignments, admin.log_sizes),
+                *(admin.topic_ids, partial(admin.plan_reset, bench.group, "earliest")),
+            ):
+                with pytest.raises(ConfigError, match=rf"list of names: topics=\['{bench.topic}'"):
+                    await call(bench.topic)
+            with pytest.raises(ConfigError, match=rf"list of names: names=\['{bench.group}'"):
+                await admin.groups(bench.group)
+
+    run(scenario)
+
+
+@each
+def test_numbers_that_are_texts_move_no_replica_and_are_named(client: Client, bench: Bench) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=bench.zookeeper) as admin:
+            with pytest.raises(ConfigError, match="partition is '0': give a whole number"):
+                await admin.reassign(bench.topic, {"0": [0]})
+            for call in (
+                partial(admin.reassign, bench.topic, {0: ["0"]}),
+                partial(admin.plan_reassignment, bench.topic, brokers=["0"]),
+            ):
+                with pytest.raises(ConfigError, match="broker id is '0': give a whole number"):
+                    await call()
+
+    run(scenario)
+
+
+@each
+def test_a_reset_of_nothing_makes_no_group(client: Client, bench: Bench) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=bench.zookeeper) as admin:
+            await admin.reset_offsets(bench.group, {})
+            assert bench.group not in await admin.group_names()
 
     run(scenario)
 

@@ -309,3 +309,32 @@ def test_batches_have_the_bytes_and_are_not_asked_about(bench: Bench) -> None:
 def test_another_word_is_refused(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="on_decode_error='ignore' is not allowed: use 'raise'"):
         Consumer(zookeeper=bench.zookeeper, on_decode_error="ignore")  # type: ignore[arg-type]
+
+
+@each
+@pytest.mark.parametrize("word", ["raise", "skip", "raw"])
+def test_records_before_one_that_cannot_be_made_come_again_if_their_loop_was_left(
+    client: Any, bench: Bench, word: Any
+) -> None:
+    fill(bench, b"0", b"1", b"2", BAD, b"4")
+
+    async def scenario() -> list[Any]:
+        found: list[Any] = []
+        async with partition_0(client, bench, on_decode_error=word) as consumer:
+            await consumer.assign([bench.partition(0)])
+
+            async def all_is_read() -> bool:
+                with suppress(DeserializationError):
+                    async for record in consumer:
+                        found.append(record.value)
+                        break
+                    return len(found) == (4 if word == "skip" else 5)
+                await consumer.seek(bench.partition(0), 4)
+                found.append("raised")
+                return False
+
+            await eventually(all_is_read, 20.0)
+        return found
+
+    middle: dict[str, list[Any]] = {"raise": ["raised"], "skip": [], "raw": [BAD]}
+    assert run(scenario) == [0, 1, 2, *middle[word], 4]

@@ -64,7 +64,8 @@ def test_what_is_put_back_comes_again(bench: Bench) -> None:
     for limit in (ALL, 2):
         view = bench.fetcher.take_view(limit)
         assert view is not None
-        bench.fetcher.rotation.put_back(view, 1)
+        for _ in range(2):  # whoever was interrupted does it again
+            bench.fetcher.rotation.put_back(view, 1)
         assert bench.fetcher.position(ZERO) == 1
         assert [record.offset for record in bench.everything()] == [1, 2]
         bench.fetcher.seek(ZERO, 0)

@@ -63,8 +63,11 @@ def test_what_is_no_offset_is_not_committed_and_nor_is_what_came_with_it(
             for given in NO_OFFSETS:
                 with pytest.raises(ConfigError, match=f"the offset to commit for {second} is "):
                     await consumer.commit({first: 1, second: given})
-            with pytest.raises(ConfigError, match=r"the number of a partition of .* is True"):
-                await consumer.commit({first: 1, TopicPartition(bench.topic, True): 2})
+            for wrong in (TopicPartition(bench.topic, True), bench.topic):
+                with pytest.raises(TypeError, match="a partition is a topic and a number"):
+                    await consumer.commit({first: 1, wrong: 2})
+            with pytest.raises(ConfigError, match="max_records is '5': give a whole number from 1"):
+                await consumer.poll(0.0, "5")
             assert await consumer.committed(first) is None
             await consumer.commit({first: np.int64(2), (bench.topic, np.int32(1)): np.uint8(0)})
             assert await consumer.committed(first) == 2

@@ -4,12 +4,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from threading import Timer
 from typing import Any
 
 import pytest
 
-from folkmoot.consumers.offsets import log_ends
-from folkmoot.consumers.offsets.log_ends import Lookups, all_offsets
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.offsets.log_ends import Lookups
+from folkmoot.consumers.offsets.offset_lookup import offsets_at
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -34,6 +36,7 @@ from tests.waiting import eventually
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 BOTH = {P0: "id", P1: "id"}
+CONFIG = ConsumerConfig[bytes, bytes](zookeeper="nowhere:1")
 LONG = 30.0
 """What waits for an answer waits no longer than for that."""
 
@@ -103,13 +106,24 @@ def test_each_leader_is_asked_once_for_all_of_its_partitions(
     assert lookups.find(BOTH, EARLIEST, LONG) == {P0: 3, P1: 4}
 
 
-def test_an_answer_that_comes_late_counts_while_others_are_waited_for(
-    brokers: Brokers, lookups: Lookups, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_ends, "ANSWER_WAIT", 0.0)  # all come late
+def test_all_offsets_are_waited_for_and_no_leader_is_asked_twice(brokers: Brokers) -> None:
     brokers.offsets = {(0, LATEST): 10, (1, LATEST): 20}
-    assert all_offsets(lookups, BOTH, LATEST, timeout=10.0) == {P0: 10, P1: 20}
+    found = offsets_at(LATEST, CONFIG, brokers.discover, BOTH, timeout=LONG)
+    assert found == ({P0: 10, P1: 20}, {})
     assert sorted(brokers.asked) == [0, 1]
+
+
+def test_offsets_that_must_all_be_known_wait_for_a_leader(brokers: Brokers) -> None:
+    brokers.offsets = {(0, LATEST): 10, (1, LATEST): 20}
+    brokers.leaders = [0, -1]
+    ask = partial(offsets_at, LATEST, CONFIG, brokers.discover, BOTH)
+    assert ask(LONG, need_all=False) == ({P0: 10}, {P1: (-1,)})
+    with pytest.raises(BrokerUnreachable, match="flights-1 has no leader"):
+        ask(0.5)
+    elected = Timer(0.2, brokers.leaders.__setitem__, (1, 1))
+    elected.start()
+    assert ask(LONG) == ({P0: 10, P1: 20}, {})
+    elected.join()
 
 
 def test_a_leader_of_more_partitions_than_a_request_may_name_is_asked_in_several(
