@@ -8,6 +8,7 @@ from random import Random
 from threading import Condition, RLock
 from typing import Any, Final, NamedTuple, Protocol
 
+from folkmoot.network.memory import keep_freed_memory
 from folkmoot.producers.appender import Appender, BatchBuilder, Delivery
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.partition_queue import Batch
@@ -265,6 +266,7 @@ class Accumulator:
 
     def open(self) -> None:
         """From here on records are taken."""
+        keep_freed_memory()
         with self.lock:
             self._closed = None
 
