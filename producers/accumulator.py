@@ -80,8 +80,7 @@ class Accumulator:
     A record counts against `buffer_bytes` from when it is appended until its batch is done. Of batches
     that failed FAILED_KEPT are kept, until a flush raises the error of one that nobody asked about.
 
-    All is under `lock`, which is held briefly. Callers wait on `changed` (for a topic, for room) and on
-    `completed` (for deliveries, flushes).
+    All is under `lock`, which is held briefly. Callers wait on `changed`, for whatever it is.
     """
 
     def __init__(
@@ -94,7 +93,6 @@ class Accumulator:
     ) -> None:
         self.lock = RLock()
         self.changed = Condition(self.lock)
-        self.completed = Condition(self.lock)
         self.appender = Appender(
             self,
             batch_bytes=config.batch_bytes,
@@ -117,7 +115,7 @@ class Accumulator:
         self._max_block = config.max_block
         self._ring = ring
         self.listener: Listener | None = None
-        """Is rung for whenever the conditions are notified, in any thread."""
+        """Is rung for whenever `changed` is notified, in any thread."""
         self._clock = clock or time.monotonic
         self._asleep = False
         self._sleeps_until = inf
@@ -255,7 +253,7 @@ class Accumulator:
                     raise self._orphaned
                 if timeout != 0 and threading.get_ident() == self.thread:
                     raise ConcurrentUse("an on_delivery callback may not wait for a delivery")
-            return self.completed.wait_for(done, timeout)
+            return self.changed.wait_for(done, timeout)
 
     def take_failure(self) -> FolkmootError | None:
         """The first error, since the last call, of a record that nobody has asked about."""
@@ -283,7 +281,6 @@ class Accumulator:
         """This is a child process: the sender's thread is not here, and may hold the lock for ever."""
         self.lock = RLock()
         self.changed = Condition(self.lock)
-        self.completed = Condition(self.lock)
         self.thread = None
         self._ring = lambda: None
         self._closed = self._orphaned = reason
@@ -388,7 +385,6 @@ class Accumulator:
 
     def _notify(self) -> None:
         self.changed.notify_all()
-        self.completed.notify_all()
         if self.listener is not None:
             self.listener.ring()
 

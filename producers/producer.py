@@ -292,7 +292,7 @@ class Producer(Generic[K, V]):
         accumulator = self._accumulator
         target = accumulator.request_flush()
         with accumulator.lock:
-            done = accumulator.completed.wait_for(lambda: accumulator.settled >= target, timeout)
+            done = accumulator.changed.wait_for(lambda: accumulator.settled >= target, timeout)
         self._check_flushed(done, timeout)
 
     def _check_flushed(self, done: bool, timeout: float | None) -> None:
@@ -314,7 +314,7 @@ class Producer(Generic[K, V]):
         self._check_open()
         done = self._accumulator.request_purge()
         with self._accumulator.lock:
-            if not self._accumulator.completed.wait_for(done, timeout):
+            if not self._accumulator.changed.wait_for(done, timeout):
                 raise RequestTimeout(f"records were not given up within {timeout:g} s; they may be")
 
     def partitions_of(self, topic: str) -> list[int]:
