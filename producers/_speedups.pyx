@@ -880,7 +880,6 @@ cdef class Topic:
     cdef Py_ssize_t count, sticky, turn
     cdef int64_t sticky_left
     cdef list builders, candidates
-    cdef bint forgotten
 
 
 @cython.final
@@ -1140,7 +1139,7 @@ cdef class Appender:
             if chosen.shape[0] != rows.count:
                 raise ValueError("there must be a partition for every row")
         while row < end and self.used < self.limit:
-            if topic.forgotten or topic.count != count:
+            if self._closed or topic.count != count:
                 break
             if rows.at(row, &record):
                 raise TypeError("columns must be checked from the first row on")
@@ -1199,14 +1198,6 @@ cdef class Appender:
         if known.sticky not in candidates:
             known.sticky_left = 0
 
-    def topic_forget(self, topic):
-        cdef Topic known = self._topics.pop(topic, None)
-        if known is not None:
-            known.forgotten = True
-            for builder in known.builders:
-                if builder in self._unannounced and not builder.count:
-                    self._unannounced.remove(builder)
-
     def place(self):
         """Tell the owner of batches that it may not know."""
         for builder in list(self._unannounced):
@@ -1218,8 +1209,7 @@ cdef class Appender:
 
     def close(self):
         self._closed = True
-        for topic in list(self._topics):
-            self.topic_forget(topic)
+        self._topics.clear()
 
 
 # -- for event loops ----------------------------------------------------------------------------------

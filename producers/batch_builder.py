@@ -621,13 +621,6 @@ class Appender:
                     known = self._topics[topic] = _Topic(topic, self)
                 known.known(partitions, available)
 
-    def topic_forget(self, topic: str) -> None:
-        """Ask the owner before the next record is taken. The batches stay as they are."""
-        with self.owner.lock:
-            if topic in self._topics:
-                self._topics[topic].place()
-                del self._topics[topic]
-
     def place(self) -> None:
         """Move everything staged to its builders, and tell the owner of the next record."""
         with self.owner.lock:
@@ -645,5 +638,6 @@ class Appender:
         """Take nothing more; the owner is asked, and says why."""
         with self.owner.lock:
             self._closed = True
-            for topic in list(self._topics):
-                self.topic_forget(topic)
+            for name, topic in list(self._topics.items()):
+                topic.place()
+                del self._topics[name]
