@@ -46,7 +46,7 @@ from folkmoot.producers.batch_builder import (
     ROWS_AT_ONCE,
 )
 from folkmoot.producers.futures import failure_of, future_of, outcome_at, outcome_of, wait
-from folkmoot.producers.partitioner import Spread, by_function
+from folkmoot.producers.partitioner import by_function, draw
 from folkmoot.protocol.batch_header import (
     MAX_BODY_BYTES,
     MAX_RECORDS,
@@ -876,7 +876,7 @@ cdef object kept(object headers):
 cdef class Topic:
     """The open builders of one topic, and whose turn it is. Any number in `builders` may be None."""
 
-    cdef object name, spread
+    cdef object name
     cdef Py_ssize_t count, sticky, turn
     cdef int64_t sticky_left
     cdef list builders, candidates
@@ -1042,7 +1042,7 @@ cdef class Appender:
             spends[0] = ROUND_ROBIN
             return topic.candidates[topic.turn % PyList_GET_SIZE(topic.candidates)]
         if topic.sticky_left <= 0:
-            topic.sticky = topic.spread.draw()
+            topic.sticky = draw(self._random, topic.candidates, topic.sticky)
             topic.sticky_left = self.batch_bytes
             if not 0 <= topic.sticky < PyList_GET_SIZE(topic.builders):
                 raise ValueError("the random source has left its range")
@@ -1188,13 +1188,12 @@ cdef class Appender:
         known = self._topics.get(topic)
         if known is None:
             known = Topic.__new__(Topic)
-            known.name, known.spread, known.sticky = topic, Spread(self._random), -1
+            known.name, known.sticky = topic, -1
             known.builders = []
             self._topics[topic] = known
         while len(known.builders) < partitions:
             known.builders.append(None)
         known.count, known.candidates = partitions, candidates
-        known.spread.candidates = candidates
         if known.sticky not in candidates:
             known.sticky_left = 0
 
