@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from math import inf
+from math import inf, isnan
 from random import Random
 from threading import Condition, RLock
 from typing import Any, Final, NamedTuple, Protocol
@@ -253,7 +253,18 @@ class Accumulator:
                     raise self._orphaned
                 if timeout != 0 and threading.get_ident() == self.thread:
                     raise ConcurrentUse("an on_delivery callback may not wait for a delivery")
-            return self.changed.wait_for(done, timeout)
+        return self.until(done, timeout)
+
+    def until(self, done: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for what `changed` tells of. → whether it has come.
+
+        Raises ValueError for a timeout that is no number of seconds.
+        """
+        check_timeout(timeout)
+        # Of locks a wait may have an end, or none; both are longer than a process lives.
+        limit = None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout
+        with self.lock:
+            return self.changed.wait_for(done, limit)
 
     def take_failure(self) -> FolkmootError | None:
         """The first error, since the last call, of a record that nobody has asked about."""
@@ -387,6 +398,12 @@ class Accumulator:
         self.changed.notify_all()
         if self.listener is not None:
             self.listener.ring()
+
+
+def check_timeout(given: float | None) -> None:
+    """Raises ValueError for what is no number of seconds."""
+    if given is not None and isnan(given):
+        raise ValueError(f"timeout={given} is no number of seconds")
 
 
 def check_topic(given: object) -> None:

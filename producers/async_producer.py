@@ -10,11 +10,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
+from math import inf
 from types import TracebackType
 from typing import Any, Final, Generic, Self
 from weakref import WeakValueDictionary
 
-from folkmoot.producers.accumulator import WouldBlock, check_topic
+from folkmoot.producers.accumulator import WouldBlock, check_timeout, check_topic
 from folkmoot.producers.appender import AsyncDelivery, BatchBuilder, BatchDelivery, Sends
 from folkmoot.producers.columns import (
     HeadersArgument,
@@ -88,6 +89,7 @@ class _Hub:
 
     async def until(self, condition: Condition, timeout: float | None) -> bool:
         """Wait until it holds, at most `timeout` seconds. Raises what it raises."""
+        check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
             left = None if deadline is None else deadline - time.monotonic()
@@ -98,6 +100,7 @@ class _Hub:
 
     async def until_done(self, builder: BatchBuilder, timeout: float | None) -> bool:
         """Wait until the batch is done, at most `timeout` seconds."""
+        check_timeout(timeout)
         if not builder.done:
             self.ring()  # it may have been done a moment ago
             await self._woken(builder, timeout)
@@ -238,8 +241,7 @@ class AsyncProducer(Generic[K, V]):
             await asyncio.wait([self._closing])
 
     async def _close(self, timeout: float | None) -> None:
-        if timeout is None:
-            timeout = self.config.longest_wait
+        timeout = min(inf if timeout is None else timeout, self.config.longest_wait)
         deadline = time.monotonic() + timeout
         self._accumulator.close(ClosedError("the producer is closed"))
         try:

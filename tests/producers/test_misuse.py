@@ -145,3 +145,24 @@ def test_a_coroutine_function_as_on_delivery_is_refused_before_anything_is_sent(
             assert producer.unacknowledged() == 0
 
     run(scenario)
+
+
+@each
+def test_a_wait_without_an_end_may_be_given_as_infinity_and_none_is_no_number(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        producer = client(zookeeper=cluster.connect)
+        await producer.start()
+        delivery = await producer.send("t", b"v")
+        assert (await delivery.result(float("inf"))).offset == 0
+        late = await producer.send("t", b"w")
+        await producer.flush(float("inf"))
+        assert (await late.result(0)).topic == "t"
+        await producer.purge(float("inf"))
+        for wait in producer.flush, producer.purge:
+            with pytest.raises(ValueError, match="timeout=nan is no number of seconds"):
+                await wait(float("nan"))
+        await producer.close(float("inf"))
+
+    run(scenario)
