@@ -40,9 +40,9 @@ def connect(
     )
     try:
         execute(session, layout.check(zookeeper, create=create), connect_timeout)
+        if guarded:
+            GUARDIAN.guard(session, zookeeper)
     except BaseException:
         session.close()
         raise
-    if guarded:
-        GUARDIAN.guard(session, zookeeper)
     return session

@@ -13,7 +13,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.list cimport PyList_Append, PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.long cimport PyLong_CheckExact
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.object cimport PyCallable_Check, PyObject
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -46,7 +46,7 @@ from folkmoot.producers.batch_builder import (
     ROWS_AT_ONCE,
 )
 from folkmoot.producers.futures import failure_of, future_of, outcome_at, outcome_of, wait
-from folkmoot.producers.partitioner import Spread, by_function
+from folkmoot.producers.partitioner import by_function, draw
 from folkmoot.protocol.batch_header import (
     MAX_BODY_BYTES,
     MAX_RECORDS,
@@ -114,53 +114,13 @@ if RECORD_OVERHEAD_BYTES != OVERHEAD:
 
 # -- memory -------------------------------------------------------------------------------------------
 
+cdef enum:
+    SMALL = 1 << 17
+
 cdef struct Column:
     char* data
     size_t used
     size_t room
-
-
-# Blocks that sealed batches have left, for the next ones: to fill a fresh page costs the kernel several times what
-# it costs us. Small ones the allocator keeps itself.
-cdef enum:
-    SPARES = 128
-    SPARE_FROM = 1 << 15
-    SPARE_BYTES = 1 << 24
-cdef Column spares[SPARES]
-cdef int spare_count = 0
-cdef size_t spare_bytes = 0
-
-
-cdef char* take_block(size_t* room) except NULL:
-    """At least so many bytes; how many is left in `room`."""
-    global spare_count, spare_bytes
-    cdef int number, found = -1
-    cdef char* data
-    if room[0] >= SPARE_FROM:
-        for number in range(spare_count):
-            if spares[number].room >= room[0]:
-                if found < 0 or spares[number].room < spares[found].room:
-                    found = number
-        if found >= 0:
-            data, room[0] = spares[found].data, spares[found].room
-            spare_bytes -= room[0]
-            spare_count -= 1
-            spares[found] = spares[spare_count]
-            return data
-    data = <char*>PyMem_RawMalloc(room[0])
-    if data == NULL:
-        raise MemoryError
-    return data
-
-
-cdef void leave_block(char* data, size_t room) noexcept:
-    global spare_count, spare_bytes
-    if room < SPARE_FROM or spare_count == SPARES or spare_bytes + room > SPARE_BYTES:
-        PyMem_RawFree(data)
-        return
-    spares[spare_count].data, spares[spare_count].room = data, room
-    spare_bytes += room
-    spare_count += 1
 
 
 cdef inline int reserve(Column* column, size_t more) except -1:
@@ -176,12 +136,11 @@ cdef int grow(Column* column, size_t more) except -1:
     if more > <size_t>1 << 40:
         raise MemoryError
     # What is copied on the way to a full batch costs as much as appending to it: few steps, if they are small.
-    room = column.room * (4 if column.room < SPARE_FROM * 4 else 2)
+    room = column.room * (4 if column.room < SMALL else 2)
     room = max(<size_t>256, room, column.used + more)
-    data = take_block(&room)
-    if column.data != NULL:
-        memcpy(data, column.data, column.used)
-        leave_block(column.data, column.room)
+    data = <char*>PyMem_RawRealloc(column.data, room)
+    if data == NULL:
+        raise MemoryError
     column.data, column.room = data, room
     return 0
 
@@ -192,8 +151,7 @@ cdef inline void put(Column* column, const void* data, size_t size) noexcept:
 
 
 cdef inline void drop(Column* column) noexcept:
-    if column.data != NULL:
-        leave_block(column.data, column.room)
+    PyMem_RawFree(column.data)
     column.data = NULL
     column.used = column.room = 0
 
@@ -431,7 +389,7 @@ cdef class Body:
     cdef Column block
 
     def __cinit__(self, size_t size):
-        self.block.data, self.block.room = take_block(&size), size
+        grow(&self.block, size)
 
     def __dealloc__(self):
         drop(&self.block)
@@ -918,11 +876,10 @@ cdef object kept(object headers):
 cdef class Topic:
     """The open builders of one topic, and whose turn it is. Any number in `builders` may be None."""
 
-    cdef object name, spread
+    cdef object name
     cdef Py_ssize_t count, sticky, turn
     cdef int64_t sticky_left
     cdef list builders, candidates
-    cdef bint forgotten
 
 
 @cython.final
@@ -1085,7 +1042,7 @@ cdef class Appender:
             spends[0] = ROUND_ROBIN
             return topic.candidates[topic.turn % PyList_GET_SIZE(topic.candidates)]
         if topic.sticky_left <= 0:
-            topic.sticky = topic.spread.draw()
+            topic.sticky = draw(self._random, topic.candidates, topic.sticky)
             topic.sticky_left = self.batch_bytes
             if not 0 <= topic.sticky < PyList_GET_SIZE(topic.builders):
                 raise ValueError("the random source has left its range")
@@ -1182,7 +1139,7 @@ cdef class Appender:
             if chosen.shape[0] != rows.count:
                 raise ValueError("there must be a partition for every row")
         while row < end and self.used < self.limit:
-            if topic.forgotten or topic.count != count:
+            if self._closed or topic.count != count:
                 break
             if rows.at(row, &record):
                 raise TypeError("columns must be checked from the first row on")
@@ -1231,23 +1188,14 @@ cdef class Appender:
         known = self._topics.get(topic)
         if known is None:
             known = Topic.__new__(Topic)
-            known.name, known.spread, known.sticky = topic, Spread(self._random), -1
+            known.name, known.sticky = topic, -1
             known.builders = []
             self._topics[topic] = known
         while len(known.builders) < partitions:
             known.builders.append(None)
         known.count, known.candidates = partitions, candidates
-        known.spread.candidates = candidates
         if known.sticky not in candidates:
             known.sticky_left = 0
-
-    def topic_forget(self, topic):
-        cdef Topic known = self._topics.pop(topic, None)
-        if known is not None:
-            known.forgotten = True
-            for builder in known.builders:
-                if builder in self._unannounced and not builder.count:
-                    self._unannounced.remove(builder)
 
     def place(self):
         """Tell the owner of batches that it may not know."""
@@ -1260,8 +1208,7 @@ cdef class Appender:
 
     def close(self):
         self._closed = True
-        for topic in list(self._topics):
-            self.topic_forget(topic)
+        self._topics.clear()
 
 
 # -- for event loops ----------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
-from math import inf
+from math import inf, isnan
 from random import Random
 from threading import Condition, RLock
 from typing import Any, Final, NamedTuple, Protocol
 
+from folkmoot.network.memory import keep_freed_memory
 from folkmoot.producers.appender import Appender, BatchBuilder, Delivery
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.partition_queue import Batch
@@ -79,8 +80,7 @@ class Accumulator:
     A record counts against `buffer_bytes` from when it is appended until its batch is done. Of batches
     that failed FAILED_KEPT are kept, until a flush raises the error of one that nobody asked about.
 
-    All is under `lock`, which is held briefly. Callers wait on `changed` (for a topic, for room) and on
-    `completed` (for deliveries, flushes).
+    All is under `lock`, which is held briefly. Callers wait on `changed`, for whatever it is.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class Accumulator:
     ) -> None:
         self.lock = RLock()
         self.changed = Condition(self.lock)
-        self.completed = Condition(self.lock)
         self.appender = Appender(
             self,
             batch_bytes=config.batch_bytes,
@@ -116,7 +115,7 @@ class Accumulator:
         self._max_block = config.max_block
         self._ring = ring
         self.listener: Listener | None = None
-        """Is rung for whenever the conditions are notified, in any thread."""
+        """Is rung for whenever `changed` is notified, in any thread."""
         self._clock = clock or time.monotonic
         self._asleep = False
         self._sleeps_until = inf
@@ -254,7 +253,18 @@ class Accumulator:
                     raise self._orphaned
                 if timeout != 0 and threading.get_ident() == self.thread:
                     raise ConcurrentUse("an on_delivery callback may not wait for a delivery")
-            return self.completed.wait_for(done, timeout)
+        return self.until(done, timeout)
+
+    def until(self, done: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait for what `changed` tells of. → whether it has come.
+
+        Raises ValueError for a timeout that is no number of seconds.
+        """
+        check_timeout(timeout)
+        # Of locks a wait may have an end, or none; both are longer than a process lives.
+        limit = None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout
+        with self.lock:
+            return self.changed.wait_for(done, limit)
 
     def take_failure(self) -> FolkmootError | None:
         """The first error, since the last call, of a record that nobody has asked about."""
@@ -265,6 +275,7 @@ class Accumulator:
 
     def open(self) -> None:
         """From here on records are taken."""
+        keep_freed_memory()
         with self.lock:
             self._closed = None
 
@@ -281,7 +292,6 @@ class Accumulator:
         """This is a child process: the sender's thread is not here, and may hold the lock for ever."""
         self.lock = RLock()
         self.changed = Condition(self.lock)
-        self.completed = Condition(self.lock)
         self.thread = None
         self._ring = lambda: None
         self._closed = self._orphaned = reason
@@ -386,9 +396,14 @@ class Accumulator:
 
     def _notify(self) -> None:
         self.changed.notify_all()
-        self.completed.notify_all()
         if self.listener is not None:
             self.listener.ring()
+
+
+def check_timeout(given: float | None) -> None:
+    """Raises ValueError for what is no number of seconds."""
+    if given is not None and isnan(given):
+        raise ValueError(f"timeout={given} is no number of seconds")
 
 
 def check_topic(given: object) -> None:

@@ -10,11 +10,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
+from math import inf
 from types import TracebackType
 from typing import Any, Final, Generic, Self
 from weakref import WeakValueDictionary
 
-from folkmoot.producers.accumulator import WouldBlock, check_topic
+from folkmoot.producers.accumulator import WouldBlock, check_timeout, check_topic
 from folkmoot.producers.appender import AsyncDelivery, BatchBuilder, BatchDelivery, Sends
 from folkmoot.producers.columns import (
     HeadersArgument,
@@ -36,7 +37,6 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
 )
 from folkmoot.protocol.options import configured, explained, given
-from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.values.serialization import WouldWait
 
@@ -52,16 +52,15 @@ class _Hub:
 
     That thread only rings, for a round of its work as a whole; one look on the loop then calls what is
     to be called back and wakes everybody whose time has come. Futures carry nothing: who is woken asks
-    the delivery, so that no outcome is lost with a task that was cancelled. All but `ring` and
-    `to_call` belongs to the loop.
+    the delivery, so that no outcome is lost with a task that was cancelled. Nothing is left here of who
+    waits no more. All but `ring` and `to_call` belongs to the loop.
     """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = False
         self._to_call: deque[Batch] = deque()
-        self._by_builder: dict[BatchBuilder, list[asyncio.Future[None]]] = {}
-        self._conditions: list[tuple[Condition, asyncio.Future[None]]] = []
+        self._waiting: dict[Condition | BatchBuilder, set[asyncio.Future[None]]] = {}
 
     def begin(self) -> None:
         """Belong to the loop that runs. Raises ConcurrentUse if it belongs to another one."""
@@ -90,92 +89,86 @@ class _Hub:
 
     async def until(self, condition: Condition, timeout: float | None) -> bool:
         """Wait until it holds, at most `timeout` seconds. Raises what it raises."""
+        check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self.check_loop()
-            future = asyncio.get_running_loop().create_future()
-            self._conditions.append((condition, future))
-            await asyncio.wait([future], timeout=left)
+            await self._woken(condition, left)
         return True
 
     async def until_done(self, builder: BatchBuilder, timeout: float | None) -> bool:
         """Wait until the batch is done, at most `timeout` seconds."""
-        if builder.done:
-            return True
+        check_timeout(timeout)
+        if not builder.done:
+            self.ring()  # it may have been done a moment ago
+            await self._woken(builder, timeout)
+        return builder.done
+
+    async def _woken(self, awaited: Condition | BatchBuilder, timeout: float | None) -> None:
+        """Wait until a look finds that it holds, or that the batch is done."""
         self.check_loop()
         future = asyncio.get_running_loop().create_future()
-        self._by_builder.setdefault(builder, []).append(future)
-        self.ring()  # it may have been done a moment ago
-        if timeout is None:
-            await future
-            return True
-        done, _ = await asyncio.wait([future], timeout=timeout)
-        return bool(done)
+        futures = self._waiting.setdefault(awaited, set())
+        futures.add(future)
+        try:
+            if timeout is None:
+                await future
+            else:
+                await asyncio.wait([future], timeout=timeout)
+        finally:
+            futures.discard(future)
+            if not futures and self._waiting.get(awaited) is futures:
+                del self._waiting[awaited]
 
     def _look(self) -> None:
         self._rung = False  # before anything is looked at: what changes from here on rings again
         self.call_back()
-        for builder in [builder for builder in self._by_builder if builder.done]:
-            for future in self._by_builder.pop(builder):
+        for awaited in [awaited for awaited in self._waiting if _holds(awaited)]:
+            for future in self._waiting.pop(awaited):
                 if not future.done():
                     future.set_result(None)
-        waiting, self._conditions = self._conditions, []
-        for condition, future in waiting:
-            if not future.done():
-                if _holds(condition):
-                    future.set_result(None)
-                else:
-                    self._conditions.append((condition, future))
 
 
-def _holds(condition: Condition) -> bool:
+def _holds(awaited: Condition | BatchBuilder) -> bool:
+    if isinstance(awaited, BatchBuilder):
+        return awaited.done
     try:
-        return condition()
+        return awaited()
     except FolkmootError:
         return True  # who waits will ask itself, and have it raised
 
 
-class AsyncBatchDelivery:
+class AsyncBatchDelivery(BatchDelivery):
     """What became, or will become, of the records of one `send_batch`: `await` it."""
 
-    __slots__ = ("_delivery", "_hub")
+    __slots__ = ()
 
-    def __init__(self, delivery: BatchDelivery, hub: _Hub) -> None:
-        self._delivery = delivery
-        self._hub = hub
-
-    def __len__(self) -> int:
-        """How many records they are."""
-        return len(self._delivery)
-
-    def done(self) -> bool:
-        """Whether every record was acknowledged, or has failed."""
-        return self._delivery.done()
-
-    def __await__(self) -> Generator[None, None, dict[int, list[range]]]:
+    def __await__(self) -> Generator[Any, None, dict[int, list[range]]]:
         """`result` without a timeout."""
         return self.result().__await__()
 
-    async def result(self, timeout: float | None = None) -> dict[int, list[range]]:
+    async def result(  # type: ignore[override]
+        self, timeout: float | None = None
+    ) -> dict[int, list[range]]:
         """The offsets by partition, in the order of the rows; no ranges with acks=0.
 
         Raises the first error that records failed with, RequestTimeout after `timeout`.
         """
-        return (await self._done(timeout)).result(0)
+        await self._until_done(timeout)
+        return self._outcome()
 
-    async def exception(self, timeout: float | None = None) -> FolkmootError | None:
+    async def exception(  # type: ignore[override]
+        self, timeout: float | None = None
+    ) -> FolkmootError | None:
         """The first error that records failed with, or None if all were acknowledged."""
-        return (await self._done(timeout)).exception(0)
+        await self._until_done(timeout)
+        return self._failure()
 
-    async def _done(self, timeout: float | None) -> BatchDelivery:
-        if not await self._hub.until(self._delivery.done, timeout):
-            raise RequestTimeout(
-                f"not acknowledged after {timeout:g} s, and may be yet: {counted(len(self), 'record')}"
-            )
-        return self._delivery
+    async def _until_done(self, timeout: float | None) -> None:
+        if not await self._owner.listener.until(self.done, timeout):
+            raise self._too_late(timeout)
 
 
 OnDelivery = Callable[[AsyncDelivery], object]
@@ -248,8 +241,7 @@ class AsyncProducer(Generic[K, V]):
             await asyncio.wait([self._closing])
 
     async def _close(self, timeout: float | None) -> None:
-        if timeout is None:
-            timeout = self.config.longest_wait
+        timeout = min(inf if timeout is None else timeout, self.config.longest_wait)
         deadline = time.monotonic() + timeout
         self._accumulator.close(ClosedError("the producer is closed"))
         try:
@@ -371,7 +363,7 @@ class AsyncProducer(Generic[K, V]):
             await _in_thread(make)
         (columns,) = made
         runs: list[Run] = []
-        delivery = AsyncBatchDelivery(BatchDelivery(runs, self._accumulator), self._hub)
+        delivery = AsyncBatchDelivery(runs, self._accumulator)
         row = 0
         try:
             await self._admission(topic)

@@ -28,7 +28,7 @@ from folkmoot.producers.columns import (
     too_large,
 )
 from folkmoot.producers.futures import Delivery, Parts, Run
-from folkmoot.producers.partitioner import Choose, Spread, Strategy, by_function, by_key
+from folkmoot.producers.partitioner import Choose, Strategy, by_function, by_key, draw
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.batch_header import (
     MAX_BODY_BYTES,
@@ -249,7 +249,7 @@ class _Topic:
         self.owner = appender.owner
         self._appender = appender
         self.count = 0
-        self.spread = Spread(appender.random)
+        self.candidates: list[int] = []
         self.sticky = -1
         self.sticky_left = 0
         self.turn = 0
@@ -266,22 +266,21 @@ class _Topic:
         if count != self.count:
             self.place()
             self.count = count
-        self.spread.candidates = list(available) or list(range(count))
-        if self.sticky not in self.spread.candidates:
+        self.candidates = list(available) or list(range(count))
+        if self.sticky not in self.candidates:
             self.sticky_left = 0
 
     def stick(self, size: int) -> int:
         """Where a record of so many bytes goes that may go anywhere."""
         if self.sticky_left <= 0:
-            self.sticky = self.spread.draw()
+            self.sticky = draw(self._appender.random, self.candidates, self.sticky)
             self.sticky_left = self._full
         self.sticky_left -= size
         return self.sticky
 
     def take_turn(self) -> int:
         """As `stick`, record by record."""
-        candidates = self.spread.candidates
-        number = candidates[self.turn % len(candidates)]
+        number = self.candidates[self.turn % len(self.candidates)]
         self.turn += 1
         return number
 
@@ -621,13 +620,6 @@ class Appender:
                     known = self._topics[topic] = _Topic(topic, self)
                 known.known(partitions, available)
 
-    def topic_forget(self, topic: str) -> None:
-        """Ask the owner before the next record is taken. The batches stay as they are."""
-        with self.owner.lock:
-            if topic in self._topics:
-                self._topics[topic].place()
-                del self._topics[topic]
-
     def place(self) -> None:
         """Move everything staged to its builders, and tell the owner of the next record."""
         with self.owner.lock:
@@ -645,5 +637,6 @@ class Appender:
         """Take nothing more; the owner is asked, and says why."""
         with self.owner.lock:
             self._closed = True
-            for topic in list(self._topics):
-                self.topic_forget(topic)
+            for name, topic in list(self._topics.items()):
+                topic.place()
+                del self._topics[name]

@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from folkmoot.producers.partitioner import Choose, by_function
 from folkmoot.protocol.columns import BinaryColumn, Int64s, lengths_of
@@ -80,6 +79,11 @@ def as_callback(what: str, given: object) -> None:
 
 def as_headers(given: HeadersArgument) -> Headers:
     """Those of one record. Raises TypeError, InvalidName."""
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            "headers must be a mapping, or pairs, of str and bytes or None, "
+            f"not {type(given).__name__}: {given!r}"
+        )
     rows = []
     for header in given.items() if isinstance(given, Mapping) else given:
         match header:
@@ -351,25 +355,20 @@ def _timestamps(given: Any, count: int) -> Int64s:
     """One timestamp in ms per row, whatever they are given as. Raises ValueError."""
     if given is None:
         given = time.time_ns() // 1_000_000
-    if isinstance(given, int | np.integer) and not isinstance(given, bool):
-        # One that is too large for a column of numbers is too large for a timestamp.
-        within = max(-MAX_RECORD_TIMESTAMP - 1, min(int(given), MAX_RECORD_TIMESTAMP + 1))
-        stamps: npt.NDArray[np.int64] = np.full(count, within, np.int64)
-    else:
-        if hasattr(given, "to_numpy"):
-            given = given.to_numpy(
-                **({"zero_copy_only": False} if hasattr(given, "buffers") else {})
-            )
-        array = np.asarray(given)
-        if array.dtype.kind == "M":
-            array = array.astype("datetime64[ms]").astype(np.int64)
-        if array.dtype.kind not in "iu":
-            raise ValueError(
-                f"timestamps must be integers in ms since the epoch, not {array.dtype}"
-            )
-        if array.dtype == np.uint64:  # the largest would become small
-            array = np.minimum(array, np.uint64(MAX_RECORD_TIMESTAMP + 1))
-        stamps = array.astype(np.int64)
+    if hasattr(given, "to_numpy"):
+        given = given.to_numpy(**({"zero_copy_only": False} if hasattr(given, "buffers") else {}))
+    array = np.asarray(given)
+    if array.dtype.kind == "M":
+        array = array.astype("datetime64[ms]").astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ValueError(
+            f"timestamps must be integers in milliseconds since the epoch, not {array.dtype}"
+        )
+    if array.dtype == np.uint64:  # the largest would become small
+        array = np.minimum(array, np.uint64(MAX_RECORD_TIMESTAMP + 1))
+    stamps = array.astype(np.int64)
+    if not stamps.ndim:
+        stamps = np.full(count, stamps)
     if stamps.shape != (count,):
         raise ValueError(f"{len(stamps)} timestamps do not belong to {count} values")
     limit = MAX_RECORD_TIMESTAMP

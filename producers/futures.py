@@ -199,7 +199,26 @@ class BatchDelivery:
 
         Raises the first error that records failed with, RequestTimeout after `timeout`.
         """
-        error = self.exception(timeout)
+        self._wait(timeout)
+        return self._outcome()
+
+    def exception(self, timeout: float | None = None) -> FolkmootError | None:
+        """The first error that records failed with, or None if all were acknowledged."""
+        self._wait(timeout)
+        return self._failure()
+
+    def _wait(self, timeout: float | None) -> None:
+        if not self._owner.wait_for(self.done, timeout):
+            raise self._too_late(timeout)
+
+    def _too_late(self, timeout: float | None) -> RequestTimeout:
+        return RequestTimeout(
+            f"not acknowledged after {timeout:g} s, and may be yet: {counted(len(self), 'record')}"
+        )
+
+    def _outcome(self) -> dict[int, list[range]]:
+        """`result`, once all are done."""
+        error = self._failure()
         if error is not None:
             raise error
         offsets: dict[int, list[range]] = {}
@@ -214,12 +233,8 @@ class BatchDelivery:
                 ranges.append(range(start, start + count))
         return offsets
 
-    def exception(self, timeout: float | None = None) -> FolkmootError | None:
-        """The first error that records failed with, or None if all were acknowledged."""
-        if not self._owner.wait_for(self.done, timeout):
-            raise RequestTimeout(
-                f"not acknowledged after {timeout:g} s, and may be yet: {counted(len(self), 'record')}"
-            )
+    def _failure(self) -> FolkmootError | None:
+        """`exception`, once all are done."""
         first = None
         for builder, position, count in self._pieces():
             builder.observe(position, count)

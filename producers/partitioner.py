@@ -15,6 +15,15 @@ FEW_KEYS: Final = 64
 """So many keys are hashed one by one: numpy needs more to start."""
 
 Strategy = Literal["key-hash", "sticky", "round-robin"]
+"""Where records go that may go to any partition of a topic:
+
+- "key-hash": only records without a key are spread, as by "sticky"; those with one go where Kafka's
+  clients would put them (murmur2), whether or not that partition has a leader now: the order of a
+  key's records depends on it.
+- "sticky": about `batch_bytes` of records go to one partition, then another is drawn among those
+  that have a leader, so that batches are large and the load is even in the long run.
+- "round-robin": record by record to the next partition that has a leader.
+"""
 STRATEGIES: Final = ("key-hash", "sticky", "round-robin")
 
 
@@ -29,31 +38,10 @@ class Choose(Protocol):
     def __call__(self, topic: str, keys: Any, partitions: int, /) -> Sequence[int] | Any: ...
 
 
-class Spread:
-    """Places for records that may go to any partition, of one topic.
-
-    - "key-hash": only records without a key are spread, as by "sticky"; those with one go where Kafka's
-      clients would put them (murmur2), whether or not that partition has a leader now: the order of a
-      key's records depends on it.
-    - "sticky": about `batch_bytes` of records go to one partition, then another is drawn among those
-      that have a leader, so that batches are large and the load is even in the long run.
-    - "round-robin": record by record to the next partition that has a leader.
-
-    Owner: the appender. Both implementations keep the numbers, and ask here only when one has run out.
-    """
-
-    __slots__ = ("_random", "candidates", "last")
-
-    def __init__(self, random: Random) -> None:
-        self._random = random
-        self.candidates: list[int] = []
-        self.last = -1
-
-    def draw(self) -> int:
-        """Any candidate but the last one drawn, if there is a choice."""
-        others = [number for number in self.candidates if number != self.last]
-        self.last = self._random.choice(others or self.candidates)
-        return self.last
+def draw(random: Random, candidates: Sequence[int], last: int) -> int:
+    """Any candidate but the one drawn last, if there is a choice. An appender asks when a turn is over."""
+    others = [number for number in candidates if number != last]
+    return random.choice(others or candidates)
 
 
 def by_key(keys: Sequence[bytes] | BinaryColumn, count: int) -> list[int]:

@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cached_property
+from math import inf
 from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self
 from weakref import WeakSet
@@ -106,13 +108,20 @@ class Producer(Generic[K, V]):
             raise self._closed
         require(Codec.named(self.config.compression))
         if self._thread is None:
-            self._discovery.open()
-            self._accumulator.open()
-            name = f"folkmoot-{self.config.client_id}"
-            self._thread = threading.Thread(target=self._sender.run, name=name, daemon=True)
-            self._thread.start()
-            _open_producers.add(self)
-            _let_others_run(self.config.switch_interval)
+            try:
+                self._discovery.open()
+                self._accumulator.open()
+                name = f"folkmoot-{self.config.client_id}"
+                self._thread = threading.Thread(target=self._sender.run, name=name, daemon=True)
+                self._thread.start()
+                _open_producers.add(self)
+                _let_others_run(self.config.switch_interval)
+            except FolkmootError:
+                raise  # nothing was opened, and it may be tried again
+            except BaseException:  # Ctrl-C
+                self._closed = ClosedError("the producer's start was interrupted")
+                self._let_go(CLOSE_GRACE)
+                raise
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, then let go of everything, within `timeout` seconds whatever is dead.
@@ -125,8 +134,7 @@ class Producer(Generic[K, V]):
             return
         self._check_not_called_back()
         self._closed = ClosedError("the producer is closed")
-        if timeout is None:
-            timeout = self.config.longest_wait
+        timeout = min(inf if timeout is None else timeout, self.config.longest_wait)
         deadline = time.monotonic() + timeout
         self._accumulator.close(self._closed)
         try:
@@ -142,7 +150,8 @@ class Producer(Generic[K, V]):
         _open_producers.discard(self)
         self._sender.stop()
         if self._thread is not None:
-            self._thread.join(timeout)
+            with suppress(RuntimeError):  # it has not begun yet, and finds then that it is to stop
+                self._thread.join(timeout)
         self._discovery.close()
         if self._thread is None or not self._thread.is_alive():
             self._wakeup.close()
@@ -291,8 +300,7 @@ class Producer(Generic[K, V]):
     def _flush(self, timeout: float | None) -> None:
         accumulator = self._accumulator
         target = accumulator.request_flush()
-        with accumulator.lock:
-            done = accumulator.completed.wait_for(lambda: accumulator.settled >= target, timeout)
+        done = accumulator.until(lambda: accumulator.settled >= target, timeout)
         self._check_flushed(done, timeout)
 
     def _check_flushed(self, done: bool, timeout: float | None) -> None:
@@ -312,10 +320,8 @@ class Producer(Generic[K, V]):
         """
         self._check_not_called_back()
         self._check_open()
-        done = self._accumulator.request_purge()
-        with self._accumulator.lock:
-            if not self._accumulator.completed.wait_for(done, timeout):
-                raise RequestTimeout(f"records were not given up within {timeout:g} s; they may be")
+        if not self._accumulator.until(self._accumulator.request_purge(), timeout):
+            raise RequestTimeout(f"records were not given up within {timeout:g} s; they may be")
 
     def partitions_of(self, topic: str) -> list[int]:
         """The topic's partitions; the first time it may block as `send` does."""

@@ -197,7 +197,11 @@ class Sender:
         """Make known what is done: room in the buffer, deliveries, callbacks, and then flushes."""
         accumulator, done = self._accumulator, state.finished
         if done:
-            accumulator.complete(done)
+            with accumulator.lock:
+                accumulator.complete(done)
+                # Who hears of the last record there finds nothing to be flushed.
+                if not any(batch.callbacks for batch in done):
+                    accumulator.settle(state.oldest_number())
             state.finished = []
             failed = [batch for batch in done if batch.error is not None]
             if failed:

@@ -199,12 +199,13 @@ class SenderState:
         """Fail what is older than `delivery_timeout`."""
         while (oldest := self._oldest()) is not None and self._deadline(oldest) <= now:
             oldest.builder.close()
-            error = DeliveryTimeout(
-                f"{counted(oldest.count, 'record')} for {oldest.topic_partition} not acknowledged "
-                f"within {self._config.delivery_timeout:g} s{self._why(oldest)}"
-            )
-            error.__cause__ = oldest.last_error or self.trouble
             queue = self._queues[oldest.topic_partition]
+            batch = queue.batches[0]  # the same, or what is left of it
+            error = DeliveryTimeout(
+                f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
+                f"within {self._config.delivery_timeout:g} s{self._why(batch)}"
+            )
+            error.__cause__ = batch.last_error or self.trouble
             queue.end_oldest(error)
             self._examine(queue)
 

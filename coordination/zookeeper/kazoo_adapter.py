@@ -124,6 +124,8 @@ class KazooSession:
         try:
             self._client.start_async()
             execute(self, _find_chroot(chroot, create), connect_timeout)
+            self.chroot = chroot
+            log.info("ZooKeeper session 0x%x at %s", self.session_id, self._servers)
         except BaseException as error:
             self.close()
             if not isinstance(error, ZooKeeperUnreachable):
@@ -132,8 +134,6 @@ class KazooSession:
                 f"no ZooKeeper server answers at {self._servers} within {connect_timeout:g} s: "
                 "start it, or give the address of one that runs"
             ) from None
-        self.chroot = chroot
-        log.info("ZooKeeper session 0x%x at %s", self.session_id, self._servers)
 
     def last_acknowledged(self) -> float:
         """`time.monotonic()` at which the last operation that was answered had been *sent*."""

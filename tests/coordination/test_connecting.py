@@ -11,9 +11,11 @@ import pytest
 
 from folkmoot.console.children import free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper
+from folkmoot.coordination import connector
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT, KazooSession, connect
 from folkmoot.coordination.zookeeper.operations import Children, Create, Exists, Multi
+from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 from tests.waiting import eventually
 
@@ -135,3 +137,18 @@ def test_a_session_timeout_that_no_server_can_be_asked_for_is_refused(
     """Told as a server that does not answer it would send people to the wrong place."""
     with pytest.raises(ConfigError, match=r"session_timeout=.* use 0\.1 to 86400 seconds"):
         connect(chroot, seconds)
+
+
+def test_a_guarded_session_whose_opening_is_interrupted_is_closed(
+    chroot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[KazooSession] = []
+
+    def interrupted(session: KazooSession, zookeeper: str) -> None:
+        opened.append(session)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(connector.GUARDIAN, "guard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        connector.connect(chroot, 10.0, guarded=True, create=True)
+    assert [session.state for session in opened] == [SessionState.LOST]

@@ -350,21 +350,6 @@ def test_a_closed_appender_asks_the_owner(implementation: Any) -> None:
     assert [len(records) for records in owner.records().values()] == [1]
 
 
-def test_a_topic_that_was_forgotten_is_asked_for_and_keeps_its_batches(implementation: Any) -> None:
-    owner = Owner(implementation, 1)
-    owner.appender.send("t", b"before")
-    owner.appender.topic_forget("t")
-    count = owner.topics.pop("t")
-    with pytest.raises(UnknownTopicOrPartition):
-        owner.appender.send("t", b"in between")
-    owner.topics["t"] = count
-    owner.appender.send("t", b"after")
-    assert [record.value for record in owner.records()[TopicPartition("t", 0)]] == [
-        b"before",
-        b"after",
-    ]
-
-
 # -- handles ------------------------------------------------------------------------------------------
 
 

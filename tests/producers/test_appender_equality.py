@@ -176,8 +176,6 @@ def carry_out(owner: Owner, seed: int, count: int) -> list[Any]:
         elif step < 0.94:
             partitions = random.randint(1, 6)
             owner.know("t", partitions, *random.sample(range(partitions), random.randint(0, 1)))
-        elif step < 0.96:
-            owner.appender.topic_forget("t")
     seen.append((owner.appender.used, owner.appender.records))
     seen.append(owner.bodies())
     owner.deliver()

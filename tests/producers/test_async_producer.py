@@ -1,6 +1,7 @@
 """What only a producer on an event loop can do wrong: block it, lose what a cancelled task had in hand."""
 
 import asyncio
+import gc
 import random
 import threading
 from collections.abc import Callable
@@ -11,7 +12,15 @@ import pytest
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.async_producer import SENDS_IN_A_ROW, AsyncProducer, _Hub
-from folkmoot.protocol.errors import BufferFull, ClosedError, ConcurrentUse, CorruptBatch
+from folkmoot.protocol.errors import (
+    BufferFull,
+    ClosedError,
+    ConcurrentUse,
+    CorruptBatch,
+    FlushTimeout,
+    RequestTimeout,
+    UnknownTopicOrPartition,
+)
 from tests.producers.fakes import FakeCluster
 from tests.producers.test_both_surfaces import know
 from tests.surfaces import eventually, run
@@ -95,6 +104,43 @@ def test_a_topic_that_nobody_knows_yet_stops_the_task_that_sends_and_no_other(
 
     run(scenario)
     assert cluster.values("late") == [b"v"]
+
+
+def test_nothing_is_kept_of_tasks_that_have_waited_in_vain(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.producers.sender.TOPIC_PATIENCE", 60.0)
+
+    def pending() -> int:
+        """How many futures there are that somebody may wait for."""
+        futures = [each for each in gc.get_objects() if isinstance(each, asyncio.Future)]
+        return sum(not future.done() for future in futures)
+
+    async def scenario() -> None:
+        async with make(cluster, max_block=0.001, request_timeout=0.2) as producer:
+            await know(producer, "t")
+            cluster.silent = True
+            delivery = await producer.send("t", b"v")
+            batch = await producer.send_batch("t", [b"v"])
+            before = pending()
+            for _ in range(20):
+                with pytest.raises(UnknownTopicOrPartition):
+                    await producer.send("missing", b"v")
+                with pytest.raises(FlushTimeout):
+                    await producer.flush(0.001)
+                for each in (delivery, batch):
+                    with pytest.raises(RequestTimeout):
+                        await each.result(timeout=0.001)
+            waiting = asyncio.create_task(delivery.result())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert pending() == before
+            cluster.silent = False
+            assert (await delivery).topic == "t"
+
+    run(scenario)
 
 
 def test_room_goes_to_those_who_have_waited_longest(cluster: FakeCluster) -> None:

@@ -35,6 +35,7 @@ NO_HEADER = "headers must be .* of str and bytes or None: 'a' is no header"
         ("send", ("t", b"v"), {"headers": ["a"]}, NO_HEADER),
         ("send", ("t", b"v"), {"headers": "a"}, NO_HEADER),
         ("send", ("t", b"v"), {"headers": [("a", b"1", b"2")]}, "is no header"),
+        ("send", ("t", b"v"), {"headers": 7}, "headers must be .* or None, not int: 7"),
         ("send_batch", ("t", [b"v"]), {"headers": [["a"]]}, NO_HEADER),
         ("send_batch", ("t", [b"v"]), {"headers": iter([{}])}, "headers must be a list of those"),
         ("send_batch", ("t", (b"v" for _ in "v")), {}, "values must be a list .* not generator"),
@@ -142,5 +143,26 @@ def test_a_coroutine_function_as_on_delivery_is_refused_before_anything_is_sent(
                 with pytest.raises(TypeError, match="a plain function"):
                     await producer.send("t", b"v", on_delivery=each)
             assert producer.unacknowledged() == 0
+
+    run(scenario)
+
+
+@each
+def test_a_wait_without_an_end_may_be_given_as_infinity_and_none_is_no_number(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        producer = client(zookeeper=cluster.connect)
+        await producer.start()
+        delivery = await producer.send("t", b"v")
+        assert (await delivery.result(float("inf"))).offset == 0
+        late = await producer.send("t", b"w")
+        await producer.flush(float("inf"))
+        assert (await late.result(0)).topic == "t"
+        await producer.purge(float("inf"))
+        for wait in producer.flush, producer.purge:
+            with pytest.raises(ValueError, match="timeout=nan is no number of seconds"):
+                await wait(float("nan"))
+        await producer.close(float("inf"))
 
     run(scenario)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
-from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.producers import producer, sender
 from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
@@ -531,3 +531,56 @@ def test_a_thread_that_dies_takes_the_producer_down_with_the_cause(
     with pytest.raises(ClosedError, match="a defect"):
         opened.send("t", b"x")
     opened.close(1.0)
+
+
+def test_whoever_was_told_of_the_last_record_has_nothing_to_flush(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that sends stands still right behind the moment at which deliveries are told."""
+    told, seen = threading.Event(), threading.Event()
+    complete = producer.Accumulator.complete
+
+    def stands_still(self: Any, batches: Any) -> None:
+        complete(self, batches)
+        told.set()
+        seen.wait(0.2)
+
+    with make(cluster) as sending:
+        know(sending)
+        monkeypatch.setattr(producer.Accumulator, "complete", stands_still)
+        sending.send_and_wait("t", b"value", timeout=30)
+        try:
+            sending.flush(0)
+        finally:
+            seen.set()
+    assert told.is_set()
+
+
+def test_a_start_that_is_interrupted_leaves_neither_thread_nor_session(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions: list[Session] = []
+
+    def connect(timeout: float) -> Session:
+        sessions.append(cluster.connect(timeout))
+        return sessions[-1]
+
+    def interrupted(interval: float | None) -> None:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    starting = Producer(zookeeper=connect)
+    with monkeypatch.context() as patch:
+        patch.setattr(producer, "_let_others_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            starting.start()
+    eventually(
+        lambda: (
+            not any(
+                each.name.startswith("folkmoot-") for each in set(threading.enumerate()) - before
+            )
+        )
+    )
+    assert [session.state for session in sessions] == [SessionState.LOST]
+    with pytest.raises(ClosedError, match="interrupted"):
+        starting.start()

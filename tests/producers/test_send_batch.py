@@ -187,6 +187,16 @@ def test_timestamps_and_headers_belong_to_their_rows(cluster: FakeCluster) -> No
     assert [record.header("c") for record in log[:6]] == [None] * 5 + [b"3"]
 
 
+def test_one_timestamp_of_any_kind_is_that_of_all_rows(cluster: FakeCluster) -> None:
+    moment = np.datetime64(T, "ms")
+    kinds: list[Any] = [T, np.int64(T), np.array(T), moment, moment.astype("datetime64[ns]")]
+    with make(cluster) as producer:
+        for given in kinds:
+            producer.send_batch("t", [b"v", b"w"], timestamps=given, partition=1)
+    log = cluster.logs[TopicPartition("t", 1)]
+    assert [record.timestamp for record in log] == [T] * 2 * len(kinds)
+
+
 def test_single_records_and_columns_keep_their_order(cluster: FakeCluster) -> None:
     with make(cluster, linger=0.001) as producer:
         for turn in range(0, 300, 3):

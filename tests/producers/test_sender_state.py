@@ -207,6 +207,24 @@ def test_an_error_that_stays_fails_the_batch_and_the_next_one_goes() -> None:
     assert values(last) == [b"two"]
 
 
+def test_what_expires_of_a_batch_in_parts_says_how_much_that_is_and_whom_it_waits_for() -> None:
+    bench = Bench()
+    handles = [bench.stage(b"%d" % number) for number in range(5)]
+    bench.take()
+    for code in (BatchTooLarge.code, 0):
+        bench.now += 2
+        ((number, shipment),) = bench.ship(hurry=True)
+        bench.answer(number, shipment, code)
+    bench.ship(hurry=True)
+    bench.now += bench.config.delivery_timeout
+    bench.sender.expire(bench.now)
+    bench.settle()
+    assert handles[1].result(0).offset == 1
+    said = r"3 records for t-0 not acknowledged within 120 s: broker one:1 has not answered; last"
+    with pytest.raises(DeliveryTimeout, match=said):
+        handles[2].result(0)
+
+
 def test_of_a_batch_in_parts_only_the_records_that_failed_count_as_failed() -> None:
     bench = Bench(linger=0.0)
     handles = [bench.stage(b"%d" % number) for number in range(3)]
