@@ -114,7 +114,9 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float) -> str:
             process.communicate()
     if process.returncode == 0:
         return ""
-    said = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    said = [
+        line for line in output.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))
+    ]
     return said[0].split(" - ")[0] if said else f"exit code {process.returncode}"
 
 
