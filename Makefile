@@ -125,10 +125,11 @@ chaos-spark: env
 	$(BIN)/python -m tests.chaos.spark --rounds $(ROUNDS) --directory $(CHAOS_DIRECTORY)-spark $(if $(SEED),--seed $(SEED))
 
 # Whether the tests see small changes of the code: make mutants N=200 SEED=7. Takes hours, goes on where it was ended.
+# FOLDERS="brokers consumers" draws from the code of these alone.
 N ?= 100
 SEED_OF_MUTANTS = $(or $(SEED),1)
 mutants: env
-	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED_OF_MUTANTS) --at-once $(AT_ONCE)
+	$(BIN)/python -m tests.mutants --count $(N) --seed $(SEED_OF_MUTANTS) --at-once $(AT_ONCE) $(if $(FOLDERS),--folders $(FOLDERS))
 
 bench: env
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -108,6 +108,19 @@ def test_who_has_tried_to_plan_in_vain_plans_at_once_when_the_next_member_goes()
     assert schedule.begin(30.0) is not None
 
 
+def test_who_comes_when_a_plan_is_due_already_is_waited_for_as_others_may_follow() -> None:
+    schedule = eldest(Plan(1, (ME,), TOPICS, {"t": [ME, ME]}), 1)
+    schedule.saw_members((ME, OTHER, "third-0000000003"), ME)
+    schedule.consider(ME, 10.01)
+    assert schedule.begin(10.01) is None
+    assert schedule.begin(20.0) is not None
+    schedule.ended(False, 20.1)
+    schedule.saw_members((ME, OTHER), ME)
+    schedule.consider(ME, 20.11)
+    assert schedule.begin(20.11) is None, "it has not seen the plan that others may have made"
+    assert schedule.begin(30.0) is not None
+
+
 def test_as_long_as_a_crowd_keeps_coming_its_plan_is_put_off() -> None:
     schedule = eldest(Plan(1, (ME,), TOPICS, {"t": [ME, ME]}), 1)
     names, now = [ME, OTHER], 10.0

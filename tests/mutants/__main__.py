@@ -1,8 +1,9 @@
 """`make mutants N=200 SEED=7`: changes the code by a little, N times, and tells which the tests did not see.
 
 A mutant is one comparison, boolean, negation, sign or constant that is another one; each kind is drawn as
-often as the others, from all code of FOLDERS. It is tried in a copy of the tree, with the tests of its own
-folder, those that mirror its room first, up to the first that fails. What ends by a timeout is killed, too.
+often as the others, from all code of FOLDERS, or of those that `--folders` names. It is tried in a copy of
+the tree, with the tests of its own folder, those that mirror its room first, up to the first that fails.
+What ends by a timeout is killed, too.
 
 Each outcome is a line of the file STATE, which is not found out again as long as the code is the same:
 ended and started again with the same seed, it goes on. A larger N adds to the mutants of a smaller one.
@@ -57,9 +58,9 @@ class Mutant(msgspec.Struct, frozen=True):
         return f"{self.path}:{self.mutation.line}: {self.mutation.kind}: {old!r} became {new!r}"
 
 
-def sources(root: Path) -> dict[str, str]:
+def sources(root: Path, folders: Sequence[str] = FOLDERS) -> dict[str, str]:
     """The code that is mutated, by its path."""
-    files = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
+    files = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
     return {path.relative_to(root).as_posix(): path.read_text() for path in files}
 
 
@@ -113,7 +114,9 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float) -> str:
             process.communicate()
     if process.returncode == 0:
         return ""
-    said = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    said = [
+        line for line in output.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))
+    ]
     return said[0].split(" - ")[0] if said else f"exit code {process.returncode}"
 
 
@@ -182,13 +185,14 @@ def main(arguments: Sequence[str], root: Path = Path(__file__).parents[2]) -> in
     parser = argparse.ArgumentParser(prog="make mutants")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folders", nargs="+", choices=FOLDERS, default=FOLDERS)
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=TIMEOUT)
     parser.add_argument("--state", type=Path, default=root / ".mutants")
     given = parser.parse_args(arguments)
-    texts = sources(root)
+    texts = sources(root)  # what is known of a mutant holds whichever folders are drawn from
     code = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
-    mutants = list(islice(drawn(texts, given.seed), given.count))
+    mutants = list(islice(drawn(sources(root, given.folders), given.seed), given.count))
     known = earlier(given.state, code)
     missing = [each for each in mutants if _key(each) not in known]
     print(f"{len(mutants)} mutants with seed {given.seed}, {len(missing)} still to be tried")

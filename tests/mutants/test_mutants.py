@@ -98,6 +98,22 @@ def test_the_same_seed_draws_the_same_and_more_of_them_begin_the_same(root: Path
     assert len(every) == len(set(map(str, every))) == 4
 
 
+def test_folders_that_were_named_are_drawn_from_alone(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "network").mkdir()
+    (root / "network/ports.py").write_text("PORT = 7\n")
+    state = ["--state", str(tmp_path / "state"), "--timeout", "60"]
+    assert command.main([*state, "--folders", "protocol"], root) == 0
+    said = capsys.readouterr().out
+    assert "4 mutants with seed 1" in said
+    assert "network" not in said
+    monkeypatch.setattr(command, "run_tests", lambda *_: "tests/network/test_ports.py")
+    monkeypatch.setattr(command.Trees, "tests_alone", lambda *_: "")
+    assert command.main(state, root) == 0
+    assert "6 mutants with seed 1, 2 still to be tried" in capsys.readouterr().out
+
+
 def test_tests_of_the_same_name_and_room_come_first(tmp_path: Path) -> None:
     names = ["test_a.py", "storage/test_b.py", "storage/test_log.py", "server/test_log_files.py"]
     for name in names:

@@ -39,6 +39,15 @@ def test_a_position_on_the_leaders_log_is_acked_and_any_other_is_told_the_epochs
     assert told(leader, 8, 18, 20) == EpochEnd(7, 20)
 
 
+def test_records_from_before_there_were_several_replicas_are_compared_as_well() -> None:
+    """They are of epoch 0, in which one broker appends alone."""
+    leader = a_leader(EpochStarts([(0, 0), (2, 5)]), 20)
+    assert told(leader, 0, 4, 20) is None
+    assert told(leader, 0, 5, 20) is None
+    assert told(leader, 0, 8, 20) == EpochEnd(0, 5)
+    assert told(leader, 1, 8, 20) == EpochEnd(0, 5)
+
+
 def test_who_ends_where_the_leaders_log_begins_shows_by_its_epoch_that_it_has_the_same() -> None:
     leader = a_leader(EpochStarts([(5, 100)]), 200)
     for epoch, end in ((3, 90), (5, 119), (3, 120)):

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from folkmoot.brokers.replication import replica_manager
 from folkmoot.brokers.replication.leader_state import Position
 from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN, DISK_AGAIN_AFTER, MAX_LAG
 from folkmoot.brokers.server.metadata_cache import ClusterView
@@ -122,6 +123,22 @@ def same_logs(cluster: Cluster) -> bool:
 
 
 # -- records --------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_has_all_is_never_noted_as_incomplete_when_leaders_change(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Had all brokers died right behind such a note, nobody would lead."""
+    noted: list[Path] = []
+    monkeypatch.setattr(replica_manager, "note_incomplete", noted.append)
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    for leader in (2, 3, 1):
+        cluster.designate(leader, *REPLICAS)
+        cluster.show()
+        cluster.run()
+        assert leads(cluster.nodes[leader])
+    assert noted == []
 
 
 def test_a_record_is_acknowledged_and_seen_once_all_in_sync_replicas_have_it(

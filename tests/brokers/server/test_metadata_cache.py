@@ -14,11 +14,12 @@ from folkmoot.coordination.partition_states import PartitionState, VersionedStat
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
+    NotLeader,
     ResponseTooLarge,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
-from folkmoot.protocol.messages import Api, MetadataResponse
+from folkmoot.protocol.messages import Api, FetchEntry, MetadataResponse
 from tests.brokers.parts import BROKERS, ME, OTHER, make_handlers, make_logs
 
 
@@ -64,6 +65,22 @@ def test_before_its_first_view_a_broker_calls_no_topic_missing(tmp_path: Path) -
                 metadata.answer(names)
         metadata.view = ClusterView(BROKERS)
         metadata.answer(["t"])
+
+
+def test_who_asked_the_wrong_broker_is_told_who_leads_and_of_nobody_once_the_topic_is_gone(
+    tmp_path: Path,
+) -> None:
+    """What waits is refused later than it was found to be led here."""
+    with make_logs(tmp_path) as logs:
+        view = ClusterView(BROKERS, {"t": TopicInfo("id", [[OTHER], [ME]])})
+        metadata = make_handlers(logs, view).metadata
+        error = NotLeader("not led here any more")
+        leader = metadata.current_leader(FetchEntry("t", "id", 0, 0, 0, 1), error)
+        assert leader is not None
+        assert leader.broker_id == OTHER
+        for topic, partition in (("t", 1), ("t", 2), ("u", 0)):
+            entry = FetchEntry(topic, "id", partition, 0, 0, 1)
+            assert metadata.current_leader(entry, error) is None
 
 
 def test_a_broker_that_goes_leads_nothing_in_the_next_view() -> None:

@@ -47,7 +47,7 @@ from folkmoot.protocol.messages import (
     MetadataResponse,
     ProduceResponse,
 )
-from tests.brokers.hands import create
+from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     BROKERS,
     ME,
@@ -83,6 +83,14 @@ def append(handlers: RequestHandlers, partition: int, *batches: bytes) -> Produc
     entries = [into(partition) for _ in batches]
     response: ProduceResponse = answer(produce(*entries), handlers, *batches)
     return response
+
+
+def test_what_producers_bring_is_counted_in_records_and_bytes(handlers: RequestHandlers) -> None:
+    batches = make_batch(b"a", b"b"), make_batch(b"c"), make_batch(b"d")
+    append(handlers, 0, *batches[:2])
+    append(handlers, 0, batches[2])
+    assert handlers.counters.records_in == 4
+    assert handlers.counters.bytes_in == sum(map(len, batches))
 
 
 def read(
@@ -501,3 +509,20 @@ def test_what_a_log_knows_of_producers_is_read_again_after_a_job_that_failed(
                 carried_out(request, [make_batch(b"y")] * 2, NOW, handlers)
         response = append(handlers, 0, make_batch(b"y"))
         assert [each.base_offset for each in response.results] == [1], "the next one tries again"
+
+
+def test_who_waits_to_hear_of_a_producer_brings_a_reader_no_bytes(tmp_path: Path) -> None:
+    batch, hands = make_batch(b"a"), Hands()
+    with make_logs(tmp_path / "data", LogConfig(durability="fsync")) as logs:
+        handlers = make_handlers(logs, submit=hands.submit)
+        create(logs, "t", "id-1", 0)
+        described = DescribeProducersRequest(1.0, [DescribeProducersEntry("t", "id-1", 0, 0, 1)])
+        for request, payloads in (
+            (produce(into(0)), [batch]),
+            (described, []),
+            (fetch(out_of(0), max_wait=2.0, min_bytes=len(batch) + 1), []),
+        ):
+            assert not isinstance(carried_out(request, payloads, NOW, handlers), Response)
+        hands.work_all()
+        assert handlers.purgatory.delayed_produces == 0
+        assert not handlers.purgatory.take_completed(NOW.monotonic, 10)

@@ -13,7 +13,7 @@ from folkmoot.brokers.storage.segment import Damage, headers_from
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
-from tests.brokers.batches import NAME, append, make_log, reopened, timed_batch
+from tests.brokers.batches import NAME, ONE_SEGMENT, append, make_log, reopened, timed_batch
 
 RECORDS = 60
 LAST_OFFSET_DELTA = 42
@@ -96,6 +96,27 @@ def test_a_count_of_records_that_has_rotted_hides_nothing_but_its_batch(
     with pytest.raises(CorruptBatch, match="go on at 11"):
         log.read(ROTTEN, 400)
     assert offsets_in(log, 11, 400)[0] == 11
+    log.close()
+
+
+def test_a_batch_that_has_rotted_takes_no_other_with_it_however_high_its_offset(
+    tmp_path: Path,
+) -> None:
+    many = 1000
+    log = make_log(tmp_path, ONE_SEGMENT)
+    append(log, timed_batch(*range(many)))
+    before = log.segments[0].size
+    for number in range(20):
+        append(log, timed_batch(number))
+    segment, end = log.segments[0].path, log.close()
+    content = bytearray(segment.read_bytes())
+    content[before + ROTTEN * SIZE + LAST_OFFSET_DELTA] ^= 0x40
+    segment.write_bytes(content)
+    log = reopened(tmp_path, ONE_SEGMENT, end)
+    found = [each for each in log.segments[0].reader().batches() if isinstance(each, Damage)]
+    assert [(each.offset, each.next_offset) for each in found] == [
+        (many + ROTTEN, many + ROTTEN + 1)
+    ]
     log.close()
 
 
