@@ -12,6 +12,7 @@ import pytest
 from folkmoot.console.children import free_port
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.coordination import connector
+from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT, KazooSession, connect
 from folkmoot.coordination.zookeeper.operations import Children, Create, Exists, Multi
@@ -148,7 +149,7 @@ def test_a_guarded_session_whose_opening_is_interrupted_is_closed(
         opened.append(session)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(connector.GUARDIAN, "guard", interrupted)
+    monkeypatch.setattr(GUARDIAN, "guard", interrupted)
     with pytest.raises(KeyboardInterrupt):
         connector.connect(chroot, 10.0, guarded=True, create=True)
     assert [session.state for session in opened] == [SessionState.LOST]

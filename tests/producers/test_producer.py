@@ -14,6 +14,7 @@ import pytest
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.producers import producer, sender
+from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
@@ -538,7 +539,7 @@ def test_whoever_was_told_of_the_last_record_has_nothing_to_flush(
 ) -> None:
     """The thread that sends stands still right behind the moment at which deliveries are told."""
     told, seen = threading.Event(), threading.Event()
-    complete = producer.Accumulator.complete
+    complete = Accumulator.complete
 
     def stands_still(self: Any, batches: Any) -> None:
         complete(self, batches)
@@ -547,7 +548,7 @@ def test_whoever_was_told_of_the_last_record_has_nothing_to_flush(
 
     with make(cluster) as sending:
         know(sending)
-        monkeypatch.setattr(producer.Accumulator, "complete", stands_still)
+        monkeypatch.setattr(Accumulator, "complete", stands_still)
         sending.send_and_wait("t", b"value", timeout=30)
         try:
             sending.flush(0)
