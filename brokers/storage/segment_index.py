@@ -241,12 +241,15 @@ class SegmentIndex:
 
     def _read(self, number: int, count: int) -> bytes:
         """Some entries, from the page cache as a rule. Raises OSError."""
-        length = max(0, min(count, self._saved - number)) * ENTRY_BYTES
+        if number + count > self._saved:
+            before = self._read(number, self._saved - number) if number < self._saved else b""
+            start = max(0, number - self._saved) * ENTRY_BYTES
+            return before + self._pending[start : start + count * ENTRY_BYTES - len(before)]
+        length = count * ENTRY_BYTES
         found = read_at(self._file(), length, number * ENTRY_BYTES) if length else b""
         if len(found) < length:
             raise OSError(errno.EIO, "shorter than it was")
-        start = max(0, number - self._saved) * ENTRY_BYTES
-        return found + self._pending[start : start + count * ENTRY_BYTES - length]
+        return found
 
     # -- following the log --------------------------------------------------------------------------
 
