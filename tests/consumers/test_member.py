@@ -130,10 +130,10 @@ def test_a_partition_is_not_released_by_what_is_said_of_an_earlier_claim(scene: 
     scene.member.drained(T0, now[T0], 5)
     scene.pass_time(0.5)
     assert execute(scene.admin, ownership.owner_of("g", T0)) is None
-    assert scene.member.state.phase is Phase.LEAVING
+    assert not scene.take(Left)
     scene.member.drained(T1, now[T1], None)
     scene.pass_time(0.5)
-    assert scene.member.state.phase is Phase.LEFT
+    assert scene.take(Left)
 
 
 def test_with_zookeeper_out_of_reach_commits_are_refused_and_not_left_waiting(
