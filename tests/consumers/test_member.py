@@ -115,27 +115,6 @@ def test_a_lost_session_is_replaced_and_all_is_owned_under_the_next_epoch(scene:
     assert len(scene.sessions) == 2
 
 
-def test_a_partition_is_not_released_by_what_is_said_of_an_earlier_claim(scene: Scene) -> None:
-    """The consumer has not heard of the later one: it may not have let go of what it reads under that."""
-    scene.pass_time(0.5)
-    before = scene.epochs()
-    scene.zookeeper.expire(scene.sessions[0])
-    scene.pass_time(0.5)
-    now = scene.epochs()
-    scene.member.begin_to_leave()
-    scene.pass_time(0.5)
-    scene.member.drained(T0, before[T0], 7)
-    scene.pass_time(0.5)
-    assert execute(scene.admin, ownership.owner_of("g", T0)) is not None
-    scene.member.drained(T0, now[T0], 5)
-    scene.pass_time(0.5)
-    assert execute(scene.admin, ownership.owner_of("g", T0)) is None
-    assert not scene.take(Left)
-    scene.member.drained(T1, now[T1], None)
-    scene.pass_time(0.5)
-    assert scene.take(Left)
-
-
 def test_with_zookeeper_out_of_reach_commits_are_refused_and_not_left_waiting(
     scene: Scene,
 ) -> None:
