@@ -15,7 +15,7 @@ from kazoo.exceptions import NotEmptyError
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput
 from folkmoot.consumers.assignors.next_plan import DEFAULT
-from folkmoot.consumers.assignors.time_limit import TimeLimited
+from folkmoot.consumers.group import group_thread
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice
 from folkmoot.consumers.group.group_thread import (
     RECONNECT_PAUSE,
@@ -113,26 +113,6 @@ def test_a_lost_session_is_replaced_and_all_is_owned_under_the_next_epoch(scene:
     assert {lost.partition for lost in scene.take(Lost)} == {T0, T1}
     assert scene.epochs() == {T0: before[T0] + 1, T1: before[T1] + 1}
     assert len(scene.sessions) == 2
-
-
-def test_a_partition_is_not_released_by_what_is_said_of_an_earlier_claim(scene: Scene) -> None:
-    """The consumer has not heard of the later one: it may not have let go of what it reads under that."""
-    scene.pass_time(0.5)
-    before = scene.epochs()
-    scene.zookeeper.expire(scene.sessions[0])
-    scene.pass_time(0.5)
-    now = scene.epochs()
-    scene.member.begin_to_leave()
-    scene.pass_time(0.5)
-    scene.member.drained(T0, before[T0], 7)
-    scene.pass_time(0.5)
-    assert execute(scene.admin, ownership.owner_of("g", T0)) is not None
-    scene.member.drained(T0, now[T0], 5)
-    scene.pass_time(0.5)
-    assert execute(scene.admin, ownership.owner_of("g", T0)) is None
-    scene.member.drained(T1, now[T1], None)
-    scene.pass_time(0.5)
-    assert scene.member.state.phase is Phase.LEFT
 
 
 def test_with_zookeeper_out_of_reach_commits_are_refused_and_not_left_waiting(
@@ -439,14 +419,15 @@ def test_while_partitions_are_divided_the_member_lives_on() -> None:
 
 
 def test_an_assignor_that_does_not_return_is_not_waited_for_and_an_alarm_says_so(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The whole group would wait: it runs in the eldest member, and no other plans while that lives."""
+    monkeypatch.setattr(group_thread, "PLANNING_LIMIT", 0.3)
     zookeeper = MemoryZooKeeper()
     admin = zookeeper.connect()
     execute(admin, topics.create("t", 2, [1]))
     assignor = Thinking()
-    settings = msgspec.structs.replace(SETTINGS, assignors=(TimeLimited(assignor, 0.3), DEFAULT))
+    settings = msgspec.structs.replace(SETTINGS, assignors=(assignor,))
     member = Member(settings, zookeeper.connect, lambda: None)
     member.start()
     try:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.storage.segment import SegmentName
+from folkmoot.protocol.batch_header import MAX_OFFSET
 from tests.brokers.batches import (
     ONE_SEGMENT,
     a_batch,
@@ -127,3 +129,8 @@ def test_a_sealed_segment_whose_index_has_zeros_behind_it_is_read(tmp_path: Path
     again = reopened(tmp_path / "one")
     assert read_all(again) == expected(batches)
     again.close()
+
+
+def test_a_segment_may_begin_at_the_last_offset_that_there_can_be_and_not_behind_it() -> None:
+    assert SegmentName.parse(f"{MAX_OFFSET:020}.log") == SegmentName(MAX_OFFSET)
+    assert SegmentName.parse(f"{MAX_OFFSET + 1:020}.log") is None
