@@ -180,8 +180,6 @@ class Log:
     lost are not passed over, but fetched again: until then it lacks what it has acked (`is_incomplete`,
     which is on disk before anything is fetched).
 
-    `version` grows with every change that a waiting request may care about.
-
     Owner: the LogManager, on the broker's event loop.
     """
 
@@ -207,7 +205,6 @@ class Log:
         self.recovery_point: RecoveryPoint | None = None
         self.is_open = False
         self.high_watermark = 0
-        self.version = 0
         self.given_up = 0
         """Records before this offset were given up, and that is on disk."""
         self.leader_epoch = NO_EPOCH
@@ -365,7 +362,6 @@ class Log:
     def abandon(self) -> None:
         """Close all files as they are, without a flush."""
         self.is_open = False
-        self.version += 1
         self.release()
 
     def release(self) -> None:
@@ -379,7 +375,6 @@ class Log:
             f"{self.name} is out of use: {reason}: restart the broker when the disk is well"
         )
         logger.error("%s", self.failed)
-        self.version += 1
         if not readable:
             self.abandon()
 
@@ -646,7 +641,6 @@ class Log:
                 self.fail(segment.torn, readable=True)
             raise
         self._snapshots.appended(headers, [each.base_offset for each in stamped])
-        self.version += 1
 
     def _segment_for(self, total: int, now_ms: int) -> Segment:
         """The segment for an append of so many bytes: the active one, or a new one after it."""
@@ -682,7 +676,6 @@ class Log:
             raise ValueError(f"{self.name} ends at {self.log_end}: {offset} cannot be committed")
         if offset > self.high_watermark:
             self.high_watermark = offset
-            self.version += 1
 
     def take_back_committed(self, offset: int, reason: str) -> None:
         """What was committed from `offset` on may be cut; `reason` says who has lost it, or lacks it."""
@@ -693,7 +686,6 @@ class Log:
                 *(self.name, reason, offset, self.high_watermark),
             )
             self.high_watermark = offset
-            self.version += 1
 
     def truncation(self, offset: int) -> "Truncation | None":
         """The job that gives up the records from `offset` on, which the leader does not have; None:
@@ -740,7 +732,6 @@ class Log:
             self.recovery_point = RecoveryPoint(base, base, 0)
         self.epoch_starts.cut(end_offset)
         self._new_names = True
-        self.version += 1
         if end_offset < self.high_watermark:
             logger.error("%s: lost committed records from offset %d on", self.name, end_offset)
             self.high_watermark, self.is_incomplete = end_offset, True
@@ -834,7 +825,6 @@ class Log:
             logger.warning(
                 "%s: epochs or producers are not noted: %s", self.directory, result.snapshot_error
             )
-        self.version += 1
 
     def flush(self, *, snapshot: bool = False) -> None:
         """Return when all that was appended is on disk. Raises StorageError."""
@@ -859,7 +849,6 @@ class Log:
         self.given_up = offset
         self.high_watermark = max(self.high_watermark, offset)
         self.epoch_starts.forget_before(self.log_start)
-        self.version += 1
         return self.delete_segments(0)
 
     def begin_anew(self, offset: int) -> list[Path]:
@@ -882,7 +871,6 @@ class Log:
         self.epoch_starts.cut(0)
         self.given_up = self.high_watermark = offset
         self.recovery_point = RecoveryPoint(offset, offset, 0)
-        self.version += 1
         return [*snapshots, *(path for segment in former for path in segment.files())]
 
     def _begin_within_batch(self, base_offset: int) -> None:
@@ -932,7 +920,6 @@ class Log:
             logger.info(
                 "%s: deleting %d segments, up to offset %d", self.directory, count, self.log_start
             )
-            self.version += 1
         for segment in dropped:
             segment.release()
         return [path for segment in dropped for path in segment.files()]
@@ -946,7 +933,6 @@ class Log:
                 -1
             )  # those before it may be, too: a flush looks for them from the end on
         self.segments[first : first + len(old)] = [new]
-        self.version += 1
         for segment in old:
             segment.release()
         return [path for segment in old for path in segment.files()]
