@@ -24,6 +24,6 @@ def test_every_option_says_what_it_means(config: Any) -> None:
 )
 def test_help_shows_every_option_with_its_type_range_default_and_meaning(client: str) -> None:
     shown = pydoc.plain(pydoc.render_doc(getattr(folkmoot, client)))
-    assert "session_timeout: number of seconds above 0; default" in shown
+    assert "request_timeout: number of seconds above 0; default" in shown
     assert "What brokers see, and what begins the names of members and threads." in shown
     assert "zookeeper=''" in shown

@@ -60,10 +60,13 @@ def live_through_many(make: Callable[[int], Lived], count: int) -> None:
 
 
 def expect_violation(
-    make: Callable[[int], Lived], mutated: Callable[[], AbstractContextManager[None]], seeds: int
+    make: Callable[[int], Lived],
+    mutated: Callable[[], AbstractContextManager[None]],
+    seeds: int,
+    first: int = 0,
 ) -> None:
     """One of so many histories breaks a promise, and does not without the mutation."""
-    for seed in range(seeds):
+    for seed in range(first, first + seeds):
         with mutated():
             try:
                 make(seed).run()

