@@ -199,5 +199,5 @@ def _other_meaning(w: Json, r: Json) -> str:
 
 
 def _named(schema: Json) -> str:
-    name = schema.get("name")
-    return f"{schema['type']} {name}" if name else f"a {schema['type']}"
+    kind, name = schema["type"], schema.get("name")
+    return f"{kind} {name}" if name else f"{'an' if kind in ('array', 'int') else 'a'} {kind}"

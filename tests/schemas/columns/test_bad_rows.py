@@ -181,7 +181,12 @@ def test_a_pair_that_does_not_fit_says_so_where_a_value_needs_it() -> None:
 @pytest.mark.parametrize(
     ("writer", "reader", "said"),
     [
-        (record("string"), record("int"), "a string cannot be read as a int"),
+        (record("string"), record("int"), "a string cannot be read as an int"),
+        (
+            record({"type": "array", "items": "int"}),
+            record("long"),
+            "an array cannot be read as a long",
+        ),
         (record("int"), record("int", "int"), "f1: the writer has no such field"),
         (
             record({"type": "long", "logicalType": "timestamp-micros"}),
