@@ -26,12 +26,12 @@ class Wakeup:
     _open = False
 
     def __init__(self) -> None:
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._open = True
-        self._awake = False  # there is a byte in the pipe that nobody has read
         # A late wake must not write to a closed, perhaps reused, descriptor. Reentrant, since a signal
         # handler may wake while the thread that it interrupts does.
         self._lock = RLock()
+        self._awake = False  # there is a byte in the pipe that nobody has read
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._open = True
         _all.add(self)
 
     def fileno(self) -> int:
