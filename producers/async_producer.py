@@ -12,7 +12,7 @@ from functools import partial
 from inspect import iscoroutinefunction
 from math import inf
 from types import TracebackType
-from typing import Any, Final, Generic, Self
+from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from folkmoot.producers.accumulator import WouldBlock, check_timeout, check_topic
@@ -45,6 +45,7 @@ SENDS_IN_A_ROW: Final = 1000
 _log = logging.getLogger(__name__)
 
 Condition = Callable[[], bool]
+T = TypeVar("T")
 
 
 class _Hub:
@@ -348,20 +349,13 @@ class AsyncProducer(Generic[K, V]):
         Parameters, rules and errors as of `Producer.send_batch`. Part by part, so that other tasks
         come in between; tables are made values in another thread.
         """
-        made: list[RecordColumns] = []
-
-        def make() -> None:
-            given = (topic, values, keys, timestamps, headers, partition, serializer)
-            made.append(self._core._columns(*given))
-
-        try:
-            if serializer is None and not is_table(values):
-                make()
-        except WouldWait:
-            pass
-        if not made:
-            await _in_thread(make)
-        (columns,) = made
+        arguments = (topic, values, keys, timestamps, headers, partition, serializer)
+        columns: RecordColumns | None = None
+        if serializer is None and not is_table(values):
+            with suppress(WouldWait):
+                columns = self._core._columns(*arguments)
+        if columns is None:
+            columns = await _in_thread(partial(self._core._columns, *arguments))
         runs: list[Run] = []
         delivery = AsyncBatchDelivery(runs, self._accumulator)
         row = 0
@@ -492,29 +486,27 @@ def _check_plain(on_delivery: OnDelivery) -> None:
         )
 
 
-async def _in_thread(call: Callable[[], object], undo: Callable[[], None] | None = None) -> None:
+async def _in_thread(call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
     """Call something that blocks, in a thread of its own: those of the loop may all be in use.
 
     It ends in any case. If nobody waits for it any more by then, it is undone.
     """
-    ended: Future[None] = Future()
+    ended: Future[T] = Future()
     ended.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
-            call()
+            ended.set_result(call())
         except Exception as error:
             ended.set_exception(error)
-        else:
-            ended.set_result(None)
 
-    def undone(ended: "Future[None]") -> None:
+    def undone(ended: "Future[T]") -> None:
         if undo is not None and ended.exception() is None:
             _start_thread(undo)
 
     _start_thread(run)
     try:
-        await asyncio.wrap_future(ended)
+        return await asyncio.wrap_future(ended)
     except asyncio.CancelledError:
         ended.add_done_callback(undone)
         raise
