@@ -15,7 +15,7 @@ from kazoo.exceptions import NotEmptyError
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput
 from folkmoot.consumers.assignors.next_plan import DEFAULT
-from folkmoot.consumers.group import group_thread
+from folkmoot.consumers.assignors.time_limit import TimeLimited
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice
 from folkmoot.consumers.group.group_thread import (
     RECONNECT_PAUSE,
@@ -419,15 +419,14 @@ def test_while_partitions_are_divided_the_member_lives_on() -> None:
 
 
 def test_an_assignor_that_does_not_return_is_not_waited_for_and_an_alarm_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The whole group would wait: it runs in the eldest member, and no other plans while that lives."""
-    monkeypatch.setattr(group_thread, "PLANNING_LIMIT", 0.3)
     zookeeper = MemoryZooKeeper()
     admin = zookeeper.connect()
     execute(admin, topics.create("t", 2, [1]))
     assignor = Thinking()
-    settings = msgspec.structs.replace(SETTINGS, assignors=(assignor,))
+    settings = msgspec.structs.replace(SETTINGS, assignors=(TimeLimited(assignor, 0.3), DEFAULT))
     member = Member(settings, zookeeper.connect, lambda: None)
     member.start()
     try:
