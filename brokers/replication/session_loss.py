@@ -8,6 +8,7 @@ from typing import Final
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.network.client import Reply
+from folkmoot.protocol.errors import ResponseTooLarge
 from folkmoot.protocol.messages import Api, MetadataRequest
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class SessionLoss:
         self._replicas = replicas
         self._is_cut_off = is_cut_off
         self._turn = 0
+        self._at_once = TOPICS_AT_ONCE
 
     def task(self, _now: Now) -> float:
         replicas = self._replicas
@@ -39,8 +41,8 @@ class SessionLoss:
         others = sorted(replicas.live.keys() - {replicas.broker_id})
         topics = replicas.topics()
         if others and topics:
-            first = self._turn // len(others) * TOPICS_AT_ONCE % len(topics)
-            some = islice(cycle(topics), first, first + min(TOPICS_AT_ONCE, len(topics)))
+            first = self._turn // len(others) * self._at_once % len(topics)
+            some = islice(cycle(topics), first, first + min(self._at_once, len(topics)))
             broker = others[self._turn % len(others)]
             self._turn += 1
             request = MetadataRequest([*some])
@@ -48,6 +50,8 @@ class SessionLoss:
         return LOOK_AFTER
 
     def _answered(self, reply: Reply) -> None:
+        if isinstance(reply.error, ResponseTooLarge):
+            self._at_once = max(1, self._at_once // 2)
         if reply.error is not None or not self._is_cut_off():
             return
         for topic in reply.response.topics:
