@@ -75,7 +75,7 @@ class Flusher:
         self._under_way: set[Log] = set()
         self._busy: set[Hashable] = set()
         self._round: list[Log] | None = None
-        self._next_round = self._soonest = 0.0
+        self._next_round = self._soonest = self._looked_at = 0.0
         self._appended_before = 0
 
     def appended(self, log: Log, size: int, now: Now) -> None:
@@ -104,6 +104,7 @@ class Flusher:
 
     def task(self, now: Now) -> float:
         """Begin the flushes that are due; → when to look again."""
+        self._looked_at = now.monotonic
         for _ in range(LOGS_AT_ONCE):
             if not self._timers or self._timers[0][0] > now.monotonic:
                 break
@@ -158,6 +159,10 @@ class Flusher:
                 if log.is_open and log.failed is None:
                     logger.warning("%s: not flushed: %s", log.name, error)
                     self._logs.dirty[log] = None
+                    if log.flushes and log not in self._timed:  # somebody may wait until `advanced`
+                        self._timed.add(log)
+                        again = self._looked_at + SHORTEST_INTERVAL
+                        heapq.heappush(self._timers, (again, id(log), log))
                 self._answer(log, error)
                 continue
             if task is None:

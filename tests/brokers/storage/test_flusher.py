@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage import flusher as flushing
-from folkmoot.brokers.storage.flusher import CHECKPOINT_BYTES, CHECKPOINT_INTERVAL, Flusher
+from folkmoot.brokers.storage.flusher import (
+    CHECKPOINT_BYTES,
+    CHECKPOINT_INTERVAL,
+    SHORTEST_INTERVAL,
+    Flusher,
+)
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -100,6 +105,27 @@ def test_an_append_waits_for_its_flush_where_the_topic_asks_for_it(tmp_path: Pat
     assert log.recovery_point_offset == 0
     disk.hands.work()
     assert log.recovery_point_offset == 1
+    assert disk.advanced == [(log, 1)]
+    disk.logs.close()
+
+
+def test_an_append_whose_flush_could_not_begin_waits_for_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has no descriptor to spare for a moment."""
+    disk = Disk(tmp_path / "data", replace(SMALL, durability="fsync"))
+    log = disk.log()
+    disk.later(0.1)
+
+    def without_descriptors() -> None:
+        raise StorageError("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "begin_flush", without_descriptors)
+        assert disk.append(log, a_batch(b"a"))
+    assert (disk.hands.jobs, disk.advanced) == ([], [])
+    disk.later(SHORTEST_INTERVAL)
+    disk.hands.work_all()
     assert disk.advanced == [(log, 1)]
     disk.logs.close()
 
