@@ -27,7 +27,8 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 @pytest.fixture(scope="session")
 def zookeeper_root(zookeeper: EmbeddedZooKeeper) -> Iterator[KazooClient]:
     """A client at the root of the shared server."""
-    client = KazooClient(hosts=zookeeper.address)
+    # A machine that stands still ends its session as late as can be: all tests of the run need it.
+    client = KazooClient(hosts=zookeeper.address, timeout=zookeeper.config.max_session_timeout)
     client.start()
     yield client
     client.stop()
