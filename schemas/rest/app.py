@@ -30,6 +30,7 @@ from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.rest.call import Call
 from folkmoot.schemas.rest.calls import CALLS, Function, Json, register, schema
 from folkmoot.schemas.rest.observed import Observed
+from folkmoot.schemas.rest.passwords import PasswordChecks
 from folkmoot.schemas.rest.users import Users
 from folkmoot.schemas.rest.workers import Workers
 
@@ -161,10 +162,8 @@ class _Front:
 
     def __init__(self, app: ASGIApp, users: Users | None, observed: Observed) -> None:
         self._app = app
-        self._users = users
         self._observed = observed
-        # One at a time, so that who tries many passwords takes no more than one processor.
-        self._porter = Workers(1, TIMEOUT)
+        self._passwords = PasswordChecks(users) if users is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -193,14 +192,12 @@ class _Front:
             self._observed.note(scope["method"], status, time.perf_counter() - started)
 
     async def _refusal(self, scope: Scope) -> Response | None:
-        users = self._users
-        if users is None or scope["path"] == "/healthz":
+        if self._passwords is None or scope["path"] == "/healthz":
             return None
         authorization = Headers(scope=scope).get("authorization", "")
-        if users.is_remembered(authorization):
-            return None
+        client = scope.get("client")
         try:
-            if await self._porter.run(lambda: users.admits(authorization)):
+            if await self._passwords.is_right(authorization, client[0] if client else ""):
                 return None
         except FolkmootError as error:
             return _refused(error)

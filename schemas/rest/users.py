@@ -84,15 +84,15 @@ class Users:
     def is_remembered(self, authorization: str) -> bool:
         return self._digest(authorization) in self._admitted
 
+    def has(self, name: str) -> bool:
+        return name in self._passwords
+
     def admits(self, authorization: str) -> bool:
         """Whether the header `Authorization` names a user and his password."""
-        scheme, _, encoded = authorization.partition(" ")
-        try:
-            name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
+        found = credentials(authorization)
+        if found is None:
             return False
-        if scheme.lower() != "basic" or not colon:
-            return False
+        name, password = found
         # Who does not exist takes as long as who does: the time does not tell which names there are.
         is_right = self._passwords.get(name, self._nobody).is_made_of(password)
         if is_right and name in self._passwords:
@@ -104,6 +104,16 @@ class Users:
 
     def _digest(self, authorization: str) -> bytes:
         return hashlib.blake2b(authorization.encode(), key=self._key, digest_size=16).digest()
+
+
+def credentials(authorization: str) -> tuple[str, str] | None:
+    """Return name and password of HTTP's basic authentication, None for anything else."""
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return None
+    return (name, password) if scheme.lower() == "basic" and colon else None
 
 
 def line_for(name: str, password: str) -> str:
