@@ -227,7 +227,7 @@ def _encoders(
     from folkmoot.schemas.registry.schema_registry import SchemaRegistry
     from folkmoot.schemas.values.serializer import AvroSerializer
 
-    registry = stack.enter_context(SchemaRegistry(args.zookeeper))
+    registry = stack.enter_context(SchemaRegistry(args.zookeeper, timeout=args.timeout))
     found: dict[str, _Encode] = {}
     for field, arguments in schemas.items():
         subject = f"{args.schema_context}{args.topic}-{field}"

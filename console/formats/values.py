@@ -105,7 +105,7 @@ class Decoder:
             return False
         schemas: SchemaLookup
         if self._zookeeper:
-            schemas = self._registry = SchemaRegistry(self._zookeeper)
+            schemas = self._registry = SchemaRegistry(self._zookeeper, timeout=self._timeout)
         else:
             schemas = BrokerSchemas(self._bootstrap or "", timeout=self._timeout)
         for field in ("key", "value"):

@@ -8,10 +8,10 @@ from typing import Final
 
 from folkmoot.console.options import confirm, connecting, text_of
 from folkmoot.console.schema.places import Here, is_url, remote
-from folkmoot.console.schema.transfer import gather, load, save, spread
+from folkmoot.console.schema.transfer import check, gather, load, save, spread
 from folkmoot.console.tables import show
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion
-from folkmoot.protocol.errors import ConfigError, InvalidSchema, VersionNotFound
+from folkmoot.protocol.errors import ConfigError, InvalidSchema, SubjectNotFound, VersionNotFound
 from folkmoot.protocol.quantities import counted
 from folkmoot.schemas.avro.compatibility import Finding
 from folkmoot.schemas.avro.differences import differences
@@ -67,11 +67,13 @@ def _list(args: argparse.Namespace, registry: SchemaRegistry) -> int:
 
 
 def _versions(args: argparse.Namespace, registry: SchemaRegistry) -> int:
+    found = registry.schemas_of([args.subject], deleted=args.deleted)
+    if not found:
+        raise SubjectNotFound(f"subject {args.subject} has no schema")
     rows = []
-    for number in registry.versions(args.subject, deleted=args.deleted):
-        found = registry.version(args.subject, number, deleted=args.deleted)
-        references = [f"{each.subject}:{each.version}" for each in found.references]
-        rows.append((number, found.id, references, "yes" if found.deleted else "no"))
+    for each in found:
+        references = [f"{other.subject}:{other.version}" for other in each.references]
+        rows.append((each.version, each.id, references, "yes" if each.deleted else "no"))
     show(("version", "id", "references", "deleted"), rows, args.output)
     return 0
 
@@ -192,12 +194,18 @@ def _import(args: argparse.Namespace, registry: SchemaRegistry) -> int:
             schemas = gather(place, args.prefix)
     else:
         schemas = gather(load(Path(args.place)), args.prefix)
-    return _copied(spread(schemas, Here(registry), force=args.force), len(schemas.versions))
+    found = len(schemas.versions)
+    schemas = check(schemas, skip_invalid=args.skip_invalid)
+    copied = spread(schemas, Here(registry), force=args.force)
+    left_out = found - len(schemas.versions)
+    return _copied(copied, len(schemas.versions), left_out)
 
 
-def _copied(copied: int, found: int) -> int:
-    print(f"copied {counted(copied, 'version')}; {found - copied} were there")
-    return 0
+def _copied(copied: int, found: int, left_out: int = 0) -> int:
+    """Exit code 1 where versions were left out."""
+    without = f"; {left_out} were left out" if left_out else ""
+    print(f"copied {counted(copied, 'version')}; {found - copied} were there{without}")
+    return 1 if left_out else 0
 
 
 def _references(words: Sequence[str]) -> list[Reference]:
@@ -229,7 +237,7 @@ ACTIONS: Final[dict[str, _Act]] = {
 
 def run(args: argparse.Namespace) -> int:
     """Whichever of them it is, on the registry at `--zookeeper`."""
-    with SchemaRegistry(connecting(args)) as registry:
+    with SchemaRegistry(connecting(args), timeout=args.timeout) as registry:
         try:
             return ACTIONS[args.action](args, registry)
         except InvalidSchema as error:

@@ -133,6 +133,12 @@ def _add_transfers(actions: "_Actions[_Parser]") -> None:
         action.add_argument(
             "--force", action="store_true", help="also into subjects that have schemas already"
         )
+        if name == "import":
+            action.add_argument(
+                "--skip-invalid",
+                action="store_true",
+                help="leave out versions that are no valid schemas here, and those that refer to them",
+            )
 
 
 def _add_subject(action: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ import http.client
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import quote, unquote, urlsplit
@@ -16,11 +16,9 @@ from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.versions import SchemaVersion
 from folkmoot.protocol.errors import (
     ConfigError,
-    NoSubjectCompatibility,
     NoSubjectMode,
     RegistryError,
     SchemaNotFound,
-    SubjectNotFound,
 )
 from folkmoot.schemas.registry.schema_registry import ALL_CONTEXTS, SchemaRegistry
 
@@ -36,11 +34,11 @@ class Source(Protocol):
     def subjects(self, prefix: str) -> list[str]:
         """All that begin so, deleted ones, too."""
 
-    def versions(self, subject: str) -> list[SchemaVersion]:
-        """All of them, deleted ones, too."""
+    def versions(self, subjects: Sequence[str]) -> list[SchemaVersion]:
+        """All versions of these subjects, deleted ones, too."""
 
-    def level(self, subject: str) -> str | None:
-        """Its own compatibility level."""
+    def levels(self, subjects: Sequence[str]) -> dict[str, str]:
+        """The compatibility levels of those that have one of their own."""
 
 
 class Place(Source, Protocol):
@@ -73,12 +71,8 @@ class Here:
     def subjects(self, prefix: str) -> list[str]:
         return self._registry.subjects(prefix, deleted=True)
 
-    def versions(self, subject: str) -> list[SchemaVersion]:
-        try:
-            numbers = self._registry.versions(subject, deleted=True)
-        except SubjectNotFound:
-            return []
-        return [self._registry.version(subject, each, deleted=True) for each in numbers]
+    def versions(self, subjects: Sequence[str]) -> list[SchemaVersion]:
+        return self._registry.schemas_of(subjects, deleted=True)
 
     def text(self, each: SchemaVersion) -> str | None:
         try:
@@ -100,11 +94,8 @@ class Here:
     def delete(self, each: SchemaVersion) -> None:
         self._registry.delete_version(each.subject, each.version)
 
-    def level(self, subject: str) -> str | None:
-        try:
-            return self._registry.compatibility(subject)
-        except NoSubjectCompatibility:
-            return None
+    def levels(self, subjects: Sequence[str]) -> dict[str, str]:
+        return self._registry.compatibilities(subjects)
 
     def set_level(self, subject: str, level: str) -> None:
         self._registry.set_compatibility(level, subject)
@@ -153,7 +144,10 @@ class Remote:
         found = self._ask("GET", f"/subjects?deleted=true&subjectPrefix={quote(prefix, '')}")
         return [each for each in made(found, list[str]) if begins(each, prefix)]
 
-    def versions(self, subject: str) -> list[SchemaVersion]:
+    def versions(self, subjects: Sequence[str]) -> list[SchemaVersion]:
+        return [each for subject in subjects for each in self._versions(subject)]
+
+    def _versions(self, subject: str) -> list[SchemaVersion]:
         path = f"{_subject(subject)}/versions"
         live = set(self._numbers(path))
         found = []
@@ -191,9 +185,14 @@ class Remote:
     def delete(self, each: SchemaVersion) -> None:
         self._ask("DELETE", f"{_subject(each.subject)}/versions/{each.version}")
 
-    def level(self, subject: str) -> str | None:
-        found = self._ask("GET", f"/config/{quote(subject, '')}", missing={})
-        return made(found, dict[str, Any]).get("compatibilityLevel")
+    def levels(self, subjects: Sequence[str]) -> dict[str, str]:
+        found = {}
+        for subject in subjects:
+            answer = self._ask("GET", f"/config/{quote(subject, '')}", missing={})
+            level = made(answer, dict[str, Any]).get("compatibilityLevel")
+            if level is not None:
+                found[subject] = level
+        return found
 
     def set_level(self, subject: str, level: str) -> None:
         self._ask("PUT", f"/config/{quote(subject, '')}", {"compatibility": level})

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from folkmoot.console.options import sigterm_like_ctrl_c, text_of, write_text
 from folkmoot.console.schema.places import Place, Source, begins, json_of, made, version_of
-from folkmoot.coordination.schemas.names import parse
+from folkmoot.coordination.schemas.names import parse, parse_subject
 from folkmoot.coordination.schemas.versions import SchemaVersion
 from folkmoot.protocol.errors import RegistryError
+from folkmoot.schemas.avro.references import resolve
 
 IMPORT: Final = "IMPORT"
 
@@ -29,16 +30,50 @@ class Schemas(NamedTuple):
 
 def gather(source: Source, prefix: str) -> Schemas:
     """All versions of the subjects that begin so, and of those that they refer to."""
-    versions: dict[str, list[SchemaVersion]] = {}
-    wanted = source.subjects(prefix)
+    versions: list[SchemaVersion] = []
+    seen: set[str] = set()
+    wanted = sorted(source.subjects(prefix))
     while wanted:
-        subject = wanted.pop()
-        versions[subject] = source.versions(subject)
-        named = {name for each in versions[subject] for name, _ in _referred(each)}
-        wanted += sorted(named - versions.keys() - set(wanted))
-    levels = {subject: source.level(subject) for subject in sorted(versions)}
-    own = {subject: level for subject, level in levels.items() if level is not None}
-    return Schemas([each for name in sorted(versions) for each in versions[name]], own)
+        seen.update(wanted)
+        found = source.versions(wanted)
+        versions += found
+        wanted = sorted({name for each in found for name, _ in _referred(each)} - seen)
+    return Schemas(sorted(versions, key=_key), source.levels(sorted(seen)))
+
+
+def check(schemas: Schemas, *, skip_invalid: bool = False) -> Schemas:
+    """Return what this cluster's registry can take: all of it, or without what is invalid.
+
+    With `skip_invalid` each version that is left out gets a line on stderr, as do those that refer to
+    it. Without it, raises RegistryError that names all of them.
+    """
+    kept, invalid = dict[_Key, SchemaVersion](), dict[_Key, str]()
+    below: dict[_Key, list[_Key]] = {}
+    """What each refers to, through others too; every one behind those that it refers to itself."""
+    for each in ordered(schemas.versions):
+        key, referred = _key(each), _referred(each)
+        missing = [other for other in referred if other in invalid]
+        try:
+            if missing:
+                raise RegistryError(f"it refers to {_said(missing[0])}")
+            parse_subject(each.subject)
+            below[key] = list(
+                dict.fromkeys(n for other in referred for n in (*below[other], other))
+            )
+            resolve(each.schema, [kept[other].schema for other in below[key]])
+        except RegistryError as error:
+            invalid[key] = str(error)
+        else:
+            kept[key] = each
+    lines = [f"{_said(key)}: {reason}" for key, reason in invalid.items()]
+    if lines and not skip_invalid:
+        raise RegistryError(
+            "nothing was copied: mend these in their registry, or leave them out with --skip-invalid: "
+            + "; ".join(lines)
+        )
+    for line in lines:
+        print(f"folkmoot: left out {line}", file=sys.stderr)
+    return Schemas(sorted(kept.values(), key=_key), schemas.levels)
 
 
 def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
@@ -48,17 +83,14 @@ def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
     Raises RegistryError.
     """
     subjects = sorted({each.subject for each in schemas.versions})
-    there = {
-        (each.subject, each.version): each
-        for subject in subjects
-        for each in place.versions(subject)
-    }
+    there = {_key(each): each for each in place.versions(subjects)}
     missing, to_delete = [], []
     for each in ordered(schemas.versions):
-        known = there.get((each.subject, each.version))
+        known = there.get(_key(each))
         if known is not None and known.id != each.id:
             raise _conflict(each, f"that version is the schema {known.id}")
-        if (text := place.text(each)) is not None and json.loads(text) != json.loads(each.schema):
+        text = place.text(each) if known is None else known.schema
+        if text is not None and json.loads(text) != json.loads(each.schema):
             raise _conflict(each, f"{each.id} is another schema")
         if known is None:
             missing.append(each)
@@ -72,8 +104,9 @@ def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
             place.put(each)
         for each in reversed(to_delete):
             place.delete(each)
+    levels = place.levels(list(schemas.levels))
     for subject, level in schemas.levels.items():
-        if place.level(subject) != level:
+        if levels.get(subject) != level:
             place.set_level(subject, level)
     for subject in subjects:
         # As somebody wants it, or a copy that was killed has left it:
@@ -102,7 +135,7 @@ def _conflict(each: SchemaVersion, found: str) -> RegistryError:
 def ordered(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
     """Each behind those that it refers to, and behind its subject's earlier ones. Raises RegistryError."""
     graph: dict[_Key, list[_Key]] = {}
-    named = {(each.subject, each.version): each for each in versions}
+    named = {_key(each): each for each in versions}
     earlier: dict[str, list[_Key]] = {}
     for key in sorted(named):
         subject, _ = key
@@ -116,6 +149,10 @@ def ordered(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
         return [named[key] for key in TopologicalSorter(graph).static_order()]
     except CycleError as error:
         raise RegistryError(f"{_said(error.args[1][0])} refers to itself through others") from None
+
+
+def _key(each: SchemaVersion) -> _Key:
+    return each.subject, each.version
 
 
 def _referred(each: SchemaVersion) -> list[_Key]:
@@ -143,7 +180,7 @@ def load(path: Path) -> "Lines":
             told = made(json.loads(line), dict[str, Any])
             if "compatibility" in told:
                 level = made(told, dict[str, str])
-                found.levels[level["subject"]] = level["compatibility"]
+                found.by_level[level["subject"]] = level["compatibility"]
             else:
                 each = version_of(told)
                 found.by_subject.setdefault(each.subject, []).append(each)
@@ -158,13 +195,13 @@ class Lines(NamedTuple):
     """What a file has."""
 
     by_subject: dict[str, list[SchemaVersion]]
-    levels: dict[str, str]
+    by_level: dict[str, str]
 
     def subjects(self, prefix: str) -> list[str]:
         return [each for each in self.by_subject if begins(each, prefix)]
 
-    def versions(self, subject: str) -> list[SchemaVersion]:
-        return self.by_subject.get(subject, [])
+    def versions(self, subjects: Sequence[str]) -> list[SchemaVersion]:
+        return [each for subject in subjects for each in self.by_subject.get(subject, ())]
 
-    def level(self, subject: str) -> str | None:
-        return self.levels.get(subject)
+    def levels(self, subjects: Sequence[str]) -> dict[str, str]:
+        return {each: self.by_level[each] for each in subjects if each in self.by_level}

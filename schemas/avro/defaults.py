@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import date
 from typing import Any
+from uuid import UUID
 
 Json = Any
 """A JSON value as `json` makes it."""
@@ -36,6 +38,55 @@ _IS: dict[str, Callable[[Json], bool]] = {
 }
 
 
+_DAY = 86_400
+_DAY_ONE = date(1970, 1, 1).toordinal()
+_DATES = range(date.min.toordinal() - _DAY_ONE, date.max.toordinal() - _DAY_ONE + 1)
+"""Days since 1970 that Python has dates for."""
+
+
+def _is_uuid(value: str) -> bool:
+    try:
+        UUID(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _seconds(unit: int) -> range:
+    """Timestamps that Python has datetimes for; `unit` is in a second."""
+    return range(_DATES.start * _DAY * unit, _DATES.stop * _DAY * unit)
+
+
+_FITS: dict[tuple[str, str], Callable[[Json], bool]] = {
+    ("uuid", "string"): _is_uuid,
+    ("date", "int"): _DATES.__contains__,
+    ("time-millis", "int"): range(_DAY * 1_000).__contains__,
+    ("time-micros", "long"): range(_DAY * 1_000_000).__contains__,
+    ("timestamp-millis", "long"): _seconds(1_000).__contains__,
+    ("timestamp-micros", "long"): _seconds(1_000_000).__contains__,
+    ("local-timestamp-millis", "long"): _seconds(1_000).__contains__,
+    ("local-timestamp-micros", "long"): _seconds(1_000_000).__contains__,
+}
+"""Whether a value of the plain type is one of the logical type, as `schemas/values/logical.py` reads it."""
+
+
+def _check_logical(default: Json, typed: Mapping[str, Json], plain: str) -> None:
+    """Raises Misfit for a default that fits the plain type, and that no reader of ours can read."""
+    name = typed.get("logicalType")
+    if not isinstance(name, str):
+        return
+    if name == "decimal" and plain in ("bytes", "fixed"):
+        precision = typed.get("precision")
+        number = int.from_bytes(default.encode("latin-1"), "big", signed=True)
+        # A larger precision stays plain bytes: see schemas/values/logical.py.
+        if type(precision) is int and 0 < precision <= 10_000 and abs(number) >= 10**precision:
+            raise Misfit(
+                "", f"{_shown(default)} has more than the {precision} digits of the decimal"
+            )
+    elif (fits := _FITS.get((name, plain))) is not None and not fits(default):
+        raise Misfit("", f"{_shown(default)} is no {name}")
+
+
 class Defaults:
     """Whether JSON defaults are values of types, given the types that have names.
 
@@ -53,11 +104,13 @@ class Defaults:
 
         Raises Misfit for what is no value of `kind`; of a union it may be one of any branch.
         """
+        typed: dict[str, Json] = {}
         while isinstance(kind, dict) and kind["type"] in _IS:
-            kind = kind["type"]
+            typed, kind = kind, kind["type"]
         if isinstance(kind, str) and kind in _IS:
             if not _IS[kind](default):
                 raise Misfit("", f"{_shown(default)} is no {kind}")
+            _check_logical(default, typed, kind)
             return 1
         if isinstance(kind, str):
             kind = self._types[kind]
@@ -99,6 +152,8 @@ class Defaults:
             name == "fixed" and _IS["bytes"](default) and len(default) == kind["size"]
         ):
             raise Misfit("", f"{_shown(default)} is no {name} {kind.get('name', '')}".rstrip())
+        if name == "fixed":
+            _check_logical(default, kind, name)
         return 0
 
     def _record(self, default: dict[str, Json], kind: Json) -> int:

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Literal, Self, TypeVar
@@ -49,6 +49,7 @@ PATIENCE = 0.2
 """Seconds that a thread lets others of its process take new ids before it tries all the same."""
 ALL_CONTEXTS = ":*:"
 
+_S = TypeVar("_S")
 _T = TypeVar("_T")
 
 
@@ -298,11 +299,27 @@ class SchemaRegistry:
                 break
             versions = list(there.versions if deleted else there.live())
             found += [(name, each) for each in (versions[-1:] if latest_only else versions)]
-        page = found[offset:end]
-        recipes = (self._contents.content(name.context, each.id) for name, each in page)
-        contents = execute_all(self._session(), recipes, timeout=self._timeout)
+        return self._described(found[offset:end])
+
+    def schemas_of(self, subjects: Sequence[str], *, deleted: bool = False) -> list[SchemaVersion]:
+        """The versions of these subjects, in their order. Of one that does not exist there are none.
+
+        Raises InvalidSubject.
+        """
+        return self._described(
+            [
+                (name, each)
+                for name, there in self._read(subjects)
+                for each in (there.versions if deleted else there.live())
+            ]
+        )
+
+    def _described(self, found: Sequence[tuple[SubjectName, Version]]) -> list[SchemaVersion]:
+        contents = self._read_all(
+            lambda key: self._contents.content(key[0].context, key[1].id), found
+        )
         return [
-            _schema_version(*each, content) for each, content in zip(page, contents, strict=True)
+            _schema_version(*each, content) for each, content in zip(found, contents, strict=True)
         ]
 
     def listing(
@@ -321,15 +338,17 @@ class SchemaRegistry:
                 found.append((str(name), [each.version for each in versions], level))
         return found
 
-    def _read(self, subjects: list[str]) -> Iterator[tuple[SubjectName, Subject]]:
+    def compatibilities(self, subjects: Sequence[str]) -> dict[str, str]:
+        """The levels of those of these subjects that have one of their own. Raises InvalidSubject."""
+        levels = ((str(name), there.compatibility) for name, there in self._read(subjects))
+        return {name: level for name, level in levels if level is not None}
+
+    def _read(self, subjects: Sequence[str]) -> Iterator[tuple[SubjectName, Subject]]:
         """Many at a time."""
         names = [parse(each) for each in subjects]
         for start in range(0, len(names), AT_ONCE):
             some = names[start : start + AT_ONCE]
-            recipes = map(lookups.subject_of, some)
-            yield from zip(
-                some, execute_all(self._session(), recipes, timeout=self._timeout), strict=True
-            )
+            yield from zip(some, self._read_all(lookups.subject_of, some), strict=True)
 
     def delete_version(
         self, subject: str, version: int | Literal["latest"], *, permanent: bool = False
@@ -377,8 +396,7 @@ class SchemaRegistry:
         self.get(id, subject=subject)
         context = context_of(subject)
         names = self._run(lookups.users(context, id))
-        session = self._session()
-        found = execute_all(session, map(lookups.subject_of, names), timeout=self._timeout)
+        found = self._read_all(lookups.subject_of, names)
         return sorted(
             (str(name), each.version)
             for name, there in zip(names, found, strict=True)
@@ -480,18 +498,28 @@ class SchemaRegistry:
 
     def _run(self, recipe: Recipe[_T]) -> _T:
         """Carry a recipe out; if its session is lost it goes on in another one."""
-        deadline = None if self._timeout is None else time.monotonic() + self._timeout
         rest = Resumable(recipe)
         with closing(recipe):
-            for attempts_left in reversed(range(ATTEMPTS)):
-                session = self._session()
-                left = None if deadline is None else deadline - time.monotonic()
-                try:
-                    return execute(session, rest.go_on(), left)
-                except (SessionLost, ZooKeeperUnreachable):
-                    is_over = session.state is SessionState.LOST and self._connect is not None
-                    if not is_over or not attempts_left:
-                        raise
+            return self._retry(lambda session, left: execute(session, rest.go_on(), left))
+
+    def _read_all(self, recipe: Callable[[_S], Recipe[_T]], keys: Sequence[_S]) -> list[_T]:
+        """Run a recipe that only reads for each key, side by side; again if the session is lost."""
+        return self._retry(
+            lambda session, left: execute_all(session, map(recipe, keys), timeout=left)
+        )
+
+    def _retry(self, attempt: Callable[[Session, float | None], _T]) -> _T:
+        """Call `attempt` with a session and the seconds left, again in a new session if it was lost."""
+        deadline = None if self._timeout is None else time.monotonic() + self._timeout
+        for attempts_left in reversed(range(ATTEMPTS)):
+            session = self._session()
+            left = None if deadline is None else deadline - time.monotonic()
+            try:
+                return attempt(session, left)
+            except (SessionLost, ZooKeeperUnreachable):
+                is_over = session.state is SessionState.LOST and self._connect is not None
+                if not is_over or not attempts_left:
+                    raise
         raise AssertionError("unreachable")
 
     @property

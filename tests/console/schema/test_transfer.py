@@ -2,6 +2,7 @@
 
 import json
 import signal
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from folkmoot.console.schema import transfer
 from folkmoot.console.schema.places import Here
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion
 from folkmoot.protocol.errors import RegistryError
+from folkmoot.schemas.registry import schema_registry
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.console.schema.conftest import GATE, NOTE, NUMBER, Terminal, record
 from tests.memory_zookeeper import MemoryZooKeeper
@@ -182,3 +184,59 @@ def test_versions_come_behind_what_they_refer_to_and_their_subjects_earlier_ones
     assert found == [("c", 1), ("b", 1), ("b", 2), ("a", 1)]
     with pytest.raises(RegistryError, match="refers to itself"):
         transfer.ordered([SchemaVersion("a", 1, 5, "x", (Reference("R", "a", 1),))])
+
+
+@pytest.mark.parametrize("command", [["export", "FILE"], ["versions", "s"], ["list"]])
+def test_many_versions_are_read_side_by_side(
+    command: list[str], terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = terminal.registry()
+    registry.set_compatibility("NONE")
+    for number in range(50):
+        registry.register("s", record(NUMBER, name=f"S{number}"))
+        registry.register(f"s{number}", record(NUMBER))
+    waits = 0
+    for name in ("execute", "execute_all"):
+        carry_out = getattr(schema_registry, name)
+
+        def counted(*args: Any, carry_out: Any = carry_out, **options: Any) -> Any:
+            nonlocal waits
+            waits += 1
+            return carry_out(*args, **options)
+
+        monkeypatch.setattr(schema_registry, name, counted)
+    terminal.done(*(word.replace("FILE", str(terminal.path("f"))) for word in command))
+    assert waits <= 5
+
+
+def line(subject: str, number: int, schema: str, **more: Any) -> str:
+    return json.dumps({"subject": subject, "version": 1, "id": number, "schema": schema, **more})
+
+
+BAD_UUID = {"name": "id", "type": {"type": "string", "logicalType": "uuid"}, "default": ""}
+BAD_INT = {"name": "n", "type": "int", "default": ""}
+WITH_INVALID = "\n".join(
+    [
+        line("good", 1, record(NUMBER)),
+        line("uuid", 2, record(BAD_UUID, name="Uuid")),
+        line("int", 3, record(BAD_INT, name="Int")),
+        line("user", 4, '"Uuid"', references=[{"name": "Uuid", "subject": "uuid", "version": 1}]),
+    ]
+)
+
+
+def test_an_import_checks_all_schemas_before_it_writes_one(terminal: Terminal) -> None:
+    file = terminal.file(WITH_INVALID, "schemas.jsonl")
+    message = terminal.refused(1, "import", file)
+    for fact in ("uuid version 1", "int version 1", "user version 1", "--skip-invalid"):
+        assert fact in message
+    assert "good" not in message
+    assert terminal.told("list", "--deleted") == []
+
+
+def test_an_import_leaves_out_invalid_schemas_and_what_refers_to_them(terminal: Terminal) -> None:
+    file = terminal.file(WITH_INVALID, "schemas.jsonl")
+    code, out, err = terminal.run("import", file, "--skip-invalid")
+    assert (code, out) == (1, "copied 1 version; 0 were there; 3 were left out\n")
+    assert err.count("left out") == 3
+    assert [each["subject"] for each in terminal.told("list")] == ["good"]

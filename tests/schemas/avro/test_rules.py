@@ -1,6 +1,7 @@
 """What a new schema must not have, and where it is shown; what is stored is read without the rules."""
 
 import json
+from datetime import date
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.identity import MAX_BYTES, canonical
 from folkmoot.schemas.avro.references import resolve
+from folkmoot.schemas.values.decoding import decoder
 from tests.schemas.avro.test_compatibility import field, record
 
 
@@ -18,6 +20,37 @@ def decimal(**more: Any) -> dict[str, Any]:
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 FIXED = {"type": "fixed", "name": "F", "size": 2}
 INNER = record(field("x", "int"), field("y", "int", default=1), name="I")
+
+
+def logical(plain: str, name: str) -> dict[str, Any]:
+    return {"type": plain, "logicalType": name}
+
+
+DAYS = date.max.toordinal() - date(1970, 1, 1).toordinal()
+FIXED_DECIMAL = {**FIXED, "logicalType": "decimal", "precision": 2, "scale": 0}
+UNREADABLE = [
+    (logical("string", "uuid"), ""),
+    (logical("int", "date"), DAYS + 1),
+    (logical("int", "date"), -(2**31)),
+    (logical("int", "time-millis"), -1),
+    (logical("long", "time-micros"), 86_400_000_000),
+    (logical("long", "timestamp-millis"), (DAYS + 1) * 86_400_000),
+    (logical("long", "local-timestamp-micros"), 2**63 - 1),
+    (decimal(), "\x7f\xff"),
+    (FIXED_DECIMAL, "\x7f\xff"),
+]
+READABLE = [
+    (logical("string", "uuid"), "{12345678-1234-5678-1234-567812345678}"),
+    (logical("string", "uuid"), "12345678-1234-5678-1234-56781234567A"),
+    (logical("int", "date"), DAYS),
+    (logical("int", "time-millis"), 86_399_999),
+    (logical("long", "time-micros"), 0),
+    (logical("long", "timestamp-millis"), (DAYS + 1) * 86_400_000 - 1),
+    (logical("long", "local-timestamp-micros"), -1),
+    (decimal(), "\x27\x0f"),
+    (FIXED_DECIMAL, "\x00\x63"),
+    (logical("string", "something"), ""),
+]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +79,7 @@ INNER = record(field("x", "int"), field("y", "int", default=1), name="I")
         (["int", "string"], None, ""),
         (["null", INNER], {"x": "1"}, ""),
         (decimal(), 1, ""),
+        *((kind, default, "") for kind, default in UNREADABLE),
     ],
 )
 def test_a_default_that_is_none_of_its_type_is_refused_where_it_stands(
@@ -69,10 +103,28 @@ def test_a_default_that_is_none_of_its_type_is_refused_where_it_stands(
         (ENUM, "B"),
         ({"type": "long", "logicalType": "timestamp-millis"}, 0),
         (decimal(), "\x05"),
+        *READABLE,
     ],
 )
 def test_a_default_of_its_type_is_taken(kind: Any, default: Any) -> None:
     resolve(record(field("f", kind, default=default)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "is_readable"),
+    [*((*case, True) for case in READABLE), *((*case, False) for case in UNREADABLE)],
+)
+def test_the_rules_for_logical_defaults_are_those_of_reading(
+    kind: Any, default: Any, is_readable: bool
+) -> None:
+    """Read by the decoder from a writer that lacks the field."""
+    reader = canonical(record(field("f", kind, default=default)), strict=False)
+    read = decoder(canonical(record()), reader)
+    if is_readable:
+        read(b"", 0)
+    else:
+        with pytest.raises((ValueError, ArithmeticError)):
+            read(b"", 0)
 
 
 def test_a_default_may_be_of_the_record_that_is_being_defined() -> None:

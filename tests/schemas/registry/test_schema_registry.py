@@ -1,5 +1,6 @@
 """The registry as a library: caches, sessions, errors."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -362,6 +363,32 @@ def prepared() -> MemoryZooKeeper:
     return ensemble
 
 
+QUESTIONS: dict[str, Callable[[SchemaRegistry], Any]] = {
+    "schemas": lambda registry: registry.schemas(deleted=True),
+    "schemas of": lambda registry: registry.schemas_of(["s", "none", "t"]),
+    "listing": lambda registry: registry.listing(),
+    "compatibilities": lambda registry: registry.compatibilities(["s", "t"]),
+    "versions of an id": lambda registry: registry.versions_of(1),
+    "subjects of an id": lambda registry: registry.subjects_of(2, deleted=True),
+    "subjects": lambda registry: registry.subjects(),
+    "versions": lambda registry: registry.versions("s"),
+    "a version": lambda registry: registry.version("s", "latest"),
+    "an id": lambda registry: registry.get(1),
+    "resolved": lambda registry: registry.resolved(1),
+    "by guid": lambda registry: registry.by_guid(registry.get(1).guid),
+    "lookup": lambda registry: registry.lookup("s", record("S", a="int")),
+    "check": lambda registry: registry.check("s", record("S", a="int")),
+    "referenced by": lambda registry: registry.referenced_by("t", 1),
+    "contexts": lambda registry: registry.contexts(),
+    "compatibility": lambda registry: registry.compatibility(),
+    "mode": lambda registry: registry.mode(),
+}
+NOT_QUESTIONS = {
+    "register", "delete_version", "delete_subject", "set_compatibility", "delete_compatibility",
+    "set_mode", "delete_mode", "close",
+}  # fmt: skip
+
+
 def data_of(ensemble: MemoryZooKeeper) -> dict[str, bytes]:
     return {path: node.data for path, node in ensemble.snapshot().items()}
 
@@ -382,6 +409,25 @@ def test_a_session_lost_at_any_step_leaves_a_change_its_one_answer(
         assert data_of(ensemble) == data_of(clean)
         asked, nth = ensemble.deliver.asked, nth + 1
     assert asked >= 3
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_session_lost_at_any_step_leaves_a_question_its_answer(question: str) -> None:
+    answer = QUESTIONS[question](SchemaRegistry(prepared().connect()))
+    asked, nth = 0, 0
+    while nth <= asked:
+        ensemble = prepared()
+        ensemble.deliver = EndOfSession(ensemble, nth, executed=False)
+        assert QUESTIONS[question](SchemaRegistry(ensemble.connect)) == answer
+        asked, nth = ensemble.deliver.asked, nth + 1
+    assert asked >= 1
+
+
+def test_every_question_of_the_registry_is_asked_in_a_lost_session() -> None:
+    public = {
+        name for name, _ in inspect.getmembers(SchemaRegistry, inspect.isfunction) if name[0] != "_"
+    }
+    assert len(public - NOT_QUESTIONS) == len(QUESTIONS)
 
 
 @pytest.mark.parametrize("executed", [True, False], ids=["after it", "before it"])
