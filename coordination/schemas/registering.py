@@ -56,6 +56,10 @@ class Draft(Protocol):
         """Whether it may follow these ids, the oldest first. Raises IncompatibleSchema."""
         ...
 
+    def warn(self, subject: SubjectName, level: str, deleted: Sequence[int]) -> Recipe[None]:
+        """Log why it could not follow these ids, whose versions are deleted, if so."""
+        ...
+
 
 def register(
     name: SubjectName,
@@ -139,11 +143,16 @@ class _Registration:
                 f"subject {self.name} is not in mode IMPORT: ids and versions are given by the registry"
             )
         level = yield from settings.in_force(transaction, "compatibility", self.name, subject)
-        previous = [each.id for each in subject.live()]
+        live = subject.live()
+        previous = [each.id for each in live or subject.versions]
         if not level.endswith("_TRANSITIVE"):
             previous = previous[-1:]
-        if level != "NONE" and previous:
+        if level == "NONE" or not previous:
+            return
+        if live:
             yield from self.draft.judge(level, previous)
+        else:  # Confluent's registry takes any schema then, so applications count on it
+            yield from self.draft.warn(self.name, level, previous)
 
     def _numbered(
         self, transaction: Transaction, known: Number | None, content: Content

@@ -1,11 +1,13 @@
 """A schema on its way into the registry: what is stored of it, its identity, and whether it may follow."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from folkmoot.coordination.schemas.names import SubjectName
 from folkmoot.coordination.schemas.nodes import Content, StoredReference
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -15,6 +17,8 @@ from folkmoot.schemas.avro.identity import Schema, canonical
 from folkmoot.schemas.avro.normal import normalize
 from folkmoot.schemas.avro.references import definitions, resolve
 from folkmoot.schemas.registry.contents import Contents
+
+logger = logging.getLogger(__name__)
 
 
 class AvroDraft:
@@ -71,6 +75,22 @@ class AvroDraft:
                     findings,
                 )
             self._accepted.add(question)
+
+    def warn(self, subject: SubjectName, level: str, deleted: Sequence[int]) -> Recipe[None]:
+        """Log, once, that it could not follow versions which are all deleted; after `content`."""
+        question = self._resolved, level, tuple(deleted)
+        if question in self._accepted:
+            return
+        self._accepted.add(question)
+        wrong = [each for each in (yield from self.findings(level, deleted)) if not each.warning]
+        if wrong:
+            logger.warning(
+                "subject %s starts again with a schema that could not follow its deleted versions at level "
+                "%s: %s; values that were written by those may be unreadable for new readers",
+                subject,
+                level,
+                wrong[0].message,
+            )
 
     def findings(self, level: str, previous: Sequence[int]) -> Recipe[list[Finding]]:
         """What `judge` would say, and warnings; after `content`."""

@@ -44,6 +44,9 @@ class TextDraft:
         if not fits(level, self.text, texts):
             raise IncompatibleSchema(f"{self.text} may not follow {texts} at {level}")
 
+    def warn(self, subject: SubjectName, level: str, deleted: Sequence[int]) -> Recipe[None]:
+        yield from ()
+
 
 def guid_of(text: str, references: Sequence[StoredReference] = ()) -> str:
     return sha256(repr((text, sorted(map(repr, references)))).encode()).hexdigest()[:32]

@@ -626,3 +626,20 @@ def test_in_a_forked_child_a_registry_that_was_used_before_is_closed() -> None:
 
     assert in_child(work) == 0
     assert used.versions("s") == given.versions("s") == [1]
+
+
+@pytest.mark.parametrize(("level", "warned"), [("BACKWARD", 1), ("NONE", 0)])
+def test_a_subject_that_was_emptied_takes_any_schema_and_a_log_line_warns(
+    level: str, warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Confluent's registry judges by live versions alone (AbstractSchemaRegistry.register)."""
+    registry = SchemaRegistry(memory_session())
+    registry.set_compatibility(level)
+    registry.register("s", record("S", a="int"))
+    registry.delete_subject("s")
+    assert registry.register("s", record("S", b="string")).version == 2
+    assert [each.levelname for each in caplog.records] == ["WARNING"] * warned
+    registry.register("t", record("S", a="int"))
+    registry.delete_subject("t")
+    registry.register("t", record("S", a="int"))
+    assert len(caplog.records) == warned
