@@ -1,19 +1,20 @@
 """Metrics of consumer groups, whether anybody of them lives or not, as ZooKeeper and brokers tell."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
 from folkmoot.consumers.admin.admin import Admin
-from folkmoot.consumers.admin.group_views import GroupView
 from folkmoot.metrics import names
 from folkmoot.metrics.families import Metric, family
 from folkmoot.metrics.pages import Page
-from folkmoot.protocol.errors import FolkmootError, UnknownGroup
+from folkmoot.protocol.errors import FolkmootError
 
 MOST_PARTITIONS: Final = 5_000
 """So many partitions of all groups together have metrics of their own; `left_out` counts the others."""
+
+_T = TypeVar("_T")
 
 
 class GroupMetrics:
@@ -27,10 +28,11 @@ class GroupMetrics:
         self._admin = admin
         self._wanted = groups
         self._lock = Lock()
+        self._trouble: str | None = None
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            groups = list(self._groups())
+            groups = self._read(lambda: self._admin.describe_groups(self._wanted or None))
         members = (((each.name,), len(each.members)) for each in groups)
         yield family(names.GROUP_MEMBERS, members)
         yield family(
@@ -54,22 +56,28 @@ class GroupMetrics:
             known = ((labels, value) for labels, value in values if value is not None)
             yield family(declared, known)
 
-    def _groups(self) -> Iterator[GroupView]:
-        for name in self._wanted or self._admin.group_names():
-            try:
-                yield self._admin.describe_group(name)
-            except UnknownGroup:
-                continue  # it was deleted meanwhile, or is still to come
+    def _read(self, question: Callable[[], _T]) -> _T:
+        """Ask by the admin, whose lock is held, and remember how it went."""
+        try:
+            answer = question()
+        except FolkmootError as error:
+            self._trouble = str(error)
+            raise
+        self._trouble = None
+        return answer
 
     def alive(self) -> Page:
         """The process lives: what it cannot reach it tries again."""
         return Page(True, {})
 
     def ready(self) -> Page:
-        """ZooKeeper answers."""
-        try:
-            with self._lock:
-                self._admin.topics()
-        except FolkmootError as error:
-            return Page(False, {"error": str(error)})
-        return Page(True, {})
+        """Whether ZooKeeper answers; while metrics are read, whether it did the last time."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._read(self._admin.topics)
+            except FolkmootError:
+                pass  # it is kept
+            finally:
+                self._lock.release()
+        trouble = self._trouble
+        return Page(True, {}) if trouble is None else Page(False, {"error": trouble})

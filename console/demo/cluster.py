@@ -31,7 +31,7 @@ class Onlooker:
         self._topic_ids[name] = info.topic_id
 
     def group(self, name: str) -> GroupState | None:
-        return groups.describe(self._session(), name)
+        return next(iter(groups.describe(self._session(), [name])), None)
 
     def committed(self, group: str, topic: str) -> dict[TopicPartition, int]:
         """The next offset of every partition for which one was committed."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, NamedTuple, Self, TypeVar
 
 from folkmoot.consumers.admin.group_views import GroupSummary, GroupView, MemberView, Progress
 from folkmoot.consumers.admin.offset_reset import (
@@ -449,8 +449,6 @@ class Admin:
 
     def groups(self, names: Iterable[str] | None = None) -> list[GroupSummary]:
         """All groups, by name, or those of these names that exist. Raises InvalidName."""
-        named = self.group_names() if names is None else names_of("names", names)
-        found = map(self._described, named)
         return [
             GroupSummary(
                 name=state.name,
@@ -459,58 +457,41 @@ class Admin:
                 partitions=len(state.partitions),
                 generation=state.plan.generation,
             )
-            for state in found
-            if state is not None
+            for state in self._described(names)
         ]
 
     def describe_group(self, group: str, timeout: float = PATIENCE) -> GroupView:
         """A group with its members, who owns what, and how far it is. Raises UnknownGroup."""
-        state = self._described(group)
-        if state is None:
-            raise _unknown(group)
-        ids = self.topic_ids(each.partition.topic for each in state.partitions)
-        wanted = {
-            each.partition: ids[each.partition.topic]
-            for each in state.partitions
-            if each.partition.topic in ids
-        }
+        for view in self.describe_groups((group,), timeout):
+            return view
+        raise _unknown(group)
+
+    def describe_groups(
+        self, names: Iterable[str] | None = None, timeout: float = PATIENCE
+    ) -> list[GroupView]:
+        """`describe_group` of all groups, or of those of these names that exist.
+
+        Brokers are asked once for all groups, and waited for `timeout` seconds in all: where one does not
+        answer, `latest`, `lag` and `behind` of its partitions are None. Raises InvalidName.
+        """
+        states = self._described(names)
+        keys = {each.partition for state in states for each in state.partitions}
+        by_topic = self.topic_ids({each.topic for each in keys})
+        ids = {each: by_topic[each.topic] for each in sorted(keys) if each.topic in by_topic}
         deadline = time.monotonic() + timeout
-        latest, leaderless = self._known(wanted, LATEST, timeout)
-        committed = _committed(state.partitions, ids)
-        unread = {each: at for each, at in committed.items() if at < latest.get(each, 0)}
+        # A broker that does not answer leaves the other half for what the others can say.
+        latest, leaderless = self._known(ids, LATEST, timeout / 2)
+        committed = {each.name: _committed(each.partitions, by_topic) for each in states}
+        unread = {
+            (partition, at)
+            for offsets in committed.values()
+            for partition, at in offsets.items()
+            if at < latest.get(partition, 0)
+        }
         left = max(0.0, deadline - time.monotonic())
-        discover = self._discover(timeout)
-        stamps = first_timestamps(self._config, discover, unread, left) if unread else {}
-        now = time.time() * 1000
-        rows = []
-        for each in state.partitions:
-            at, end = committed.get(each.partition), latest.get(each.partition)
-            stamp = stamps.get(each.partition)
-            behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
-            lag = _lag(at, end)
-            rows.append(
-                Progress(
-                    partition=each.partition,
-                    owner=each.owner,
-                    epoch=None if each.offset is None else each.offset.epoch,
-                    committed=at,
-                    latest=end,
-                    lag=lag,
-                    behind=0.0 if lag == 0 else behind,
-                    state=state.state_of(each) if each.partition in wanted else "deleted",
-                )
-            )
-        unknown = [each for each in wanted if each not in latest and each not in leaderless]
-        return GroupView(
-            name=group,
-            state=state.state,
-            generation=state.plan.generation,
-            assignor=state.plan.assignor,
-            protocol=state.plan.protocol,
-            members=tuple(_member(state, assignee) for assignee in state.members),
-            partitions=tuple(rows),
-            notes=tuple(_notes(rows, leaderless, unknown)),
-        )
+        stamps = first_timestamps(self._config, self._discover(timeout), unread, left)
+        ends = _Ends(ids, latest, leaderless, stamps)
+        return [_view(each, committed[each.name], ends) for each in states]
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What a group has committed, of topics that exist. Raises UnknownGroup."""
@@ -726,9 +707,12 @@ class Admin:
         ends = latest(timeout) if None in found.values() else {}
         return {each: ends[each] if at is None else at for each, at in found.items()}
 
-    def _described(self, group: str) -> GroupState | None:
+    def _described(self, names: Iterable[str] | None) -> list[GroupState]:
+        """All groups, or those of these names that exist. Raises InvalidName."""
+        named = self.group_names() if names is None else names_of("names", names)
+        wanted = [check_name("group", each) for each in named]
         with self._opened() as session:
-            return inspection.describe(session, check_name("group", group), self._timeout)
+            return inspection.describe(session, wanted, self._timeout)
 
     def _check_known(self, group: str) -> None:
         check_name("group", group)
@@ -805,6 +789,52 @@ def _notes(
             f"nothing is committed in {what} with records: {its} lag is not known. Members that keep "
             "offsets with their results can commit as well, for this view alone"
         )
+
+
+class _Ends(NamedTuple):
+    """What brokers have answered about the partitions of groups."""
+
+    ids: Mapping[TopicPartition, str]
+    """The topics' ids; partitions of deleted topics are missing."""
+    latest: Mapping[TopicPartition, int]
+    leaderless: Waiting
+    stamps: Mapping[tuple[TopicPartition, int], int]
+    """The timestamp (ms) of the first record at an offset or behind it."""
+
+
+def _view(state: GroupState, committed: Mapping[TopicPartition, int], ends: _Ends) -> GroupView:
+    now = time.time() * 1000
+    rows = []
+    for each in state.partitions:
+        at, end = committed.get(each.partition), ends.latest.get(each.partition)
+        stamp = None if at is None else ends.stamps.get((each.partition, at))
+        behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
+        lag = _lag(at, end)
+        rows.append(
+            Progress(
+                partition=each.partition,
+                owner=each.owner,
+                epoch=None if each.offset is None else each.offset.epoch,
+                committed=at,
+                latest=end,
+                lag=lag,
+                behind=0.0 if lag == 0 else behind,
+                state=state.state_of(each) if each.partition in ends.ids else "deleted",
+            )
+        )
+    wanted = {each.partition for each in rows} & ends.ids.keys()
+    leaderless = {each: at for each, at in ends.leaderless.items() if each in wanted}
+    unknown = sorted(wanted - ends.latest.keys() - leaderless.keys())
+    return GroupView(
+        name=state.name,
+        state=state.state,
+        generation=state.plan.generation,
+        assignor=state.plan.assignor,
+        protocol=state.plan.protocol,
+        members=tuple(_member(state, assignee) for assignee in state.members),
+        partitions=tuple(rows),
+        notes=tuple(_notes(rows, leaderless, unknown)),
+    )
 
 
 def _before_now(length: timedelta) -> datetime:

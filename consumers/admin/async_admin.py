@@ -91,6 +91,7 @@ class AsyncAdmin:
     group_names = _awaited(Admin.group_names)
     groups = _awaited(Admin.groups)
     describe_group = _awaited(Admin.describe_group)
+    describe_groups = _awaited(Admin.describe_groups)
     group_offsets = _awaited(Admin.group_offsets)
     group_events = _awaited(Admin.group_events)
     plan_reset = _awaited(Admin.plan_reset)

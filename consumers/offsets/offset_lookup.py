@@ -6,7 +6,7 @@ It has connections of its own, so that what a consumer has asked for is not dist
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -100,24 +100,38 @@ def first_offsets(
 def first_timestamps(
     config: ConsumerConfig[Any, Any],
     discover: Callable[[], Sequence[str]],
-    offsets: Mapping[TopicPartition, int],
+    places: Collection[tuple[TopicPartition, int]],
     timeout: float,
-) -> dict[TopicPartition, int]:
-    """The timestamp (ms) of each partition's record at an offset, or of the next that there is.
+) -> dict[tuple[TopicPartition, int], int]:
+    """The timestamp (ms) of the record at each of these offsets, or of the next one behind it.
 
-    As far as they are answered in time, by one small fetch for each partition.
+    As far as they are answered in time, by one small fetch for each. A partition may have several offsets.
     """
-    found: dict[TopicPartition, int] = {}
+    found: dict[tuple[TopicPartition, int], int] = {}
+    left: dict[TopicPartition, list[int]] = {}
+    for partition, offset in places:
+        left.setdefault(partition, []).append(offset)
+    if not left:
+        return found
+
     with _fetcher(config, discover, partition_fetch_bytes=_LOOK_BYTES) as (fetcher, _):
-        for partition, offset in offsets.items():
-            fetcher.add(partition, offset)
+
+        def look_up_next(partition: TopicPartition) -> None:
+            fetcher.remove(partition)
+            if left[partition]:
+                fetcher.add(partition, left[partition][-1])
+
+        for partition in left:
+            fetcher.add(partition, left[partition][-1])
         for _ in _polls(fetcher, timeout):
             while (view := fetcher.take_view(1)) is not None:
-                found[view.topic_partition] = view.timestamps[0]
-                fetcher.remove(view.topic_partition)
+                partition = view.topic_partition
+                found[partition, left[partition].pop()] = view.timestamps[0]
+                look_up_next(partition)
             for partition, error in [*fetcher.errors.items()]:
                 log.info("the age of a record is not known: %s", error)
-                fetcher.remove(partition)
+                left[partition].pop()
+                look_up_next(partition)
     return found
 
 

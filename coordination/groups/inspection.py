@@ -5,6 +5,10 @@ node: a claim writes the owner there as well, and whether the owner's node is st
 tells for all. A group of a thousand partitions costs a thousand reads.
 """
 
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
 import msgspec
 
 from folkmoot.coordination import paths
@@ -12,7 +16,7 @@ from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.membership import Member
 from folkmoot.coordination.groups.ownership import OffsetState
 from folkmoot.coordination.groups.plan import Plan
-from folkmoot.coordination.zookeeper.execute import execute, execute_all
+from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import Malformed, children, numbers
 from folkmoot.coordination.zookeeper.session import Session
@@ -73,20 +77,50 @@ def names() -> Recipe[list[str]]:
     return sorted((yield from children(paths.GROUPS)))
 
 
-def describe(session: Session, group: str, timeout: float | None = None) -> GroupState | None:
-    """A group as it is now, or None if there is none. Each of its steps has the `timeout` of `execute`."""
-    if not execute(session, children(paths.group(group)), timeout):
+def describe(
+    session: Session, groups: Iterable[str], timeout: float | None = None
+) -> list[GroupState]:
+    """Those of these groups that exist, read side by side in three steps.
+
+    Each step has the `timeout` of `execute_all`.
+    """
+    outlines = execute_all(session, map(_outline, groups), timeout=timeout)
+    found = [each for each in outlines if each is not None]
+    reads = (membership.read(each.name, name) for each in found for name in each.sitting)
+    members = iter(execute_all(session, reads, timeout=timeout))
+    looks = (
+        partition(each.name, key, each.plan.owners.get(key), key in each.owned)
+        for each in found
+        for key in each.partitions
+    )
+    partitions = iter(execute_all(session, looks, timeout=timeout))
+    states = []
+    for each in found:
+        there = [member for member in islice(members, len(each.sitting)) if member is not None]
+        by_assignee = {membership.assignee(member.name): member for member in there}
+        rows = list(islice(partitions, len(each.partitions)))
+        states.append(GroupState(each.name, each.plan, by_assignee, rows))
+    return states
+
+
+class _Outline(NamedTuple):
+    """What of a group says what else to read."""
+
+    name: str
+    plan: Plan
+    sitting: list[str]
+    owned: set[TopicPartition]
+    partitions: list[TopicPartition]
+
+
+def _outline(group: str) -> Recipe[_Outline | None]:
+    if not (yield from children(paths.group(group))):
         return None
-    sitting = membership.assignees(execute(session, membership.names(group), timeout)).values()
-    reads = (membership.read(group, name) for name in sitting)
-    members = [each for each in execute_all(session, reads, timeout=timeout) if each is not None]
-    plan = execute(session, planning.get(group), timeout).plan
-    owned = execute(session, with_owners(group), timeout)
-    every = _planned(plan) | execute(session, with_offsets(group), timeout)
-    looks = (partition(group, each, plan.owners.get(each), each in owned) for each in sorted(every))
-    partitions = execute_all(session, looks, timeout=timeout)
-    by_assignee = {membership.assignee(each.name): each for each in members}
-    return GroupState(group, plan, by_assignee, partitions)
+    sitting = membership.assignees((yield from membership.names(group))).values()
+    plan = (yield from planning.get(group)).plan
+    owned = yield from with_owners(group)
+    every = _planned(plan) | (yield from with_offsets(group))
+    return _Outline(group, plan, list(sitting), owned, sorted(every))
 
 
 def partition(

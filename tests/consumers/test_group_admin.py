@@ -1,17 +1,21 @@
 """Groups looked at, reset and deleted while their members are at work, on a real cluster."""
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
+from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.admin.offset_reset import Shift
+from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.coordination import paths
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Set
+from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     ConfigError,
     GroupNotEmpty,
@@ -162,6 +166,72 @@ def test_a_group_is_described_with_its_lag_in_records_and_in_time(bench: Bench) 
         assert (view.state, {each.state for each in view.partitions}) == ("empty", {"unowned"})
         with pytest.raises(UnknownGroup):
             admin.describe_group("nobody")
+
+
+def test_brokers_are_asked_once_for_all_groups_and_within_one_deadline(
+    bench: Bench, start_cluster: Callable[..., EmbeddedCluster]
+) -> None:
+    """One of two brokers is registered and does not answer."""
+    cluster = start_cluster(brokers=2)
+    groups = [f"g{number}" for number in range(6)]
+    with (
+        Admin(zookeeper=cluster.zookeeper) as admin,
+        Producer(zookeeper=cluster.zookeeper) as producer,
+    ):
+        admin.create_topic("t", partitions=2)
+        both = admin.partitions_of("t")
+        for each in both:
+            producer.send_batch("t", [b"v"] * 10, partition=each.partition).result(10.0)
+        for at, group in enumerate(groups):
+            admin.reset_offsets(group, dict.fromkeys(both, at))
+        views = admin.describe_groups(groups, timeout=30.0)
+        assert [[row.lag for row in view.partitions] for view in views] == [
+            [10 - at, 10 - at] for at in range(6)
+        ]
+        assert all(row.behind for view in views for row in view.partitions)
+        silent = cluster.brokers[0]
+        first = min(admin.describe_brokers())
+        led = {each.partition for each in admin.describe_topics()["t"] if each.leader == first}
+        assert len(led) == 1
+        silent.pause()
+        try:
+            began = time.monotonic()
+            views = admin.describe_groups(groups)
+            # Group by group this takes 5 s for each of the six.
+            assert time.monotonic() - began < 10.0
+        finally:
+            silent.resume()
+    for at, view in enumerate(views):
+        for row in view.partitions:
+            is_known = row.partition.partition not in led
+            assert row.lag == (10 - at if is_known else None)
+            assert (row.behind is not None) == is_known
+
+
+def test_the_ages_of_many_partitions_are_looked_up_side_by_side(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with admin_of(bench) as admin:
+        topic = f"{bench.topic}-wide"
+        admin.create_topic(topic, partitions=60)
+        every = admin.partitions_of(topic)
+        for each in every:
+            bench.producer.send_batch(topic, [b"v"] * 10, partition=each.partition)
+        bench.producer.flush()
+        for at in range(3):
+            admin.reset_offsets(f"{bench.group}-{at}", dict.fromkeys(every, at))
+        polls = 0
+        poll = Fetcher.poll
+
+        def counted(fetcher: Fetcher, timeout: float) -> None:
+            nonlocal polls
+            polls += 1
+            poll(fetcher, timeout)
+
+        monkeypatch.setattr(Fetcher, "poll", counted)
+        views = admin.describe_groups([f"{bench.group}-{at}" for at in range(3)], timeout=30.0)
+        assert all(row.behind for view in views for row in view.partitions)
+        assert polls < 60
 
 
 def test_a_group_is_deleted_when_nobody_is_there_or_by_force(bench: Bench) -> None:

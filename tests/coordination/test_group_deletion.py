@@ -33,7 +33,7 @@ def test_a_group_without_members_is_forgotten(a: Someone, admin: Session) -> Non
     left_behind(a)
     execute(admin, group_deletion.delete(GROUP))
     assert is_gone(admin)
-    assert inspection.describe(admin, GROUP) is None
+    assert inspection.describe(admin, [GROUP]) == []
     with pytest.raises(UnknownGroup, match=GROUP):
         execute(admin, group_deletion.delete(GROUP))
 

@@ -21,7 +21,7 @@ PARTITIONS = 100
 
 
 def described(session: Session) -> GroupState:
-    found = inspection.describe(session, GROUP)
+    (found,) = inspection.describe(session, [GROUP])
     assert found is not None
     return found
 
@@ -73,7 +73,7 @@ def test_an_offset_that_is_illegible_is_told_and_keeps_nothing_else_from_being_t
 
 
 def test_a_group_that_is_not_there_is_none(backend: Backend) -> None:
-    assert inspection.describe(backend.open(), GROUP) is None
+    assert inspection.describe(backend.open(), [GROUP]) == []
 
 
 def test_a_look_at_a_group_ends_in_time_though_zookeeper_is_silent() -> None:
@@ -82,4 +82,4 @@ def test_a_look_at_a_group_ends_in_time_though_zookeeper_is_silent() -> None:
     Someone(session, "a")
     ensemble.suspend(session)
     with pytest.raises(ZooKeeperUnreachable, match=r"within 0\.05 s"):
-        inspection.describe(session, GROUP, timeout=0.05)
+        inspection.describe(session, [GROUP], timeout=0.05)
