@@ -160,7 +160,7 @@ def _run(args: argparse.Namespace) -> int:
 
     flags = {name: getattr(args, name) for name in OPTIONS} | dict(map(flag, args.set))
     config = broker_config(args.config, os.environ, flags)
-    log_to_stderr(config.log_format)
+    log_to_stderr(config.log_format, config.log_level)
     connects = partial(connect, config.zookeeper, connect_timeout=args.timeout, create=True)
     broker = Broker(config, partial(connects, guarded=not args.no_guardian))
     with _stop_signals(), _pages(config, broker):

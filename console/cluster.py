@@ -9,10 +9,11 @@ from folkmoot.console.options import (
     add_output,
     add_zookeeper,
     admin_of,
+    at_least_one,
     session_of,
     whole_number,
 )
-from folkmoot.console.tables import show
+from folkmoot.console.tables import moment_of, show
 
 if TYPE_CHECKING:
     from folkmoot.coordination.cluster_status import ClusterStatus
@@ -38,6 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     status.set_defaults(act=_status)
     add_zookeeper(status)
     add_output(status)
+    history = actions.add_parser(
+        "events",
+        help="the last changes of brokers, leaders, in-sync replicas and topics",
+        description="Oldest first, as the controller saw them. What changed while there was no controller is "
+        "missing.",
+    )
+    history.add_argument(
+        "-n", dest="count", type=at_least_one, metavar="N", default=50, help="default: the last 50"
+    )
+    history.set_defaults(act=_events)
+    add_zookeeper(history)
+    add_output(history)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,6 +87,21 @@ def _status(args: argparse.Namespace) -> int:
     show(tuple(row), [tuple(row.values())], args.output)
     well = controller is not None and cluster.brokers and not missing
     return 0 if well and not (leaderless or under_replicated or below_minimum) else DEGRADED
+
+
+def _events(args: argparse.Namespace) -> int:
+    with admin_of(args) as admin:
+        found = admin.cluster_events()[-args.count :]
+    if args.output == "json":
+        rows = [
+            (each.at_ms, each.kind, each.topic, each.partition, each.broker, each.text)
+            for each in found
+        ]
+        show(("time_ms", "kind", "topic", "partition", "broker", "text"), rows, args.output)
+        return 0
+    for each in found:
+        print(f"{moment_of(each.at_ms)}  {each.text}")
+    return 0
 
 
 def _bytes(args: argparse.Namespace, cluster: "ClusterStatus") -> dict[str, int | None]:

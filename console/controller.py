@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from folkmoot.brokers.server.config import BrokerConfig
-from folkmoot.console.monitoring.options import add_log_format, add_metrics, log_to_stderr, served
+from folkmoot.console.monitoring.options import add_logging, add_metrics, log_to_stderr, served
 from folkmoot.console.options import add_declared, add_zookeeper, sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not start the process that ends the session at once when this one dies",
     )
     add_metrics(parser)
-    add_log_format(parser)
+    add_logging(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from folkmoot.coordination.zookeeper import connect_string
 
     connect_string.parse(args.zookeeper)
-    log_to_stderr(args.log_format)
+    log_to_stderr(args.log_format, args.log_level)
     # Who gave a wrong address is told so; a ZooKeeper that goes later is waited for.
     connect(args.zookeeper, args.session_timeout, connect_timeout=args.timeout, create=True).close()
     connects = connector(args.zookeeper, guarded=not args.no_guardian, create=True)

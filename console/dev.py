@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from folkmoot.console import registry
-from folkmoot.console.monitoring.options import add_log_format
+from folkmoot.console.monitoring.options import add_logging
 from folkmoot.console.options import (
     SESSION_TIMEOUT,
     add_timeout,
@@ -30,6 +30,9 @@ REPLICAS: Final = 3
 DEATHS: Final = 3
 DEATHS_WITHIN: Final = 60.0
 """What dies so often in so many seconds is not started again."""
+REGISTRY_OFFSET: Final = 9
+BROKERS_OFFSET: Final = 10
+"""From `--port`, behind the ports of the largest ensemble."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=port,
         metavar="PORT",
         default=0,
-        help="ZooKeeper's port, of an ensemble the first one's (default: that of the last run, or "
-        "a free one)",
+        help="one base port for everything: ZooKeeper listens at PORT (an ensemble from PORT on), the "
+        f"schema registry at PORT + {REGISTRY_OFFSET}, brokers from PORT + {BROKERS_OFFSET} on (default: the "
+        "ports of the last run, or free ones)",
     )
     parser.add_argument(
         "--zookeeper-jars",
@@ -76,8 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=port,
         metavar="FIRST",
         default=0,
-        help="port of broker 1, the next one of broker 2 and so on (default: those of the last run, or "
-        "free ones)",
+        help=f"port of broker 1, the next one of broker 2 and so on (default: --port + {BROKERS_OFFSET}, or "
+        "those of the last run, or free ones)",
     )
     parser.add_argument(
         "--metrics-port",
@@ -86,14 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="have broker 1 serve /metrics, /healthz and /readyz there, broker 2 at the next port and so "
         "on; 0: at free ports (default: none does)",
     )
-    parser.add_argument(
-        "--registry-port",
-        type=port,
-        metavar="PORT",
-        default=0,
-        help="of the schema registry's server (default: that of the last run, or a free one)",
-    )
-    add_log_format(parser)
+    _add_registry(parser)
+    add_logging(parser)
     # Not FOLKMOOT_ZOOKEEPER: who has that set for clients still wants a cluster of his own here.
     parser.add_argument(
         "--zookeeper",
@@ -101,6 +99,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="use this ZooKeeper instead of starting one",
     )
     add_timeout(parser)
+
+
+def _add_registry(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--registry-port",
+        type=port,
+        metavar="PORT",
+        default=0,
+        help=f"of the schema registry's server (default: --port + {REGISTRY_OFFSET}, or that of the last "
+        "run, or a free one)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -115,12 +124,14 @@ def run(args: argparse.Namespace) -> int:
         args.data,
         brokers=args.brokers,
         zookeeper=args.zookeeper or ZooKeeperConfig(port=args.port, jars=args.zookeeper_jars),
-        first_broker_port=args.broker_port,
+        first_broker_port=args.broker_port or _from_base(args, BROKERS_OFFSET),
         zookeepers=args.zookeepers,
         default_replicas=args.replicas or min(REPLICAS, args.brokers),
         first_metrics_port=args.metrics_port,
-        registry_port=None if registry.missing() else args.registry_port,
-        log_format=args.log_format,
+        registry_port=None
+        if registry.missing()
+        else args.registry_port or _from_base(args, REGISTRY_OFFSET),
+        log_options=_log_options(args),
     )
     with sigterm_like_ctrl_c():
         try:
@@ -157,13 +168,27 @@ def _check(args: argparse.Namespace) -> None:
             "--zookeeper starts none: leave out --zookeepers, --zookeeper-jars and --port"
         )
     last = {
-        "--port": (args.port, args.zookeepers or 1),
+        "--port": (args.port, BROKERS_OFFSET + args.brokers if args.port else 1),
         "--broker-port": (args.broker_port, args.brokers),
         "--metrics-port": (args.metrics_port or 1, args.brokers),
     }
     for option, (first, count) in last.items():
         if first + count - 1 > 65_535:
             raise ConfigError(f"{option} {first} leaves no port for all {count}: use a lower one")
+
+
+def _log_options(args: argparse.Namespace) -> list[str]:
+    """What brokers and registry get of these options, if it is not their default."""
+    given = {"--log-format": args.log_format, "--log-level": args.log_level}
+    defaults = {"--log-format": "text", "--log-level": "info"}
+    return [
+        word for name, value in given.items() if value != defaults[name] for word in (name, value)
+    ]
+
+
+def _from_base(args: argparse.Namespace, offset: int) -> int:
+    """A port at an offset from `--port`; 0, any free one, without that."""
+    return args.port + offset if args.port else 0
 
 
 def _brokers(numbers: list[int]) -> str:

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections import Counter
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from folkmoot.console import group_offsets
@@ -15,7 +14,7 @@ from folkmoot.console.options import (
     at_least_one,
     confirm,
 )
-from folkmoot.console.tables import show
+from folkmoot.console.tables import moment_of, show
 from folkmoot.protocol.quantities import counted
 
 if TYPE_CHECKING:
@@ -209,14 +208,7 @@ def headline(entry: "Entry") -> str:
         what = "nobody has planned since"
     else:
         what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
-    return f"{_time(entry)}  {what}"
-
-
-def _time(entry: "Entry") -> str:
-    if not entry.at_ms:
-        return "lately"
-    moment = datetime.fromtimestamp(entry.at_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.at_ms % 1000:03d} UTC"
+    return f"{moment_of(entry.at_ms) if entry.at_ms else 'lately'}  {what}"
 
 
 def event_of(entry: "Entry") -> dict[str, Any]:

@@ -198,9 +198,12 @@ class EmbeddedCluster:
         default_replicas: int = 1,
         first_metrics_port: int | None = None,
         registry_port: int | None = None,
-        log_format: str = "text",
+        log_options: Sequence[str] = (),
     ) -> None:
-        """`registry_port`: of the schema registry's server, 0 any; None: there is none."""
+        """`registry_port`: of the schema registry's server, 0 any; None: there is none.
+
+        `log_options`: words for the command lines of brokers and registry.
+        """
         self.directory = directory.absolute()
         self.servers: list[EmbeddedZooKeeper] = []
         self.brokers: list[BrokerProcess] = []
@@ -213,7 +216,7 @@ class EmbeddedCluster:
         self._default_replicas = default_replicas
         self._first_metrics_port = first_metrics_port
         self._registry_port = registry_port
-        self._log_format = log_format
+        self._log_options = list(log_options)
         self._ports: dict[str, int] = {}
         self._stack = ExitStack()
 
@@ -301,17 +304,14 @@ class EmbeddedCluster:
         name = "registry"
         self._ports[name] = port = port or self._remembered(name) or free_port()
         log = self.directory / f"{name}.log"
-        return RegistryProcess(log, self.zookeeper, port, self._log_options())
-
-    def _log_options(self) -> list[str]:
-        return [] if self._log_format == "text" else ["--log-format", self._log_format]
+        return RegistryProcess(log, self.zookeeper, port, self._log_options)
 
     def _broker(self, number: int) -> BrokerProcess:
         name = f"broker-{number}"
         port = self._first_port + number - 1 if self._first_port else 0
         port = port or self._remembered(name) or free_port()
         self._ports[name] = port
-        options = self._log_options()
+        options = [*self._log_options]
         if self._first_metrics_port is not None:
             first = self._first_metrics_port
             options += ["--metrics-port", str(first + number - 1 if first else 0)]

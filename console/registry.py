@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from folkmoot.console.monitoring.options import add_log_format, log_to_stderr
+from folkmoot.console.monitoring.options import add_logging, log_to_stderr
 from folkmoot.console.options import add_zookeeper, port, sigterm_like_ctrl_c
 from folkmoot.protocol.errors import AddressTaken, ConfigError, MissingExtra, pip_command
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the certificate's key (PEM; default: it is in the same file)",
     )
-    add_log_format(parser)
+    add_logging(parser)
 
 
 def missing() -> str | None:
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 
     connect_string.parse(args.zookeeper)
-    log_to_stderr(args.log_format)
+    log_to_stderr(args.log_format, args.log_level)
     opened = partial(connect, args.zookeeper, connect_timeout=args.timeout, create=True)
     registry = SchemaRegistry(opened, timeout=args.timeout)
     with sigterm_like_ctrl_c():

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 _GAP: Final = "  "
@@ -17,6 +18,12 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[Any]], output: str = "t
         print(json.dumps(objects, indent=2))
     elif not (sys.stdout.isatty() and _show_rich(columns, rows)):
         print(plain(columns, rows))
+
+
+def moment_of(at_ms: int) -> str:
+    """Milliseconds since 1970 as people read them, in UTC."""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{at_ms % 1000:03d} UTC"
 
 
 def plain(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

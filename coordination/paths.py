@@ -8,6 +8,7 @@
 | /brokers/drained/<id>                   | persistent | nothing: no replicas are placed on that broker              | drain commands  | –                       |
 | /controller/current                     | ephemeral  | {"broker": 1, "nonce": "9f…", "epoch": 7}; controllers.py   | who is elected  | those that stand for election |
 | /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |
+| /controller/events/e-<number>           | persistent, sequential | cluster/events.py: changes that the controller saw | the controller | – |
 | /partitions/<topic id>/<p>              | persistent | {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 7, "active": true}; partition_states.py | the controller; the leader, compare-and-set | brokers |
 | /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}, "reassignments": {}, "with_epochs": [], "reassigned": 0}; topics.py | topic commands; the controller, which ends reassignments | brokers, members, the controller |
 | /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
@@ -46,6 +47,7 @@ BROKERS = "/brokers/ids"
 DRAINED_BROKERS = "/brokers/drained"
 CONTROLLER = "/controller/current"
 CONTROLLER_EPOCH = "/controller/epoch"
+CLUSTER_EVENTS = "/controller/events"
 PARTITIONS = "/partitions"
 TOPICS = "/topics"
 GROUPS = "/groups"

@@ -43,6 +43,7 @@ ROOMS: dict[str, frozenset[str]] = {
     ),
     "coordination/zookeeper": frozenset(),
     "coordination": frozenset({"coordination/zookeeper"}),
+    "coordination/cluster": frozenset({"coordination", "coordination/zookeeper"}),
     "coordination/groups": frozenset({"coordination", "coordination/zookeeper"}),
     "coordination/schemas": frozenset({"coordination", "coordination/zookeeper"}),
     "consumers/assignors": frozenset(),

@@ -7,12 +7,14 @@ from itertools import islice
 from typing import Final
 
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
+from folkmoot.brokers.controller.history import History
 from folkmoot.brokers.controller.leadership import Leadership
 from folkmoot.coordination import (
     controllers,
     partition_states,
     reassignments,
 )
+from folkmoot.coordination.cluster import events
 from folkmoot.coordination.partition_states import (
     STATES_PER_TRANSACTION,
     StateWrite,
@@ -60,7 +62,7 @@ class Controller:
         self._reader.note(_CONTROLLER)
         self._me: controllers.Controller | None = None
         self._leadership = Leadership(0)
-        self._alive: set[int] = set()
+        self._history = History()
         self.ask_again: float | None = None
         """When `step` is due although nothing rings."""
 
@@ -84,7 +86,7 @@ class Controller:
         if reads := self._reader.reads():
             return reads
         self._take_over(now)
-        return self._writes(self._me, now)
+        return [*self._writes(self._me, now), *self._history_writes(now)]
 
     # -- election ---------------------------------------------------------------------------------
 
@@ -100,6 +102,7 @@ class Controller:
             logger.info("elected as the controller in epoch %d", found.epoch)
             self._me = found
             self._leadership = Leadership(found.epoch)
+            self._history = History(found.describe())
             # What was deleted while nobody was the controller; later ones are known from topics.
             self._leadership.has_states((yield from partition_states.topic_ids()))
             self._reader.note(BROKERS, TOPICS)
@@ -108,10 +111,8 @@ class Controller:
         """Know what was read."""
         reader = self._reader
         changed, reader.changed = reader.changed, {}
+        self._history.compare(reader, changed, now)
         if BROKERS in changed:
-            if reader.brokers.keys() != self._alive:
-                self._alive = set(reader.brokers)
-                logger.info("brokers alive: %s", sorted(self._alive))
             epochs = {broker: found.epoch for broker, found in reader.brokers.items()}
             leaving = [broker for broker, found in reader.brokers.items() if found.leaving]
             self._leadership.brokers_are(epochs, now, leaving)
@@ -124,6 +125,15 @@ class Controller:
                 self._leadership.state_is_illegible(each)
             else:
                 self._leadership.state_is(each, reader.states.get(each))
+
+    def _history_writes(self, now: float) -> list[Recipe[None]]:
+        due = self._history.due
+        if due is None:
+            return []
+        if due <= now:
+            return [events.record(self._history.take(now))]
+        self.ask_again = due if self.ask_again is None else min(due, self.ask_again)
+        return []
 
     # -- writing ----------------------------------------------------------------------------------
 

@@ -129,6 +129,10 @@ class BrokerConfig:
     log_format: Literal["text", "json"] = "text"
     """How the log is written: text, or json, an object a line, with time, level, logger, message."""
 
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is written; `info` has elections, changes of in-sync replicas, and brokers that
+    come and go."""
+
     log: LogConfig = field(default_factory=LogConfig)
     """For topics that have no settings of their own."""
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 import threading
 
-from folkmoot.console.monitoring.options import add_log_format, add_metrics, log_to_stderr, served
+from folkmoot.console.monitoring.options import add_logging, add_metrics, log_to_stderr, served
 from folkmoot.console.options import add_zookeeper, admin_of, sigterm_like_ctrl_c
 
 DEFAULT_PORT = 9308
@@ -27,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this group; may be repeated (default: all)",
     )
     add_metrics(parser, DEFAULT_PORT)
-    add_log_format(parser)
+    add_logging(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from folkmoot.metrics.groups import GroupMetrics
 
-    log_to_stderr(args.log_format)
+    log_to_stderr(args.log_format, args.log_level)
     with sigterm_like_ctrl_c():
         try:
             with admin_of(args) as admin:

@@ -1,4 +1,4 @@
-"""Options by which a command that goes on is watched: `--metrics-port`, `--metrics-host`, `--log-format`."""
+"""Options of commands that keep running: where metrics are served, and how the log is written."""
 
 import argparse
 import json
@@ -25,9 +25,9 @@ def add_metrics(parser: argparse.ArgumentParser, default: int | None = None) -> 
     add_declared(parser, BrokerConfig, "metrics_port", "metrics_host", **own)
 
 
-def add_log_format(parser: argparse.ArgumentParser) -> None:
-    """`--log-format`, as a broker has it."""
-    add_declared(parser, BrokerConfig, "log_format")
+def add_logging(parser: argparse.ArgumentParser) -> None:
+    """`--log-format` and `--log-level`, as a broker has them."""
+    add_declared(parser, BrokerConfig, "log_format", "log_level")
 
 
 @contextmanager
@@ -40,11 +40,12 @@ def served(host: str, port: int, watched: "Watched", said: TextIO) -> Iterator[N
         yield
 
 
-def log_to_stderr(log_format: str) -> None:
-    """Have the process's log written, a line or an object for each event."""
+def log_to_stderr(log_format: str, log_level: str) -> None:
+    """Write the process's log, a line or an object for each event; of libraries only warnings."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(handlers=[handler])
+    logging.getLogger("folkmoot").setLevel(log_level.upper())
 
 
 class JsonFormatter(logging.Formatter):

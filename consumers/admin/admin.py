@@ -31,6 +31,8 @@ from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import partition_of, whole
 from folkmoot.coordination import brokers, reassignments, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster import events
+from folkmoot.coordination.cluster.events import ClusterEvent
 from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus, read_cluster
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import (
@@ -149,6 +151,13 @@ class Admin:
     def cluster(self) -> ClusterStatus:
         """The live brokers, the controller, and who leads each partition and is in sync."""
         return self._cluster(None)
+
+    def cluster_events(self) -> list[ClusterEvent]:
+        """The last changes that the controller saw, oldest first: brokers, leaders, in-sync replicas, topics.
+
+        For people: entries may be missing, and nothing depends on them.
+        """
+        return self._execute(events.entries())
 
     # -- topics -----------------------------------------------------------------------------------
 

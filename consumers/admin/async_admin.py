@@ -65,6 +65,7 @@ class AsyncAdmin:
         await self.close()
 
     cluster = _awaited(Admin.cluster)
+    cluster_events = _awaited(Admin.cluster_events)
     topics = _awaited(Admin.topics)
     partitions_of = _awaited(Admin.partitions_of)
     create_topic = _awaited(Admin.create_topic)

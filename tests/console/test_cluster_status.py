@@ -11,6 +11,8 @@ from folkmoot.console import options
 from folkmoot.console.main import main
 from folkmoot.coordination import brokers, controllers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster import events
+from folkmoot.coordination.cluster.events import ClusterEvent
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.partition_states import (
     MISSING,
@@ -274,3 +276,19 @@ def test_a_broker_that_does_not_stop_in_time_is_told_of(
     assert main(["broker", "stop", "3", "--within", "1ms"]) == 3
     assert "broker 3 was told to stop, and is registered still" in capsys.readouterr().err
     assert execute(cluster.session, brokers.live())[3].leaving
+
+
+def test_cluster_events_are_shown_with_their_times(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("broker 3 left", "broker 3 joined"):
+        event = ClusterEvent("broker-left" if "left" in text else "broker-joined", text, broker=3)
+        execute(cluster.session, events.record([event]))
+    assert main(["cluster", "events"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("UTC  broker 3 left")
+    assert main(["cluster", "events", "-n", "1", "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["kind"], row["broker"], row["text"]) == ("broker-joined", 3, "broker 3 joined")
+    assert row["time_ms"] > 0
+    assert second.endswith(row["text"])

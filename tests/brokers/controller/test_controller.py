@@ -29,9 +29,9 @@ class Scene:
         for recipe in recipes:
             execute(self.session, recipe)
 
-    def settle(self) -> None:
+    def settle(self, now: float = 0.0) -> None:
         for _ in range(50):
-            recipes = self.controller.step(0.0)
+            recipes = self.controller.step(now)
             if not recipes:
                 return
             self.run(recipes)

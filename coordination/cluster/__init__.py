@@ -1,0 +1,1 @@
+"""What ZooKeeper keeps about the cluster as a whole."""

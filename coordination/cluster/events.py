@@ -1,0 +1,69 @@
+"""What happened in the cluster, for people: `folkmoot cluster events`. Nothing of a protocol reads it.
+
+```
+/controller/events/e-<number>  what the controller saw change within about a second
+```
+
+The controller notes what it sees, so what changes while there is no controller is missing, and a controller
+that dies loses its last second. The last ENTRIES nodes are kept; ZooKeeper's clock says when.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from folkmoot.coordination import paths
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import children, ensure, retry_on_connection_loss
+
+ENTRIES: Final = 200
+
+
+class ClusterEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change. `text` is a sentence; `topic` and `partition` or `broker` say of what.
+
+    Kinds: controller-elected; broker-joined, broker-stopping, broker-left; topic-created, topic-grown,
+    topic-changed, topic-deleted; leader-elected, unclean-election, in-sync; reassignment-started,
+    reassignment-cancelled, reassignment-ended; more (changes that were only counted). `at_ms`, milliseconds
+    since 1970, is known when it is read.
+    """
+
+    kind: str
+    text: str
+    topic: str | None = None
+    partition: int | None = None
+    broker: int | None = None
+    age_ms: int = 0
+    """How long it had been known when it was recorded."""
+    at_ms: int = 0
+
+
+_decoder = msgspec.json.Decoder(list[ClusterEvent])
+
+
+def record(events: Sequence[ClusterEvent]) -> Recipe[None]:
+    """Keep events, and remove the oldest ones. Where ZooKeeper refuses they are not kept."""
+    with suppress(zk.ZooKeeperError):
+        yield from ensure(paths.CLUSTER_EVENTS)
+        there = sorted((yield from children(paths.CLUSTER_EVENTS)))
+        data = msgspec.json.encode(list(events))
+        creation = zk.Create(f"{paths.CLUSTER_EVENTS}/e-", data, sequence=True)
+        old = [zk.Delete(f"{paths.CLUSTER_EVENTS}/{name}") for name in there[: 1 - ENTRIES]]
+        yield zk.Multi((creation, *old))
+
+
+def entries() -> Recipe[list[ClusterEvent]]:
+    """Return the events that are kept, oldest first."""
+    found: list[ClusterEvent] = []
+    for name in sorted((yield from children(paths.CLUSTER_EVENTS))):
+        with suppress(zk.NoNode, msgspec.MsgspecError, ValueError):
+            path = f"{paths.CLUSTER_EVENTS}/{name}"
+            node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
+            found += (
+                msgspec.structs.replace(each, at_ms=node.stat.ctime - each.age_ms)
+                for each in _decoder.decode(node.data)
+            )
+    return found
