@@ -254,7 +254,7 @@ def test_dev_says_how_to_get_the_registry_where_it_is_not_installed(
         (["--brokers", "33"], "is too many for one machine: use at most 32"),
         (["--brokers", "2", "--replicas", "3"], "no topic could be created"),
         (["--zookeepers", "3", "--zookeeper", NOWHERE], "leave out --zookeepers"),
-        (["--brokers", "3", "--port", "65523"], "leaves no port for all 13"),
+        (["--brokers", "3", "--port", "65530"], "leaves no port for all 13"),
         (["--broker-port", "65534"], "leaves no port for all 3"),
         (["--zookeepers", "3"], "has the data of 1 ZooKeeper servers, of which each must be there"),
     ],
