@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,13 +117,15 @@ def _reset(args: argparse.Namespace) -> int:
         to, topic_ids = offset_files.read(args.file)
     else:
         to = _target(args)
+    deadline = time.monotonic() + args.timeout
     with admin_of(args) as admin:
         scope = topics if topics or partitions else None
-        plan = admin.plan_reset(args.group, to, scope, partitions, args.timeout)
+        left = deadline - time.monotonic()
+        plan = admin.plan_reset(args.group, to, scope, partitions, left)
         _check_topic_ids(admin, topic_ids)
         if args.execute:
             offsets = {each.partition: each.new for each in plan}
-            admin.reset_offsets(args.group, offsets, args.timeout)
+            admin.reset_offsets(args.group, offsets, deadline - time.monotonic())
     _show(plan, args.output)
     if not args.execute:
         print("nothing was reset: add --execute to do it", file=sys.stderr)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from folkmoot.console.options import add_output, add_zookeeper, admin_of, session_of
-from folkmoot.console.tables import show
+from folkmoot.console.tables import show, stream
 from folkmoot.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,11 +76,20 @@ def _sizes(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> int:
     """One line for each segment, and one for each range that is damaged."""
+    damaged: list[Path] = []
+    columns = ("partition", "file", "state", "offset", "next", "position", "records", "batches")
+    segments = _segments(args.path)
+    stream((*columns, "end"), _verdicts(segments, damaged), args.output)
+    return DAMAGED if damaged else 0
+
+
+def _verdicts(
+    segments: "Iterator[tuple[str, SegmentReader]]", damaged: list[Path]
+) -> Iterator[tuple[object, ...]]:
+    """The rows of `log verify`; files with damage are appended to `damaged`."""
     from folkmoot.brokers.storage.segment import Damage
 
-    rows: list[tuple[object, ...]] = []
-    code = 0
-    for partition, reader in _segments(args.path):
+    for partition, reader in segments:
         batches = records = 0
         bad: list[tuple[object, ...]] = []
         last = reader.base_offset
@@ -97,37 +106,38 @@ def _verify(args: argparse.Namespace) -> int:
                 last = found[0].next_offset
         if batches or not bad:
             place = (reader.base_offset, last, 0)
-            rows.append((*name, "ok", *place, records, batches, reader.size))
-        rows += bad
-        code = DAMAGED if bad else code
-    columns = ("partition", "file", "state", "offset", "next", "position", "records", "batches")
-    show((*columns, "end"), rows, args.output)
-    return code
+            yield (*name, "ok", *place, records, batches, reader.size)
+        yield from bad
+        damaged += [reader.path] * bool(bad)
 
 
 def _dump(args: argparse.Namespace) -> int:
     """One line for each batch; damaged ranges stand where they are."""
+    damaged: list[Path] = []
+    batches = ("position", "first", "last", "records", "bytes", "codec", "from", "to")
+    records = ("position", "first", "last", "timestamp", "bytes", "key", "value", "headers")
+    columns = ("partition", "file", *(records if args.records else batches))
+    stream(columns, _contents(args, damaged), args.output)
+    return DAMAGED if damaged else 0
+
+
+def _contents(args: argparse.Namespace, damaged: list[Path]) -> Iterator[tuple[object, ...]]:
+    """The rows of `log dump`; files with damage are appended to `damaged`."""
     from folkmoot.brokers.storage.segment import Damage
 
-    rows: list[tuple[object, ...]] = []
-    code = 0
     for partition, reader in _segments(args.path):
         file = reader.path.name if args.path.is_file() else reader.path.relative_to(args.path)
         name = partition, str(file)
         for found in _batches(reader):
             if isinstance(found, Damage):
-                code = DAMAGED
+                damaged.append(reader.path)
                 place = (found.position, found.offset, found.next_offset - 1, None)
-                rows.append((*name, *place, found.end - found.position, _DAMAGE, None, None))
+                yield (*name, *place, found.end - found.position, _DAMAGE, None, None)
             elif args.records:
                 most = None if args.output == "json" else MOST_SHOWN
-                rows += ((*name, *record) for record in _records(reader, *found, most))
+                yield from ((*name, *record) for record in _records(reader, *found, most))
             else:
-                rows.append((*name, *_batch(*found)))
-    batches = ("position", "first", "last", "records", "bytes", "codec", "from", "to")
-    records = ("position", "first", "last", "timestamp", "bytes", "key", "value", "headers")
-    show(("partition", "file", *(records if args.records else batches)), rows, args.output)
-    return code
+                yield (*name, *_batch(*found))
 
 
 def _batches(
@@ -182,7 +192,7 @@ def _orphans(args: argparse.Namespace) -> int:
     """One line for each partition whose topic's id no topic of the cluster has."""
     from folkmoot.brokers.storage.log_manager import IDENTITY_FILE, partition_directories
     from folkmoot.coordination import topics
-    from folkmoot.coordination.zookeeper.execute import execute
+    from folkmoot.coordination.zookeeper.execute import execute, execute_all
 
     if not (args.path / IDENTITY_FILE).is_file():
         raise ConfigError(f"{args.path} is no data directory: it has no {IDENTITY_FILE}")
@@ -190,7 +200,7 @@ def _orphans(args: argparse.Namespace) -> int:
     found = sorted(partition_directories(args.path))
     with session_of(args) as store:
         names = execute(store, topics.names(), args.timeout)
-        known = [execute(store, topics.read(name), args.timeout) for name in names]
+        known = execute_all(store, map(topics.read, names), timeout=args.timeout)
     existing = {topic.topic_id for topic in known if topic is not None}
     rows: list[tuple[object, ...]] = []
     for each in found:

@@ -214,7 +214,7 @@ def add_elect(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def _elect(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.elections import elect_preferred, elect_unclean
+    from folkmoot.coordination.elections import check_unclean, elect_preferred, elect_unclean
     from folkmoot.coordination.partition_states import TopicIdPartition
     from folkmoot.coordination.zookeeper.execute import execute
     from folkmoot.protocol.records import TopicPartition
@@ -236,6 +236,8 @@ def _elect(args: argparse.Namespace) -> int:
             replicas = topic.partitions[number]
             if args.unclean is not None:
                 name = f"{args.topic}-{number}"
+                checking = check_unclean(named, partition, replicas, args.unclean)
+                execute(session, checking, args.timeout)
                 warning = f"Records of {name} that broker {args.unclean} does not have are lost. "
                 confirm(warning, "partition", name, "given another leader")
                 election = elect_unclean(named, partition, replicas, args.unclean)

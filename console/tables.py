@@ -3,11 +3,14 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any, Final
 
 _GAP: Final = "  "
+WIDTHS_OF: Final = 100
+"""Rows that decide the widths of a table that is printed as it comes."""
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[Any]], output: str = "table") -> None:
@@ -20,6 +23,20 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[Any]], output: str = "t
         print(plain(columns, rows))
 
 
+def stream(columns: Sequence[str], rows: Iterable[Sequence[Any]], output: str = "table") -> None:
+    """As `show`, but print rows as they come; the first ones decide how wide a plain table's columns are."""
+    if output == "json":
+        names = [re.sub("[ -]", "_", column) for column in columns]
+        separator = "["
+        for row in rows:
+            print(separator, json.dumps(dict(zip(names, row, strict=True))), sep="\n", flush=True)
+            separator = ","
+        print("[]" if separator == "[" else "]")
+        return
+    for line in _lines(columns, rows, WIDTHS_OF):
+        print(line, flush=True)
+
+
 def moment_of(at_ms: int) -> str:
     """Milliseconds since 1970 as people read them, in UTC."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
@@ -28,17 +45,21 @@ def moment_of(at_ms: int) -> str:
 
 def plain(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """The table as lines of text; numbers are set to the right."""
-    texts = [[_text(cell) for cell in row] for row in rows]
-    lines = [list(columns), *texts]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    right = _numeric(columns, rows)
-    return "\n".join(
-        _GAP.join(
+    return "\n".join(_lines(columns, rows, len(rows)))
+
+
+def _lines(columns: Sequence[str], rows: Iterable[Sequence[Any]], widths_of: int) -> Iterator[str]:
+    """Lines of text, as wide as the first `widths_of` rows want them."""
+    left = iter(rows)
+    first = list(islice(left, widths_of))
+    texts = [list(columns), *([_text(cell) for cell in row] for row in first)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    right = _numeric(columns, first)
+    for line in chain(texts, ([_text(cell) for cell in row] for row in left)):
+        yield _GAP.join(
             text.rjust(width) if number else text.ljust(width)
             for text, width, number in zip(line, widths, right, strict=True)
         ).rstrip()
-        for line in lines
-    )
 
 
 def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool]:

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     create = _add_create(actions)
-    config = actions.add_parser("config", help="show or change a topic's own options")
+    config = actions.add_parser("config", help="show a topic's options, or change its own")
     config.add_argument("topic", metavar="TOPIC")
     config.add_argument("changes", metavar="NAME=VALUE", nargs="*", help="options to set")
     config.add_argument(
@@ -164,7 +164,8 @@ def _options(words: list[str]) -> dict[str, str]:
 
 
 def _config(args: argparse.Namespace) -> int:
-    from folkmoot.coordination import topics
+    from folkmoot.coordination import brokers, topics
+    from folkmoot.coordination.topic_config import effective
     from folkmoot.coordination.zookeeper.execute import execute
 
     given = _options(args.changes)
@@ -174,7 +175,11 @@ def _config(args: argparse.Namespace) -> int:
         if before is not None and changes:
             _check_change(before.config, given, args.unset)
         topic = execute(session, topics.configure(args.topic, changes), args.timeout)
-    show(("option", "value"), sorted(topic.config.items()), args.output)
+        live = execute(session, brokers.live(), args.timeout)
+    holding = {broker for replicas in topic.partitions for broker in replicas}
+    options = {broker: found.log for broker, found in live.items() if broker in holding}
+    rows = effective(topic.config, options, topic.replicas)
+    show(("option", "value", "source"), rows, args.output)
     return 0
 
 
@@ -194,14 +199,16 @@ def _check_change(before: Mapping[str, str], given: Mapping[str, str], unset: li
 
 def _list(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.zookeeper.execute import execute
+    from folkmoot.coordination.zookeeper.execute import execute, execute_all
 
-    rows = []
     with session_of(args) as session:
-        for name in execute(session, topics.names(), args.timeout):
-            topic = execute(session, topics.read(name), args.timeout)
-            if topic is not None:
-                rows.append((name, len(topic.partitions), topic.topic_id))
+        names = execute(session, topics.names(), args.timeout)
+        found = execute_all(session, map(topics.read, names), timeout=args.timeout)
+    rows = [
+        (name, len(topic.partitions), topic.topic_id)
+        for name, topic in zip(names, found, strict=True)
+        if topic is not None
+    ]
     show(("topic", "partitions", "id"), rows, args.output)
     return 0
 

@@ -43,7 +43,8 @@ from folkmoot.protocol.errors import BrokerIdTaken, ConfigError
 class Registration(msgspec.Struct, frozen=True):
     """What a broker publishes: listener name → "host:port" as advertised; which process it is; where
     it stands; its broker epoch, which `register` fills in; whether it is to stop (`leave`); how many
-    replicas a new topic gets that says nothing else; and its version of folkmoot."""
+    replicas a new topic gets that says nothing else; its version of folkmoot; and its own options for
+    topics (`topic_config.own_options`)."""
 
     listeners: dict[str, str]
     nonce: str
@@ -53,6 +54,7 @@ class Registration(msgspec.Struct, frozen=True):
     leaving: bool = False
     default_replicas: int = 1
     version: str = ""
+    log: dict[str, str] = {}
 
     def address_for_replicas(self) -> str | None:
         """Where followers fetch: the listener `internal` if there is one, else that of clients."""

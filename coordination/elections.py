@@ -53,25 +53,32 @@ def elect_unclean(
     # By a server that lags one that is back already would be gone, and with it what it has.
     yield from retry_on_connection_loss(Sync())
     while True:
-        found = yield from _read(named, partition)
-        state = found.state
-        live = yield from brokers.live()
-        if leader not in replicas:
-            raise ElectionImpossible(
-                f"{named}: broker {leader} is none of its replicas {list(replicas)}"
-            )
-        if leader not in live:
-            raise ElectionImpossible(f"{named}: broker {leader} is not registered: start it")
-        in_sync = [each for each in state.isr if each in live and each != leader]
-        if in_sync:
-            raise ElectionImpossible(
-                f"{named}: broker {in_sync[0]} is alive and in sync: nothing needs to be lost; "
-                "if it does not lead its log says why, and it can be elected, or has to be stopped first"
-            )
-        unclean = replace(state, unclean_epoch=state.leader_epoch + 1)
+        found = yield from check_unclean(named, partition, replicas, leader)
+        unclean = replace(found.state, unclean_epoch=found.state.leader_epoch + 1)
         found = VersionedState(unclean, found.partition_epoch)
         if (yield from _designate(partition, found, leader, [leader])):
             return
+
+
+def check_unclean(
+    named: TopicPartition, partition: TopicIdPartition, replicas: Sequence[int], leader: int
+) -> Recipe[VersionedState]:
+    """The state that `elect_unclean` would start from. Raises what that raises, and changes nothing."""
+    found = yield from _read(named, partition)
+    live = yield from brokers.live()
+    if leader not in replicas:
+        raise ElectionImpossible(
+            f"{named}: broker {leader} is none of its replicas {list(replicas)}"
+        )
+    if leader not in live:
+        raise ElectionImpossible(f"{named}: broker {leader} is not registered: start it")
+    in_sync = [each for each in found.state.isr if each in live and each != leader]
+    if in_sync:
+        raise ElectionImpossible(
+            f"{named}: broker {in_sync[0]} is alive and in sync: nothing needs to be lost; "
+            "if it does not lead its log says why, and it can be elected, or has to be stopped first"
+        )
+    return found
 
 
 def _read(named: TopicPartition, partition: TopicIdPartition) -> Recipe[VersionedState]:

@@ -125,7 +125,7 @@ class LogConfig:
 def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
     """A topic's own options as its node has them. Raises ConfigError for what is unknown or not allowed."""
     build(LogConfig, options)
-    return {name: NONE if value is None else str(value) for name, value in options.items()}
+    return {name: _text(value) for name, value in options.items()}
 
 
 def changed(
@@ -151,3 +151,44 @@ def changed(
 def topic_config(defaults: LogConfig, options: Mapping[str, str]) -> LogConfig:
     """The broker's defaults with a topic's own options, given as text, over them. Raises ConfigError."""
     return dataclasses.replace(defaults, **parse(LogConfig, options))
+
+
+def own_options(config: LogConfig) -> dict[str, str]:
+    """The options of a broker that are not the built-in defaults, as texts."""
+    plain = LogConfig()
+    return {
+        field.name: _text(getattr(config, field.name))
+        for field in dataclasses.fields(LogConfig)
+        if getattr(config, field.name) != getattr(plain, field.name)
+    }
+
+
+def effective(
+    own: Mapping[str, str], brokers: Mapping[int, Mapping[str, str]], replicas: int
+) -> list[tuple[str, str, str]]:
+    """Every option that holds for a topic → option, value, source, in the order of `LogConfig`.
+
+    The source is "topic", "brokers" (`own_options` of all of them), "broker 3" where they differ, or
+    "default". `brokers` are those with replicas; a partition has `replicas` of them.
+    """
+    rows: list[tuple[str, str, str]] = []
+    unset = {
+        "durability": FSYNC if replicas > 1 else PAGE_CACHE,
+        "min_in_sync": str(LogConfig().least_in_sync(replicas)),
+    }
+    for field in dataclasses.fields(LogConfig):
+        name, default = field.name, _text(field.default)
+        given = {broker: options.get(name, default) for broker, options in brokers.items()}
+        if name in own:
+            found = [(own[name], "topic")]
+        elif len(set(given.values())) > 1:
+            found = [(value, f"broker {broker}") for broker, value in sorted(given.items())]
+        else:
+            value = next(iter(given.values()), default)
+            found = [(value, "default" if value == default else "brokers")]
+        rows += ((name, unset.get(name, v) if v == NONE else v, source) for v, source in found)
+    return rows
+
+
+def _text(value: Any) -> str:
+    return NONE if value is None else str(value)

@@ -242,7 +242,8 @@ def shown(value: object) -> str:
 def unknown_option(name: str, known: Iterable[str], what: str = "option") -> ConfigError:
     """The error for an option that does not exist, with the nearest one that does, or all."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    written = name.replace("-", "_").replace(".", "_")
+    near = difflib.get_close_matches(written, names, n=1, cutoff=0.7)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
     return ConfigError(f"{what} {name!r} is not known: {hint}")
 

@@ -46,6 +46,7 @@ from folkmoot.coordination import producer_ids
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.names import parse_subject
+from folkmoot.coordination.topic_config import own_options
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.client import Connections
@@ -172,6 +173,7 @@ class Broker:
             *(self.listeners, "", _directory_id(config.data), config.rack),
             default_replicas=config.default_replicas,
             version=__version__,
+            log=own_options(config.log),
         )
         watcher = ClusterWatcher(
             *(self._connect, config.broker_id, mine, config.session_timeout),

@@ -407,6 +407,7 @@ class Admin:
         afterwards is told by RecordsNotDeleted: partitions are independent, and to ask again is harmless.
         """
         # Read before the offsets are: if the topic is created anew meanwhile, the new one is left alone.
+        deadline = _Deadline(timeout)
         ids = self._topic_ids(partition_of(each) for each in before)
         checked = self.plan_delete_records(before, timeout)
         wanted = {
@@ -423,7 +424,7 @@ class Admin:
                 wanted,
                 lambda entries, _: DeleteRecordsRequest(entries),
             )
-            deletion.run(timeout)
+            deletion.run(deadline.left)
         starts = {each: result.log_start for each, result in deletion.results.items()}
         if deletion.failed:
             said = "; ".join(f"{each}: {why}" for each, why in sorted(deletion.failed.items()))
@@ -487,7 +488,7 @@ class Admin:
         keys = {each.partition for state in states for each in state.partitions}
         by_topic = self.topic_ids({each.topic for each in keys})
         ids = {each: by_topic[each.topic] for each in sorted(keys) if each.topic in by_topic}
-        deadline = time.monotonic() + timeout
+        deadline = _Deadline(timeout)
         # A broker that does not answer leaves the other half for what the others can say.
         latest, leaderless = self._known(ids, LATEST, timeout / 2)
         committed = {each.name: _committed(each.partitions, by_topic) for each in states}
@@ -497,8 +498,8 @@ class Admin:
             for partition, at in offsets.items()
             if at < latest.get(partition, 0)
         }
-        left = max(0.0, deadline - time.monotonic())
-        stamps = first_timestamps(self._config, self._discover(timeout), unread, left)
+        discover = self._discover(timeout)
+        stamps = first_timestamps(self._config, discover, unread, deadline.left)
         ends = _Ends(ids, latest, leaderless, stamps)
         return [_view(each, committed[each.name], ends) for each in states]
 
@@ -539,6 +540,7 @@ class Admin:
         ConfigError, InvalidName.
         """
         check_name("group", group)
+        deadline = _Deadline(timeout)
         to = checked_target(to)
         if isinstance(to, Mapping):
             wanted = set(to)
@@ -549,12 +551,12 @@ class Admin:
         by_name = {each.topic: topic_id for each, topic_id in ids.items()}
         found = _committed(self._offsets(group, ids), by_name)
         committed = {each: found.get(each) for each in ids}
-        earliest = self._find(ids, EARLIEST, timeout)
-        latest = self._find(ids, LATEST, timeout)
+        earliest = self._find(ids, EARLIEST, deadline.left)
+        latest = self._find(ids, LATEST, deadline.left)
         moment = _before_now(to) if isinstance(to, timedelta) else to
         by_time: dict[TopicPartition, int] = {}
         if isinstance(moment, datetime):
-            by_time = self._at_time(ids, moment, lambda timeout: latest, timeout)
+            by_time = self._at_time(ids, moment, lambda timeout: latest, deadline.left)
         return planned(to, committed, earliest, latest, by_time)
 
     def reset_offsets(
@@ -573,8 +575,9 @@ class Admin:
         wanted = {
             partition_of(each): whole_offset(each, offset) for each, offset in offsets.items()
         }
+        deadline = _Deadline(timeout)
         ids = self._topic_ids(wanted)
-        self.plan_reset(group, wanted, timeout=timeout)
+        self.plan_reset(group, wanted, timeout=deadline.left)
         if not wanted:
             return
         mark = secrets.token_hex(8)
@@ -582,9 +585,10 @@ class Admin:
             offset_admin.reset(group, each, topic_id, wanted[each], mark)
             for each, topic_id in ids.items()
         ]
-        self._execute_all(moves, timeout)
+        self._execute_all(moves, deadline.left)
         with suppress(ZooKeeperUnreachable):  # it is done, noted or not
-            self._execute(history.record_reset(group, self._config.client_id, wanted), timeout)
+            record = history.record_reset(group, self._config.client_id, wanted)
+            self._execute(record, deadline.left)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids of those topics that exist: a topic that is made anew gets another one.
@@ -712,8 +716,9 @@ class Admin:
     ) -> dict[TopicPartition, int]:
         """The first offset of that time or later in each, which is the `latest` if there is none."""
         times = dict.fromkeys(partitions, moment)
+        deadline = _Deadline(timeout)
         found = first_offsets(self._config, self._discover(timeout), times, timeout)
-        ends = latest(timeout) if None in found.values() else {}
+        ends = latest(deadline.left) if None in found.values() else {}
         return {each: ends[each] if at is None else at for each, at in found.items()}
 
     def _described(self, names: Iterable[str] | None) -> list[GroupState]:
@@ -798,6 +803,18 @@ def _notes(
             f"nothing is committed in {what} with records: {its} lag is not known. Members that keep "
             "offsets with their results can commit as well, for this view alone"
         )
+
+
+class _Deadline:
+    """The end of a call's timeout, of which each of its steps gets what is left."""
+
+    def __init__(self, timeout: float) -> None:
+        self._at = time.monotonic() + timeout
+
+    @property
+    def left(self) -> float:
+        """Seconds, not below 0."""
+        return max(0.0, self._at - time.monotonic())
 
 
 class _Ends(NamedTuple):

@@ -2,10 +2,12 @@
 
 import json
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from folkmoot.console import tables
+from folkmoot.console.tables import WIDTHS_OF, stream
 
 COLUMNS = ("topic", "partitions", "replicas")
 ROWS = [("flights", 12, [1, 2]), ("t", 3, [])]
@@ -56,3 +58,32 @@ def test_without_rich_a_terminal_gets_plain_text(
     monkeypatch.setitem(sys.modules, "rich.console", None)
     tables.show(("topic",), [("t",)])
     assert capsys.readouterr().out == "topic\nt\n"
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_long_listing_is_printed_as_it_comes(
+    output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+
+    def rows() -> Iterator[tuple[int, str]]:
+        for number in range(3 * WIDTHS_OF):
+            if number == 2 * WIDTHS_OF:
+                seen.append(capsys.readouterr().out)
+            yield number, "x" * (number // WIDTHS_OF)
+
+    stream(("number", "text"), rows(), output)
+    (before,), after = seen, capsys.readouterr().out
+    assert before.count("\n") >= 2 * WIDTHS_OF
+    if output == "json":
+        found = json.loads(before + after)
+        assert [each["number"] for each in found] == list(range(3 * WIDTHS_OF))
+    else:
+        assert [int(line.split()[0]) for line in (before + after).splitlines()[1:]] == [
+            *range(3 * WIDTHS_OF)
+        ]
+
+
+def test_a_listing_without_rows_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+    stream(("a",), iter(()), "json")
+    assert json.loads(capsys.readouterr().out) == []

@@ -1,10 +1,11 @@
 """A topic's options as its node has them, and what follows from them."""
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
 
-from folkmoot.coordination.topic_config import LogConfig, changed
+from folkmoot.coordination.topic_config import LogConfig, changed, effective, own_options
 from folkmoot.protocol.errors import ConfigError
 
 
@@ -30,3 +31,21 @@ def test_only_where_records_are_compacted_a_segment_is_closed_for_the_compaction
     compacted = replace(kept, cleanup_policy="compact")
     assert (compacted.longest_active, kept.longest_active) == (10.0, 100.0)
     assert replace(compacted, max_compaction_lag=None).longest_active == 100.0
+
+
+def test_every_option_that_holds_for_a_topic_has_a_source() -> None:
+    brokers = {
+        1: own_options(LogConfig(retention=60.0, segment_bytes=4096)),
+        2: own_options(LogConfig(retention=60.0)),
+    }
+    rows = effective({"max_batch_bytes": "1MiB"}, brokers, replicas=1)
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, value, source in rows:
+        found.setdefault(name, []).append((value, source))
+    assert found.keys() == {field.name for field in dataclasses.fields(LogConfig)}
+    assert found["max_batch_bytes"] == [("1MiB", "topic")]
+    assert found["retention"] == [("60.0", "brokers")]
+    assert found["segment_bytes"] == [("4096", "broker 1"), (str(256 * 2**20), "broker 2")]
+    assert found["retention_bytes"] == [("none", "default")]
+    assert found["durability"] == [("page-cache", "default")]
+    assert found["min_in_sync"] == [("1", "default")]
