@@ -1,7 +1,6 @@
 """The producer for event loops: the same words with `await`, around the same producer."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
@@ -38,11 +37,12 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.options import configured, explained, given
 from folkmoot.protocol.records import K, RecordMetadata, V
+from folkmoot.protocol.thread_log import logging_aside, thread_log
 from folkmoot.schemas.values.serialization import WouldWait
 
 SENDS_IN_A_ROW: Final = 1000
 
-_log = logging.getLogger(__name__)
+_log = thread_log(__name__)
 
 Condition = Callable[[], bool]
 T = TypeVar("T")
@@ -513,4 +513,8 @@ async def _in_thread(call: Callable[[], T], undo: Callable[[], None] | None = No
 
 
 def _start_thread(call: Callable[[], None]) -> None:
-    threading.Thread(target=call, name="folkmoot-errand", daemon=True).start()
+    def run() -> None:
+        with logging_aside():
+            call()
+
+    threading.Thread(target=run, name="folkmoot-errand", daemon=True).start()

@@ -1,7 +1,6 @@
 """What applications hold: `send`, `flush`, `close`."""
 
 import atexit
-import logging
 import os
 import sys
 import threading
@@ -41,12 +40,13 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.options import configured, explained
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import K, RecordMetadata, V
+from folkmoot.protocol.thread_log import thread_log, wait_until_written
 from folkmoot.schemas.values.serialization import KEY, VALUE, serializer, writes_schema_id
 
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0
 
-_log = logging.getLogger(__name__)
+_log = thread_log(__name__)
 _open_producers: "WeakSet[Producer[Any, Any]]" = WeakSet()
 
 
@@ -152,6 +152,7 @@ class Producer(Generic[K, V]):
         if self._thread is not None:
             with suppress(RuntimeError):  # it has not begun yet, and finds then that it is to stop
                 self._thread.join(timeout)
+            wait_until_written()
         self._discovery.close()
         if self._thread is None or not self._thread.is_alive():
             self._wakeup.close()

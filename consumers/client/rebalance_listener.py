@@ -5,7 +5,6 @@ and the application's progress into commits. Notices are taken in their order; o
 commits overtake, since a callback may be waiting for one.
 """
 
-import logging
 import os
 import time
 from collections import deque
@@ -41,8 +40,9 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
 )
 from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.thread_log import thread_log
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 _LOOK: Final = 0.5
 

@@ -1,6 +1,5 @@
 """Where partitions begin and end, asked of their leaders; short of patience, since an engine waits."""
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
@@ -23,12 +22,13 @@ from folkmoot.protocol.messages import (
     ListOffsetsRequest,
 )
 from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.thread_log import thread_log
 
 ANSWER_WAIT = 2.0
 TRIES = 3
 PAUSE = 0.1
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 
 class _Asked(NamedTuple):

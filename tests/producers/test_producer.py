@@ -585,3 +585,36 @@ def test_a_start_that_is_interrupted_leaves_neither_thread_nor_session(
     assert [session.state for session in sessions] == [SessionState.LOST]
     with pytest.raises(ClosedError, match="interrupted"):
         starting.start()
+
+
+class HeldHandler(logging.Handler):
+    """An application's handler: who emits holds its lock, and may be waiting for the producer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def test_a_producers_thread_does_not_wait_for_the_lock_of_a_log_handler(
+    cluster: FakeCluster,
+) -> None:
+    """A handler that sends its lines to a topic holds its lock while `send` waits for that thread."""
+    handler = HeldHandler()
+    logger = logging.getLogger("folkmoot")
+    logger.addHandler(handler)
+    try:
+        with make(cluster) as producer:
+            know(producer)
+            handler.acquire()
+            try:
+                producer.send("t", b"1", on_delivery=lambda _: 1 / 0)  # its thread logs that
+                for _ in range(3):
+                    producer.send("t", b"2").result(10.0)
+            finally:
+                handler.release()
+        assert "an on_delivery callback has failed" in handler.lines
+    finally:
+        logger.removeHandler(handler)

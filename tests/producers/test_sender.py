@@ -13,6 +13,7 @@ from folkmoot.producers.partition_queue import GATHERING
 from folkmoot.producers.sender import LONGEST_WAIT, TICK, Sender
 from folkmoot.protocol.errors import ClosedError, FolkmootError
 from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.thread_log import wait_until_written
 from tests.producers.parts import Bench
 
 
@@ -193,4 +194,5 @@ def test_records_still_open_when_the_thread_dies_are_told_as_failed(
     assert unheard.done()
     assert bench.accumulator.unacknowledged() == 0
     assert sender.counters.records_failed == 2
+    wait_until_written()
     assert "records failed" in caplog.text
