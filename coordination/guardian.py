@@ -24,7 +24,7 @@ from typing import Any, Final
 from folkmoot.coordination.zookeeper import connect_string
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.session import SessionState
-from folkmoot.protocol.thread_log import thread_log
+from folkmoot.protocol.process.thread_log import thread_log
 
 log = thread_log(__name__)
 

@@ -32,8 +32,8 @@ from folkmoot.protocol.messages import (
     ReportDamageRequest,
     TopicMetadata,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import thread_log
 
 MAX_AGE: Final = 300.0
 FIRST_PAUSE: Final = 0.025

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Final
 
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import thread_log
 
 TOLD_AFTER: Final = 2.0
 """An election takes less."""

@@ -18,8 +18,8 @@ from folkmoot.producers.partition_queue import Batch, describe
 from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol.errors import ClosedError, FolkmootError, UnknownTopicOrPartition
 from folkmoot.protocol.messages import Api
+from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import logging_aside, thread_log
 
 LONGEST_WAIT: Final = 10.0
 TOPIC_PATIENCE: Final = 3.0

@@ -14,8 +14,8 @@ from folkmoot.consumers.assignors.time_limit import TakesTooLong, TimeLimited
 from folkmoot.coordination.groups.plan import PROTOCOL, Plan, StaticMember, TopicBasis
 from folkmoot.coordination.groups.planning import GroupSnapshot
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import thread_log
 
 log = thread_log(__name__)
 

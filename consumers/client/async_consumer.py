@@ -47,8 +47,8 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
 )
 from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
-from folkmoot.protocol.thread_log import logging_aside, thread_log
 
 if TYPE_CHECKING:
     import pyarrow as pa

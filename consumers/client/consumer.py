@@ -52,8 +52,8 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
-from folkmoot.protocol.thread_log import thread_log
 
 if TYPE_CHECKING:
     import pyarrow as pa

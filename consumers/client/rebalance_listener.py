@@ -39,8 +39,8 @@ from folkmoot.protocol.errors import (
     NotOwner,
     RequestTimeout,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import thread_log
 
 log = thread_log(__name__)
 

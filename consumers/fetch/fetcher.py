@@ -75,8 +75,8 @@ from folkmoot.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsResult,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import thread_log
 
 log = thread_log(__name__)
 FETCHES_IN_FLIGHT: Final = 4

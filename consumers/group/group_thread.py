@@ -35,8 +35,8 @@ from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Create, Recipe, WatchCallback, ZooKeeperError
 from folkmoot.coordination.zookeeper.session import Connect, Guarded, Outcome, Session, SessionState
 from folkmoot.protocol.errors import ClosedError, ZooKeeperUnreachable
+from folkmoot.protocol.process.thread_log import logging_aside, thread_log, wait_until_written
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import logging_aside, thread_log, wait_until_written
 
 log = thread_log(__name__)
 

@@ -21,8 +21,8 @@ from folkmoot.protocol.messages import (
     ListOffsetsEntry,
     ListOffsetsRequest,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import thread_log
 
 ANSWER_WAIT = 2.0
 TRIES = 3

@@ -20,8 +20,8 @@ from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import BrokerUnreachable, RequestTimeout
 from folkmoot.protocol.messages import EARLIEST
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import thread_log
 
 log = thread_log(__name__)
 

@@ -31,7 +31,7 @@ from folkmoot.coordination.zookeeper.session import (
     SessionState,
 )
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
-from folkmoot.protocol.thread_log import LibraryLog, thread_log
+from folkmoot.protocol.process.thread_log import LibraryLog, thread_log
 
 CONNECT_TIMEOUT = 15.0
 CLOSE_TIMEOUT = 1.5

@@ -12,8 +12,8 @@ from folkmoot.producers.appender import Delivery
 from folkmoot.producers.partition_queue import GATHERING
 from folkmoot.producers.sender import LONGEST_WAIT, TICK, Sender
 from folkmoot.protocol.errors import ClosedError, FolkmootError
+from folkmoot.protocol.process.thread_log import wait_until_written
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.protocol.thread_log import wait_until_written
 from tests.producers.parts import Bench
 
 
@@ -114,7 +114,7 @@ def test_while_records_come_nobody_wakes_the_thread(
 ) -> None:
     """After a round in which something was sent it sleeps for linger, and a batch opened meanwhile can
     wait until then; after one in which nothing was, it sleeps until somebody wakes it."""
-    options = {"linger": 0.02, "max_in_flight": 100, "delivery_timeout": 1e9}
+    options = {"linger": 0.02, "max_in_flight": 60, "delivery_timeout": 1e9}
     driven = Driven(monkeypatch, wakeup, partitions=30, **options)
     bench = driven.bench
     bench.stage(b"first")

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from folkmoot.protocol.thread_log import LibraryLog, logging_aside, thread_log, wait_until_written
+from folkmoot.protocol.process.thread_log import (
+    LibraryLog,
+    logging_aside,
+    thread_log,
+    wait_until_written,
+)
 
 DEADLINE = 10.0
 
