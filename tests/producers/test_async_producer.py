@@ -455,7 +455,7 @@ def test_a_serializer_that_raises_no_exception_of_its_own_leaves_no_task_waiting
     async def scenario() -> None:
         async with make(cluster, value_serializer=Serializer()) as producer:
             with pytest.raises(SerializationError):
-                await asyncio.wait_for(producer.send("t", "v"), 10.0)
+                await asyncio.wait_for(producer.send("t", b"v"), 10.0)
 
     run(scenario)
 

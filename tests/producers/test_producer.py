@@ -632,7 +632,7 @@ def test_a_mock_of_send_on_the_class_is_seen_by_producers_that_are_there(
                 later.send("t", b"2")
             assert patched.call_count == 2
         producer.send("t", b"3").result(10.0)
-        assert producer.send.__self__ is not producer  # no call lies between again
+        assert "send" in vars(producer)  # no call lies between again
 
 
 def test_a_producer_that_nobody_holds_any_more_delivers_warns_and_ends_its_thread(
