@@ -13,7 +13,6 @@ so once, and the session timeout decides.
 """
 
 import json
-import logging
 import os
 import re
 import subprocess
@@ -25,8 +24,9 @@ from typing import Any, Final
 from folkmoot.coordination.zookeeper import connect_string
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.session import SessionState
+from folkmoot.protocol.process.thread_log import thread_log
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 _PROGRAM: Final = Path(__file__).with_name("guardian_process.py")
 _INTERPRETER: Final = re.compile(r"(python|pypy)[\d.]*[a-z]*")

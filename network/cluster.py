@@ -1,6 +1,5 @@
 """A client's view of the whole cluster: which brokers there are, who leads what, and how to ask them."""
 
-import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from folkmoot.protocol.messages import (
     ReportDamageRequest,
     TopicMetadata,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
 MAX_AGE: Final = 300.0
@@ -47,7 +47,7 @@ SILENCE: Final = 1.0
 LOOK_PAUSE: Final = 0.3
 ID_PAUSE: Final = 0.1
 
-_log = logging.getLogger(__name__)
+_log = thread_log(__name__)
 _MISPLACED = {
     *(NotLeader.code, UnknownTopicOrPartition.code, StaleTopicId.code),
     NotEnoughReplicasAfterAppend.code,  # another one may lead

@@ -1,10 +1,10 @@
 """Partitions that nobody leads: which, whom they wait for, and one log line when that begins and ends."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Final
 
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
 TOLD_AFTER: Final = 2.0
@@ -14,7 +14,7 @@ MOST_NAMED: Final = 5
 Waiting = Mapping[TopicPartition, tuple[int, ...]]
 """Partitions without a leader, and the brokers of which one has to come back: those that were in sync."""
 
-_log = logging.getLogger(__name__)
+_log = thread_log(__name__)
 
 
 class Leaderless:

@@ -27,6 +27,7 @@ import sys
 import numpy as np
 
 from folkmoot.producers.columns import (
+    EARLY,
     MAX_RECORD_TIMESTAMP,
     RECORD_OVERHEAD_BYTES,
     as_bytes,
@@ -103,6 +104,7 @@ cdef Py_ssize_t _LARGEST = MAX_BODY_BYTES - BODY_SPARE_BYTES
 cdef Py_ssize_t _MOST_PARTITIONS = MOST_PARTITIONS
 cdef Py_ssize_t _ROWS_AT_ONCE = ROWS_AT_ONCE
 cdef long long _MAX_TIMESTAMP = MAX_RECORD_TIMESTAMP
+cdef long long _EARLY = EARLY
 cdef uint32_t _NO_SCHEMA = NO_SCHEMA, _MAX_SCHEMA_ID = MAX_SCHEMA_ID
 cdef uint32_t _NO_VALUES = NO_VALUES, _MIXED = MIXED
 cdef object _new_tuple = tuple.__new__
@@ -982,7 +984,7 @@ cdef class Appender:
             record.stamp = PyLong_AsLongLongAndOverflow(timestamp, &overflow) if PyLong_CheckExact(
                 timestamp
             ) else as_timestamp(timestamp)
-            if overflow or not -_MAX_TIMESTAMP <= record.stamp <= _MAX_TIMESTAMP:
+            if overflow or not _EARLY <= record.stamp <= _MAX_TIMESTAMP:
                 as_timestamp(timestamp)
         if partition is not None:
             if not PyLong_CheckExact(partition):

@@ -1,7 +1,6 @@
 """The producer for event loops: the same words with `await`, around the same producer."""
 
 import asyncio
-import logging
 import threading
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from folkmoot.producers.columns import (
     is_table,
 )
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.direct_send import DirectSend
 from folkmoot.producers.futures import Run
 from folkmoot.producers.partition_queue import Batch
 from folkmoot.producers.producer import CLOSE_AFTER_ERROR, Producer
@@ -35,14 +35,16 @@ from folkmoot.protocol.errors import (
     ConcurrentUse,
     FolkmootError,
     RequestTimeout,
+    SerializationError,
 )
 from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.values.serialization import WouldWait
 
 SENDS_IN_A_ROW: Final = 1000
 
-_log = logging.getLogger(__name__)
+_log = thread_log(__name__)
 
 Condition = Callable[[], bool]
 T = TypeVar("T")
@@ -176,7 +178,7 @@ OnDelivery = Callable[[AsyncDelivery], object]
 
 
 @explained(ProducerConfig)
-class AsyncProducer(Generic[K, V]):
+class AsyncProducer(Generic[K, V], metaclass=DirectSend):
     """A `Producer` for tasks of one event loop.
 
     ```python
@@ -213,9 +215,14 @@ class AsyncProducer(Generic[K, V]):
         # Tasks that wait for a topic or for room, and whose turn it is in each topic.
         self._in_line = 0
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        is_plain = type(self).send is AsyncProducer.send and not self._core.serializes
-        if Sends is not None and is_plain:
-            self.send = Sends(self._appender, self.send).send  # type: ignore[method-assign]
+        self._choose_send()
+
+    def _choose_send(self) -> None:
+        """As `Producer._choose_send`."""
+        direct = None
+        if Sends is not None and not self._core.serializes:
+            direct = Sends(self._appender, partial(_SEND, self)).send
+        DirectSend.set_send(self, _SEND, direct)
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -486,6 +493,9 @@ def _check_plain(on_delivery: OnDelivery) -> None:
         )
 
 
+_SEND: Final = AsyncProducer.send
+
+
 async def _in_thread(call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
     """Call something that blocks, in a thread of its own: those of the loop may all be in use.
 
@@ -497,7 +507,10 @@ async def _in_thread(call: Callable[[], T], undo: Callable[[], None] | None = No
     def run() -> None:
         try:
             ended.set_result(call())
-        except Exception as error:
+        except BaseException as error:
+            # A future that holds CancelledError or SystemExit is never seen to end by who awaits it.
+            if not isinstance(error, Exception):
+                error = SerializationError(f"a call that blocks was ended by {error!r}")
             ended.set_exception(error)
 
     def undone(ended: "Future[T]") -> None:
@@ -513,4 +526,8 @@ async def _in_thread(call: Callable[[], T], undo: Callable[[], None] | None = No
 
 
 def _start_thread(call: Callable[[], None]) -> None:
-    threading.Thread(target=call, name="folkmoot-errand", daemon=True).start()
+    def run() -> None:
+        with logging_aside():
+            call()
+
+    threading.Thread(target=run, name="folkmoot-errand", daemon=True).start()

@@ -24,10 +24,13 @@ from folkmoot.protocol.errors import (
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import Headers
 from folkmoot.schemas.values.serialization import writes_schema_id
 
 MAX_RECORD_TIMESTAMP: Final = 2**50
+EARLY: Final = 10_000_000_000
+"""Milliseconds: April 1970. Seconds of today lie below it."""
 HeadersArgument = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 Cells = list[bytes | None] | BinaryColumn
 
@@ -40,6 +43,9 @@ _BINARY_TYPES: Final = (
     *("binary", "string", "large_binary", "large_string", "fixed_size_binary"),
     *("binary_view", "string_view"),
 )
+
+_log = thread_log(__name__)
+_is_warned = False
 
 
 # -- one record ---------------------------------------------------------------------------------------
@@ -68,7 +74,21 @@ def as_timestamp(given: Any) -> int:
     timestamp: int = given if given.__class__ is int else as_int("timestamp", given)
     if not -MAX_RECORD_TIMESTAMP <= timestamp <= MAX_RECORD_TIMESTAMP:
         raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")
+    if timestamp < EARLY:
+        warn_of(timestamp)
     return timestamp
+
+
+def warn_of(timestamp: int) -> None:
+    """Log, once in a process, that a timestamp may be in seconds."""
+    global _is_warned
+    if not _is_warned:
+        _is_warned = True
+        _log.warning(
+            "timestamp %d is in %s: timestamps are milliseconds since 1970, perhaps this one is in seconds",
+            timestamp,
+            "1970" if timestamp >= 0 else "a year before 1970",
+        )
 
 
 def as_callback(what: str, given: object) -> None:
@@ -374,4 +394,6 @@ def _timestamps(given: Any, count: int) -> Int64s:
     limit = MAX_RECORD_TIMESTAMP
     if count and not -limit <= int(stamps.min()) <= int(stamps.max()) <= limit:
         raise ValueError("timestamps must be in milliseconds since the epoch")
+    if stamps.size and (earliest := int(stamps.min())) < EARLY:
+        warn_of(earliest)
     return stamps

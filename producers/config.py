@@ -53,7 +53,7 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     """Records not yet acknowledged; `send` blocks while there are more."""
     max_block: Annotated[float, Meta(ge=0)] = 60.0
     """How long `send` may block, for room in the buffer or for a topic to be known."""
-    max_in_flight: Annotated[int, Meta(gt=0)] = 5
+    max_in_flight: Annotated[int, Meta(gt=0, le=60)] = 5
     """Requests under way to one broker. A partition has up to five batches under way if the producer
     is idempotent, else one; its order is kept either way."""
     delivery_timeout: Positive = 120.0

@@ -1,11 +1,11 @@
 """What applications hold: `send`, `flush`, `close`."""
 
 import atexit
-import logging
 import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self
 from weakref import WeakSet
 
+from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.producers.accumulator import NOT_OPEN, Accumulator, check_topic
 from folkmoot.producers.appender import BatchDelivery, Delivery
 from folkmoot.producers.columns import (
@@ -26,6 +28,7 @@ from folkmoot.producers.columns import (
     table_serializer,
 )
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.direct_send import DirectSend
 from folkmoot.producers.discovery import discovery_of
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.sender import Sender
@@ -39,6 +42,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
 )
 from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.process.thread_log import thread_log, wait_until_written
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.values.serialization import KEY, VALUE, serializer, writes_schema_id
@@ -46,12 +50,12 @@ from folkmoot.schemas.values.serialization import KEY, VALUE, serializer, writes
 CLOSE_GRACE: Final = 1.0
 CLOSE_AFTER_ERROR: Final = 5.0
 
-_log = logging.getLogger(__name__)
+_log = thread_log(__name__)
 _open_producers: "WeakSet[Producer[Any, Any]]" = WeakSet()
 
 
 @explained(ProducerConfig)
-class Producer(Generic[K, V]):
+class Producer(Generic[K, V], metaclass=DirectSend):
     """Sends records to topics, in batches, from a thread of its own.
 
     ```python
@@ -93,9 +97,11 @@ class Producer(Generic[K, V]):
         self._thread: threading.Thread | None = None
         self._closed: ClosedError | None = None
         self.serializes = bool(self._key_bytes or self._value_bytes)
-        if type(self).send is Producer.send and not self.serializes:
-            # No call lies between the application and the appender.
-            self.send = self._appender.send  # type: ignore[method-assign, assignment]
+        self._choose_send()
+
+    def _choose_send(self) -> None:
+        """Let no call lie between the application and the appender, where nothing has to be done there."""
+        DirectSend.set_send(self, _SEND, None if self.serializes else self._appender.send)
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -152,9 +158,23 @@ class Producer(Generic[K, V]):
         if self._thread is not None:
             with suppress(RuntimeError):  # it has not begun yet, and finds then that it is to stop
                 self._thread.join(timeout)
+            wait_until_written()
         self._discovery.close()
         if self._thread is None or not self._thread.is_alive():
             self._wakeup.close()
+
+    def __del__(self) -> None:
+        thread = vars(self).get("_thread")
+        if thread is None or self._closed is not None or sys.is_finalizing():
+            return
+        warnings.warn(
+            f"unclosed producer {self.config.client_id}: use it in a with block, or call close()",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+        ending = (self._accumulator, self._sender, thread, self._discovery, self._wakeup)
+        threading.Thread(target=_end, args=ending, name="folkmoot-errand", daemon=True).start()
 
     def __enter__(self) -> Self:
         self.start()
@@ -363,11 +383,32 @@ class Producer(Generic[K, V]):
         self._accumulator.forked(self._closed)
 
 
+_SEND: Final = Producer.send
+
+
 def _let_others_run(interval: float | None) -> None:
     """The sender's thread gives Python up at every call that waits, and gets it back from a busy
     application only after this long: several times for each request."""
     if interval is not None and sys.getswitchinterval() > interval:
         sys.setswitchinterval(interval)
+
+
+def _end(
+    accumulator: Accumulator,
+    sender: Sender,
+    thread: threading.Thread,
+    discovery: ZooKeeperDiscovery | Bootstrap,
+    wakeup: Wakeup,
+) -> None:
+    """Deliver what a producer has left that nobody holds any more, and let go of everything."""
+    accumulator.close(ClosedError("the producer was not closed, and nobody holds it any more"))
+    target = accumulator.request_flush()
+    with suppress(FolkmootError):
+        accumulator.until(lambda: accumulator.settled >= target, None)
+    sender.stop()
+    thread.join()
+    discovery.close()
+    wakeup.close()
 
 
 def _warn_at_exit() -> None:

@@ -1,6 +1,5 @@
 """The thread behind a producer: it moves batches from the accumulator to the brokers."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from folkmoot.producers.partition_queue import Batch, describe
 from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol.errors import ClosedError, FolkmootError, UnknownTopicOrPartition
 from folkmoot.protocol.messages import Api
+from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import TopicPartition
 
 LONGEST_WAIT: Final = 10.0
@@ -28,7 +28,7 @@ LINGER_AFTER_CLOSE: Final = 1.0
 TICK: Final = 0.001
 """Waiting for sockets ends at whole milliseconds, the last one rounded up."""
 
-_log = logging.getLogger(__name__)
+_log = thread_log(__name__)
 
 
 class Sender:
@@ -72,6 +72,10 @@ class Sender:
         self._wakeup.wake()
 
     def run(self) -> None:
+        with logging_aside():
+            self._run()
+
+    def _run(self) -> None:
         self._accumulator.thread = threading.get_ident()
         connections = Connections(self._config.client_id)
         cluster = Cluster(connections, self._discover, listener=self._config.listener)

@@ -31,6 +31,18 @@ class FolkmootError(Exception):
             cls.code = code
             BY_CODE[code] = cls
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Between processes it keeps its attributes, whatever its class is made with."""
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(
+    kind: type[FolkmootError], arguments: tuple[Any, ...], attributes: dict[str, Any]
+) -> FolkmootError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(attributes)
+    return error
+
 
 class RetriableError(FolkmootError):
     """The same call may succeed later: leaders move, brokers restart, space returns."""

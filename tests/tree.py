@@ -41,6 +41,8 @@ ROOMS: dict[str, frozenset[str]] = {
             "brokers/controller",
         }
     ),
+    "protocol/process": frozenset(),
+    "protocol": frozenset({"protocol/process"}),
     "coordination/zookeeper": frozenset(),
     "coordination": frozenset({"coordination/zookeeper"}),
     "coordination/cluster": frozenset({"coordination", "coordination/zookeeper"}),

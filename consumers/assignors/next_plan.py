@@ -4,7 +4,6 @@ The eldest member's preferred assignor divides. Static members that are away kee
 else is given it, and it is not taken into account when the others are balanced.
 """
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,9 +14,10 @@ from folkmoot.consumers.assignors.time_limit import TakesTooLong, TimeLimited
 from folkmoot.coordination.groups.plan import PROTOCOL, Plan, StaticMember, TopicBasis
 from folkmoot.coordination.groups.planning import GroupSnapshot
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 DEFAULT: Final = Sticky()
 """What every member can carry out."""

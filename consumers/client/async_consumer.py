@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import logging
 import threading
 import time
 from collections import deque
@@ -48,6 +47,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
 )
 from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ RECORDS_IN_A_ROW: Final = 1000
 _NOT_OPEN: Final = "the consumer is not open: use it in an async with block"
 _LOOP_CLOSED: Final = "the event loop of this consumer is closed"
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 _calling_back: contextvars.ContextVar[object] = contextvars.ContextVar("calling back", default=None)
 """In a callback, and in tasks that it has begun: what that one call of it asks for (`_aside`)."""
@@ -124,12 +124,13 @@ class _Core(Consumer[K, V]):
 
     def work(self) -> None:
         """The thread: one job after another, until there is None."""
-        while (job := self.jobs.get()) is not None:
-            call, tell = job
-            self.is_busy = True
-            outcome = _outcome(call)
-            self.is_busy = False
-            tell(*outcome)
+        with logging_aside():
+            while (job := self.jobs.get()) is not None:
+                call, tell = job
+                self.is_busy = True
+                outcome = _outcome(call)
+                self.is_busy = False
+                tell(*outcome)
 
     def _is_wanted(self) -> bool:
         return not self.jobs.empty()

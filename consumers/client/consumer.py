@@ -1,7 +1,6 @@
 """The consumer: records of a group's partitions, or of partitions assigned by hand."""
 
 import contextvars
-import logging
 import os
 import signal
 import threading
@@ -53,6 +52,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ _READS_NOTHING: Final = (
 )
 _CALLED_BACK: Final = "a callback may not poll, subscribe or close: call stop() to end"
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

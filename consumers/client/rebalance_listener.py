@@ -5,7 +5,6 @@ and the application's progress into commits. Notices are taken in their order; o
 commits overtake, since a callback may be waiting for one.
 """
 
-import logging
 import os
 import time
 from collections import deque
@@ -40,9 +39,10 @@ from folkmoot.protocol.errors import (
     NotOwner,
     RequestTimeout,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 _LOOK: Final = 0.5
 

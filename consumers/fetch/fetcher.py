@@ -26,7 +26,6 @@ cannot be read is never skipped; the broker that sent it is told so, once.
 Owned by the thread that polls the consumer.
 """
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -76,9 +75,10 @@ from folkmoot.protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsResult,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 FETCHES_IN_FLIGHT: Final = 4
 FETCHES_WAITING: Final = 12
 """At one broker; when there are as many, what is at its end goes with the next that is answered."""

@@ -12,7 +12,6 @@ unforeseen error ends the group thread and is raised to the consumer at each of 
 """
 
 import copy
-import logging
 import math
 import secrets
 import time
@@ -36,9 +35,10 @@ from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Create, Recipe, WatchCallback, ZooKeeperError
 from folkmoot.coordination.zookeeper.session import Connect, Guarded, Outcome, Session, SessionState
 from folkmoot.protocol.errors import ClosedError, ZooKeeperUnreachable
+from folkmoot.protocol.process.thread_log import logging_aside, thread_log, wait_until_written
 from folkmoot.protocol.records import TopicPartition
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 RECONNECT_PAUSE: Final = 0.5
 
@@ -164,6 +164,7 @@ class Member:
         self._wakeup.wake()
         if self._thread.ident is not None:
             self._thread.join(timeout)
+            wait_until_written()
         elif self._session is not None:  # the thread could not be started
             self._session.close()
         if not self._thread.is_alive():
@@ -196,6 +197,10 @@ class Member:
         self._wakeup.wake()
 
     def _main(self) -> None:
+        with logging_aside():
+            self._work()
+
+    def _work(self) -> None:
         try:
             while not self._stopping and self.state.phase is not Phase.LEFT:
                 due, now = self.deadline(), self._clock()

@@ -1,6 +1,5 @@
 """Where partitions begin and end, asked of their leaders; short of patience, since an engine waits."""
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
@@ -22,13 +21,14 @@ from folkmoot.protocol.messages import (
     ListOffsetsEntry,
     ListOffsetsRequest,
 )
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
 ANSWER_WAIT = 2.0
 TRIES = 3
 PAUSE = 0.1
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 
 class _Asked(NamedTuple):

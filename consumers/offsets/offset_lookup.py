@@ -4,7 +4,6 @@ It has connections of its own, so that what a consumer has asked for is not dist
 """
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +20,10 @@ from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import BrokerUnreachable, RequestTimeout
 from folkmoot.protocol.messages import EARLIEST
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 _TURN: Final = 1.0
 _LOOK_BYTES: Final = 16 * 1024

@@ -31,6 +31,7 @@ from folkmoot.coordination.zookeeper.session import (
     SessionState,
 )
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
+from folkmoot.protocol.process.thread_log import LibraryLog, thread_log
 
 CONNECT_TIMEOUT = 15.0
 CLOSE_TIMEOUT = 1.5
@@ -41,7 +42,7 @@ RECONNECT_DELAY = 0.5
 MAX_IN_FLIGHT = 128
 """So many requests may be in kazoo's hands at a time: fewer bytes than `_Waker` can hold."""
 
-log = logging.getLogger(__name__)
+log = thread_log(__name__)
 
 
 def connect(
@@ -513,7 +514,7 @@ class _Waker(socket.socket):
         return len(data)
 
 
-class _QuietLog(logging.LoggerAdapter[logging.Logger]):
+class _QuietLog(LibraryLog):
     """kazoo tells of every attempt to connect, as a warning. To our users that is detail.
 
     And it tells the session's password, which nobody is to know.
@@ -523,4 +524,4 @@ class _QuietLog(logging.LoggerAdapter[logging.Logger]):
         if self.isEnabledFor(logging.DEBUG):
             text = str(msg) % args if args else str(msg)
             if "passwd" not in text:
-                self.logger.log(logging.DEBUG, "%s", text, **options)
+                super().log(logging.DEBUG, "%s", text, **options)

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,8 +20,10 @@ from folkmoot.protocol.errors import (
     CorruptBatch,
     FlushTimeout,
     RequestTimeout,
+    SerializationError,
     UnknownTopicOrPartition,
 )
+from folkmoot.schemas.values.serialization import WouldWait
 from tests.producers.fakes import FakeCluster
 from tests.producers.test_both_surfaces import know
 from tests.surfaces import eventually, run
@@ -433,5 +436,39 @@ def test_several_producers_share_a_loop(cluster: FakeCluster) -> None:
         async with make(cluster) as one, make(cluster) as two:
             sent = [await producer.send("t", b"v") for producer in (one, two) for _ in range(10)]
             assert len({(await delivery)[:3] for delivery in sent}) == 20
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ending", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+def test_a_serializer_that_raises_no_exception_of_its_own_leaves_no_task_waiting(
+    cluster: FakeCluster, ending: type[BaseException]
+) -> None:
+    """What may wait for a registry is called in a thread: such an error is not one of a future's."""
+
+    class Serializer:
+        def serialize(self, topic: str, value: object) -> bytes:
+            if threading.current_thread() is threading.main_thread():
+                raise WouldWait
+            raise ending
+
+    async def scenario() -> None:
+        async with make(cluster, value_serializer=Serializer()) as producer:
+            with pytest.raises(SerializationError):
+                await asyncio.wait_for(producer.send("t", b"v"), 10.0)
+
+    run(scenario)
+
+
+def test_a_mock_of_an_async_send_on_the_class_is_seen_by_producers_that_are_there(
+    cluster: FakeCluster,
+) -> None:
+    async def scenario() -> None:
+        async with make(cluster) as producer:
+            await know(producer, "t")
+            with mock.patch.object(AsyncProducer, "send") as patched:
+                await producer.send("t", b"1")
+            assert patched.call_count == 1
+            await (await producer.send("t", b"2"))
 
     run(scenario)

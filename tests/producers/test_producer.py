@@ -8,12 +8,13 @@ import time
 import warnings
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.zookeeper.session import Session, SessionState
-from folkmoot.producers import producer, sender
+from folkmoot.producers import columns, producer, sender
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
@@ -585,3 +586,125 @@ def test_a_start_that_is_interrupted_leaves_neither_thread_nor_session(
     assert [session.state for session in sessions] == [SessionState.LOST]
     with pytest.raises(ClosedError, match="interrupted"):
         starting.start()
+
+
+class HeldHandler(logging.Handler):
+    """An application's handler: who emits holds its lock, and may be waiting for the producer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def test_a_producers_thread_does_not_wait_for_the_lock_of_a_log_handler(
+    cluster: FakeCluster,
+) -> None:
+    """A handler that sends its lines to a topic holds its lock while `send` waits for that thread."""
+    handler = HeldHandler()
+    logger = logging.getLogger("folkmoot")
+    logger.addHandler(handler)
+    try:
+        with make(cluster) as producer:
+            know(producer)
+            handler.acquire()
+            try:
+                producer.send("t", b"1", on_delivery=lambda _: 1 / 0)  # its thread logs that
+                for _ in range(3):
+                    producer.send("t", b"2").result(10.0)
+            finally:
+                handler.release()
+        assert "an on_delivery callback has failed" in handler.lines
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_a_mock_of_send_on_the_class_is_seen_by_producers_that_are_there(
+    cluster: FakeCluster,
+) -> None:
+    with make(cluster) as producer:
+        know(producer)
+        with mock.patch.object(Producer, "send") as patched:
+            with make(cluster) as later:
+                producer.send("t", b"1")
+                later.send("t", b"2")
+            assert patched.call_count == 2
+        producer.send("t", b"3").result(10.0)
+        assert "send" in vars(producer)  # no call lies between again
+
+
+def test_a_producer_that_nobody_holds_any_more_delivers_warns_and_ends_its_thread(
+    cluster: FakeCluster,
+) -> None:
+    producer = make(cluster, client_id="forgotten")
+    producer.start()
+    know(producer)
+    delivery = producer.send("t", b"1")
+    thread = producer._thread
+    assert thread is not None
+    with pytest.warns(ResourceWarning, match="unclosed producer forgotten"):
+        del producer
+    thread.join(10.0)
+    assert not thread.is_alive()
+    assert delivery.result(0.0) is not None
+
+
+def test_a_timestamp_in_seconds_is_warned_of_once(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make(cluster) as producer:
+        know(producer)
+        for send in (
+            lambda stamp: producer.send("t", b"1", timestamp=stamp),
+            lambda stamp: producer.send_batch("t", [b"1"], timestamps=stamp),
+        ):
+            for stamp in (1_770_000_000, -5):
+                monkeypatch.setattr(columns, "_is_warned", False)
+                caplog.clear()
+                for _ in range(3):
+                    send(stamp).result(10.0)
+                assert caplog.text.count("milliseconds since 1970") == 1
+        caplog.clear()
+        monkeypatch.setattr(columns, "_is_warned", False)
+        producer.send("t", b"1", timestamp=1_770_000_000_000).result(10.0)
+        assert caplog.text == ""
+
+
+def test_every_record_that_was_taken_has_an_outcome_when_the_thread_fails_meanwhile(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches are placed by the applications' threads while the producer's own gives all of them up."""
+    chance = random.Random(new_seed())
+    rounds = sender.Sender._round
+    for _ in range(15):
+        fail_at = time.monotonic() + chance.uniform(0.0, 0.02)
+
+        def fail_then(self: Any, *rest: Any, fail_at: float = fail_at) -> None:
+            if time.monotonic() >= fail_at:
+                raise MemoryError("by the test")
+            rounds(self, *rest)
+
+        producer = make(cluster, linger=0.001)
+        producer.start()
+        know(producer)
+        monkeypatch.setattr(sender.Sender, "_round", fail_then)
+        taken: list[Delivery] = []
+
+        def send(producer: Producer = producer, taken: list[Delivery] = taken) -> None:
+            with suppress(ClosedError):
+                while True:
+                    for partition in range(3):
+                        taken.append(producer.send("t", b"v", partition=partition))
+
+        threads = [threading.Thread(target=send) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10.0)
+        for delivery in taken:
+            assert eventually(delivery.done, timeout=10.0)
+        with suppress(ClosedError):
+            producer.close(1.0)
+        monkeypatch.setattr(sender.Sender, "_round", rounds)

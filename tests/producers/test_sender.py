@@ -12,6 +12,7 @@ from folkmoot.producers.appender import Delivery
 from folkmoot.producers.partition_queue import GATHERING
 from folkmoot.producers.sender import LONGEST_WAIT, TICK, Sender
 from folkmoot.protocol.errors import ClosedError, FolkmootError
+from folkmoot.protocol.process.thread_log import wait_until_written
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.parts import Bench
 
@@ -113,7 +114,7 @@ def test_while_records_come_nobody_wakes_the_thread(
 ) -> None:
     """After a round in which something was sent it sleeps for linger, and a batch opened meanwhile can
     wait until then; after one in which nothing was, it sleeps until somebody wakes it."""
-    options = {"linger": 0.02, "max_in_flight": 100, "delivery_timeout": 1e9}
+    options = {"linger": 0.02, "max_in_flight": 60, "delivery_timeout": 1e9}
     driven = Driven(monkeypatch, wakeup, partitions=30, **options)
     bench = driven.bench
     bench.stage(b"first")
@@ -193,4 +194,5 @@ def test_records_still_open_when_the_thread_dies_are_told_as_failed(
     assert unheard.done()
     assert bench.accumulator.unacknowledged() == 0
     assert sender.counters.records_failed == 2
+    wait_until_written()
     assert "records failed" in caplog.text

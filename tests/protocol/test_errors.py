@@ -1,9 +1,13 @@
 """One code, one class, for ever."""
 
+import copy
+import inspect
+import pickle
 from types import SimpleNamespace
 
 import pytest
 
+import folkmoot
 from folkmoot.protocol import errors
 from folkmoot.protocol.errors import (
     BY_CODE,
@@ -138,3 +142,29 @@ def test_an_extra_is_installed_beside_what_is_installed(
 def test_each_error_of_the_registry_has_the_code_that_its_clients_know() -> None:
     found = {getattr(errors, name).error_code: name for name in REGISTRY_CODES.values()}
     assert found == REGISTRY_CODES
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        name
+        for name in folkmoot.__all__
+        if isinstance(getattr(folkmoot, name), type)
+        and issubclass(getattr(folkmoot, name), Exception)
+    ),
+)
+def test_every_public_error_goes_from_one_process_to_another(name: str) -> None:
+    """As multiprocessing, concurrent.futures and Spark send it."""
+    kind = getattr(folkmoot, name)
+    parameters = [
+        each
+        for each in inspect.signature(kind.__init__).parameters.values()
+        if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self"
+    ]
+    error = kind("why", *([{"a": 1}] * (len(parameters) - 1)))
+    error.note = "added later"
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert (str(again), again.args) == (str(error), error.args)
+    assert vars(again) == vars(error)
+    assert str(copy.copy(error)) == "why"

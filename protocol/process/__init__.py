@@ -1,0 +1,1 @@
+"""What a process has once, whatever clients it has."""
