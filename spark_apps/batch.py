@@ -49,6 +49,8 @@ def tasks(config: BatchConfig) -> list[Task]:
         ]
         partitions = {each: topics[each.topic].topic_id for each in every}
         ranges = _ranges(config, partitions, logs)
+        if not ranges:
+            return []
         places = {
             each: Place(partitions[each], range_.first, NO_EPOCH) for each, range_ in ranges.items()
         }
@@ -57,7 +59,7 @@ def tasks(config: BatchConfig) -> list[Task]:
         sizes = {each: range_.size for each, range_ in ranges.items()}
         records = planning.task_records(sizes, config, logs)
         topic_ids = {topic: basis.topic_id for topic, basis in topics.items()}
-        return planning.tasks(ranges, topic_ids, records, logs, logs.brokers() if ranges else ())
+        return planning.tasks(ranges, topic_ids, records, logs, logs.brokers())
 
 
 def _topics(config: BatchConfig, finder: ZooKeeperDiscovery) -> dict[str, TopicBasis]:
