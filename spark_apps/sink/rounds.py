@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -21,6 +21,7 @@ from folkmoot.coordination.producer_takeovers import (
     Takeover,
     begin,
     begin_again,
+    begun_by_others,
     take_over,
 )
 from folkmoot.coordination.zookeeper.session import Connect
@@ -34,6 +35,7 @@ from folkmoot.producers.producer import Producer
 from folkmoot.protocol.batch_header import MAX_SEQUENCE, BatchHeader
 from folkmoot.protocol.errors import (
     FolkmootError,
+    ProducerFenced,
     RequestTimeout,
     RowsChanged,
     StaleTopicId,
@@ -385,15 +387,44 @@ class RoundWriter:
         return count
 
     def _ask(self, recipe: Any) -> Any:
-        """What a recipe returns that may be begun anew. Raises ZooKeeperUnreachable."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return self._discovery.ask(recipe())
-            except ZooKeeperUnreachable:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(PAUSE)
+        return _answer(self._discovery, recipe)
+
+
+def check_tasks(
+    zookeeper: str | Connect, listener: str, prefix: str, round_: int, tasks: Collection[int]
+) -> None:
+    """Raises RowsChanged, once, if a round was written by other tasks than these, too, in an attempt before;
+    names are `prefix` and a task's number. Raises ZooKeeperUnreachable.
+
+    All of these have ended. Who dies before the last name is put right raises it as the batch runs again;
+    who dies behind that, and before it raises, has logged it.
+    """
+    finder = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
+    with closing(finder):
+        others = _answer(finder, partial(begun_by_others, prefix, round_, tasks))
+        if not others:
+            return
+        changed = RowsChanged(
+            f"an attempt before has written this batch in other tasks, too ({', '.join(others)}): their "
+            "rows are there twice (a batch must be divided in the same way when it runs again)"
+        )
+        log.warning("%s", changed)
+        for name, attempt in others.items():
+            with suppress(ProducerFenced):  # it still runs: the next attempt finds it once more
+                _answer(finder, partial(begin_again, name, attempt))
+    raise changed
+
+
+def _answer(finder: ZooKeeperDiscovery, recipe: Any) -> Any:
+    """What a recipe returns that may be begun anew. Raises ZooKeeperUnreachable."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return finder.ask(recipe())
+        except ZooKeeperUnreachable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE)
 
 
 def _asked(
