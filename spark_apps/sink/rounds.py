@@ -247,6 +247,8 @@ class RoundWriter:
             given = rows.partitions.fill_null(-1)
             places = np.asarray(given.to_numpy(zero_copy_only=False), np.int64).copy()
             is_given = rows.partitions.is_valid().to_numpy(False)
+            if len(places) and places.max() >= known.partitions:
+                self._look_again(topic, known)
             wrong = places[is_given & ((places < 0) | (places >= known.partitions))]
             if len(wrong):
                 raise no_partition(topic, int(wrong[0]), known.partitions)
@@ -303,12 +305,26 @@ class RoundWriter:
                     raise
                 self._cluster.forget(topic)
                 continue
-            shape = self._cluster.topic_id(topic), known.partitions
-            if self._shapes.setdefault(topic, shape) != shape:
-                # The producer would look for partitions that there are not any more, or not know others.
-                self._producer.close()
-                self._producer, self._shapes = self._opened(), {topic: shape}
+            self._have_producer_know(topic, known)
             return known
+
+    def _have_producer_know(self, topic: str, known: _Topic) -> None:
+        """It would look for partitions that there are not any more, or not know others."""
+        shape = self._cluster.topic_id(topic), known.partitions
+        if self._shapes.setdefault(topic, shape) != shape:
+            self._producer.close()
+            self._producer, self._shapes = self._opened(), {topic: shape}
+
+    def _look_again(self, topic: str, known: _Topic) -> None:
+        """Partitions that rows name, and that are not known, may have been added a moment ago."""
+        topic_id, before = self._cluster.topic_id(topic), known.partitions
+        self._cluster.forget(topic)
+        count = self._partitions(topic)
+        if count > before and self._cluster.topic_id(topic) == topic_id:
+            known.partitions = count
+            if self._taken is not None:
+                self._begin_in(topic, known, self._taken, before)
+            self._have_producer_know(topic, known)
 
     def _prepared(self, topic: str) -> _Topic:
         """Find out how far an earlier attempt got, and tell the producer. Raises RowsChanged,
@@ -319,12 +335,20 @@ class RoundWriter:
         topic_id = self._cluster.topic_id(topic) or ""
         if (noted := taken.topics.get(topic_id)) is not None:
             partitions = max(partitions, len(noted.begins))
-        found = self._described(topic, partitions, taken.producer_id)
+        known = _Topic(partitions, partitions)
+        known.count = self._begin_in(topic, known, taken, 0)
+        return known
+
+    def _begin_in(self, topic: str, known: _Topic, taken: Takeover, first: int) -> int:
+        """In its partitions from the `first` on; returns how many it had when the round began there."""
+        topic_id = self._cluster.topic_id(topic) or ""
+        found = self._described(topic, known.partitions, taken.producer_id)
         here = [Begin(each.next_sequence, each.log_end) for each in found]
         noted = self._ask(partial(begin, self._name, self._attempt, topic_id, here))
-        known = _Topic(noted.partitions, partitions)
         places = {}
         for number, (each, begun) in enumerate(zip(found, noted.begins, strict=True)):
+            if number < first:
+                continue
             partition = TopicPartition(topic, number)
             places[partition] = Identity(taken.producer_id, taken.epoch, each.next_sequence)
             count = (each.next_sequence - begun.sequence) & MAX_SEQUENCE
@@ -338,8 +362,9 @@ class RoundWriter:
                 if expected.count < count:
                     raise self._changed(topic)  # compaction or retention was faster
                 known.written[number] = _Written(count, expected)
+        assert self._sequences is not None
         self._sequences.go_on(places)
-        return known
+        return int(noted.partitions)
 
     def _described(self, topic: str, count: int, producer_id: int) -> list[DescribeProducersResult]:
         topic_id = self._cluster.topic_id(topic) or ""

@@ -329,6 +329,29 @@ def test_a_writer_that_is_kept_finds_partitions_that_were_added(scene: Scene, na
     assert sorted(scene.read(5)) == list(range(101))
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_partition_that_was_added_within_a_round_takes_the_rows_that_name_it(
+    scene: Scene, named: bool
+) -> None:
+    other = Scene(scene.zookeeper)
+    for runs in (1, 2):
+        writer = scene.writer(named=named)
+        writer.begin(scene.name if named else "", 1)
+        writer.write(other.topic, rows(0, 100))
+        writer.write(scene.topic, rows(0, 100))
+        if runs == 1:
+            with Admin(zookeeper=scene.zookeeper) as admin:
+                admin.add_partitions(scene.topic, 5)
+            scene.await_partitions(5)
+        writer.write(scene.topic, rows(100, 200, partitions=pa.array([4] * 100, pa.int32())))
+        writer.write(scene.topic, rows(200, 300))
+        whole_round(writer, other.topic, rows(100, 200))
+        scene.close(writer)
+        times = 1 if named else runs
+        assert sorted(scene.read(5)) == sorted([*range(300)] * times)
+        assert sorted(other.read()) == sorted([*range(200)] * times)
+
+
 def test_a_broker_that_tells_of_the_topic_before_costs_no_task(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
