@@ -373,6 +373,10 @@ class Share:
                     f"readerSchema={before.reader_schema} would stay with that"
                 )
         for partition, held in self._held.items():
+            if before.topic_ids.get(partition.topic, held.topic_id) != held.topic_id:
+                self._say(
+                    f"topic {partition.topic} was created anew: it is read from its beginning"
+                )
             done = before.processed(partition, held.topic_id, held.reset)
             if done is None or done == held.heeded:
                 continue
@@ -433,10 +437,9 @@ class Share:
 
     def _was_there(self, partition: TopicPartition, topic_id: str) -> bool:
         known = (self._at_start or {}).get(partition.topic)
-        if known is not None and known.topic_id != topic_id:
-            self._say(f"topic {partition.topic} was created anew: it is read from its beginning")
+        if known is None or known.topic_id != topic_id:
             return False
-        return known is not None and partition.partition < known.partitions
+        return partition.partition < known.partitions
 
     def _knows_start(self) -> bool:
         """Whether the topics are known that were there when the query began; they are noted once."""

@@ -139,10 +139,11 @@ def test_a_log_that_ends_before_the_groups_offset_is_told_of_once(
     assert said.startswith("flights-0 ends at 10, and goes on at 12: nothing of it is read until")
 
 
+@pytest.mark.parametrize("start", [None, 0], ids=["by the query", "by the group's plan"])
 def test_a_topic_that_was_created_anew_is_told_of(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    scene: Scene, caplog: pytest.LogCaptureFixture, start: int | None
 ) -> None:
-    scene.member.gain(0, None, "id-of-the-new-one")
+    scene.member.gain(0, start, "id-of-the-new-one")
     scene.latest(end(p0=(5, 9)))
     assert "topic flights was created anew: it is read from its beginning" in caplog.text
 
