@@ -82,6 +82,7 @@ class LogWatch(Lookups):
         self._waiting: dict[int, tuple[str, dict[TopicPartition, End]]] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._sizes: dict[str, float] = {}
+        self._topics: set[str] = set()
         self._looked_after: tuple[Mapping[TopicPartition, Place], int] | None = None
         """Places that all have a fetch that waits, at the leaders of that version of the metadata."""
 
@@ -137,6 +138,10 @@ class LogWatch(Lookups):
         if self._looked_after == looked_after:  # every trigger comes here, mostly with nothing new
             return
         self._looked_after = looked_after
+        topics = {each.topic for each in places}
+        for topic in self._topics - topics:
+            self._cluster.forget(topic)  # it may be deleted, and would be asked for all the time
+        self._topics = topics
         watched = {
             each: (address, entry.topic_id, entry.epoch)
             for address, entries in self._waiting.values()

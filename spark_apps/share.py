@@ -47,6 +47,7 @@ from folkmoot.consumers.group.group_thread import again
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
+    ConfigError,
     FolkmootError,
     InstanceReplaced,
     LogTruncated,
@@ -183,7 +184,7 @@ class Share:
         self._report: dict[str, Any] | None = None
         self._batch_size = BatchSize(config.revokeTimeout, config.maxOffsetsPerTrigger)
         self._last_batch = -inf
-        self._arrived = self._left = False
+        self._arrived = self._left = self._has_looked = False
         self._said: set[str] = set()
         self._trouble = ""
         self._token = 0
@@ -242,7 +243,9 @@ class Share:
         for topic in sorted({partition.topic for partition in ends.ranges}):
             try:
                 self._logs.partitions(topic, BROKER_WAIT)
-            except RetriableError as error:
+            except FolkmootError as error:
+                if not self._may_pass(error):
+                    raise
                 log.warning("%s: executors will have to find its leaders", error)
         ranges = {partition: each for partition, each in ends.ranges.items() if each.size}
         brokers = self._logs.brokers()
@@ -359,9 +362,16 @@ class Share:
             rests = self.draining or self._has_reached_targets()
             ends = None if rests else self._next(limit)
             return self._beginnings(before) if ends is None else ends
-        except RetriableError as error:
+        except FolkmootError as error:
+            if not self._may_pass(error):
+                raise
             self._warn(error)
             return None
+
+    def _may_pass(self, error: FolkmootError) -> bool:
+        """Brokers without the listener, and a chroot without a cluster, are mistakes at the start alone."""
+        is_trouble = isinstance(error, ConfigError) and self._has_looked
+        return isinstance(error, RetriableError) or is_trouble
 
     def _absorb(self, before: Ends) -> None:
         """What the last batch processed need not be read again, even if it was not committed."""
@@ -485,6 +495,7 @@ class Share:
         """Step 5; None if there is nothing to read."""
         places = self._places()
         self._ends = self._look(places, limit)
+        self._has_looked = self._has_looked or bool(self._ends)
         self._heed_losses()
         lags = {}
         for partition, at in self._ends.items():
@@ -619,7 +630,7 @@ class Share:
             return False
         try:
             ends = self._logs.watch(places, IDLE_WAIT, self._wakeup)
-        except RetriableError:
+        except (RetriableError, ConfigError):
             return False
         return ends == self._ends and not self._has_news()
 
@@ -677,7 +688,7 @@ class Share:
             self._said.add(what)
             log.warning("%s", what)
 
-    def _warn(self, error: RetriableError) -> None:
+    def _warn(self, error: FolkmootError) -> None:
         """Say what is wrong once, not with every trigger."""
         if str(error) != self._trouble:
             self._trouble = str(error)

@@ -149,6 +149,8 @@ class FakeLogs:
         return self.record_size
 
     def partitions(self, topic: str, wait: float) -> range:
+        if self.trouble is not None:
+            raise self.trouble
         if topic != "flights":
             raise UnknownTopicOrPartition(f"topic {topic} does not exist")
         return range(4)

@@ -41,10 +41,12 @@ class Leader:
         self.refusals: list[FolkmootError] = []
         self.fetches: list[FetchRequest] = []
         self.parked: list[int] = []
+        self.asked_of: list[list[str]] = []
         self.address = ""
 
     def answer(self, envelope: wire.RequestEnvelope, body: Any, _: Any) -> Any:
         if envelope.api == Api.METADATA:
+            self.asked_of.append(list(body.topics))
             info = [BrokerInfo(1, {"client": self.address})]
             partitions = [PartitionMetadata(n, 1, self.epoch, [1], [1]) for n in range(2)]
             known = TopicMetadata("flights", 0, "id", partitions)
@@ -200,3 +202,19 @@ def test_a_broker_that_refuses_is_not_asked_without_a_pause(logs: LogWatch, lead
     assert look(logs, {P0: Place("id", 7, -1)}) == {P0: End("id", 40, 3)}
     # By then it may have been asked to tell of what comes behind the end, too.
     assert [entry.offset for each in leader.fetches for entry in each.entries].count(7) == 3
+
+
+def test_a_topic_of_which_nothing_is_watched_any_more_is_not_asked_for(
+    logs: LogWatch, leader: Leader
+) -> None:
+    """It may be deleted, and would be asked for with each second."""
+    leader.ends = [40, 50]
+    gone = TopicPartition("gone", 0)
+    assert P0 in look(logs, {P0: Place("id", 7, -1), gone: Place("other", 0, -1)}, 0.1)
+    eventually(lambda: any("gone" in each for each in leader.asked_of), LONG)
+    places = {P0: Place("id", 40, -1)}
+    look(logs, places, 0.1)
+    leader.asked_of.clear()
+    logs._cluster.refresh()
+    eventually(lambda: (look(logs, places, 0.05), leader.asked_of)[1], LONG)
+    assert leader.asked_of[-1] == ["flights"]

@@ -10,6 +10,7 @@ from folkmoot.protocol.errors import (
     ConfigError,
     InstanceReplaced,
     LogTruncated,
+    NoCluster,
     OffsetOutOfRange,
     RequestTimeout,
     UnknownTopicOrPartition,
@@ -73,6 +74,31 @@ def test_brokers_that_cannot_be_asked_are_a_reason_to_wait(scene: Scene) -> None
     scene.offsets.trouble = None
     scene.logs(p0=1)
     assert scene.latest(EMPTY) == end(p0=(0, 1))
+
+
+@pytest.mark.parametrize(
+    "trouble", [ConfigError("no broker has a listener 'inside'"), NoCluster("nothing at /chroot")]
+)
+@pytest.mark.parametrize("rests", [True, False])
+def test_trouble_of_the_cluster_ends_no_query_that_has_looked_and_ends_one_that_starts(
+    scene: Scene, trouble: ConfigError, rests: bool
+) -> None:
+    scene.member.gain(0, 0)
+    scene.offsets.trouble = trouble
+    for call in (lambda: scene.latest(EMPTY), lambda: scene.share.tasks(end(p0=(0, 1)))):
+        with pytest.raises(type(trouble)):
+            call()
+    scene.offsets.trouble = None
+    scene.logs(p0=1)
+    first = scene.latest(EMPTY)
+    if rests:
+        assert scene.latest(first) is first
+    scene.offsets.trouble = trouble
+    assert scene.latest(first) is scene.latest(first) is first
+    assert len(scene.share.tasks(first)) == 1
+    scene.offsets.trouble = None
+    scene.logs(p0=2)
+    assert scene.latest(first) == end(p0=(1, 2))
 
 
 def test_a_partition_whose_end_is_not_known_keeps_its_place(scene: Scene) -> None:
