@@ -150,6 +150,10 @@ class _Held:
         """What the group has committed, or was asked to."""
         return self.committed if self.committing is None else self.committing
 
+    def go_back(self, offset: int) -> None:
+        """What the group has committed is gone behind that offset: the next commit goes back, too."""
+        self.resume, self.epoch, self.committed, self.committing = offset, NO_EPOCH, None, None
+
 
 class Share:
     """The partitions of one running query; `start` before anything else, `leave` at the end."""
@@ -570,6 +574,15 @@ class Share:
                 what = f"{partition}: records {held.resume} to {end.start - 1} are gone (retention)"
                 self._lost(OffsetOutOfRange(f"{what}: {_GO_ON}"))
                 held.resume, held.epoch = end.start, NO_EPOCH
+            elif held.resume is not None and end.offset < end.refused <= held.resume:
+                what = (
+                    f"{partition} ends at {end.offset}, below {held.resume}, where reading goes on: it has "
+                    "lost records, or the group has committed what never was (reset the group)"
+                )
+                self._lost(
+                    OffsetOutOfRange(f"{what}: failOnDataLoss=false reads all that is there")
+                )
+                held.go_back(end.start)
         truncated, self._logs.truncated = self._logs.truncated, {}
         for partition, offset in truncated.items():
             lost = self._held.get(partition)
@@ -578,7 +591,7 @@ class Share:
                     f"{partition}: records {offset} to {lost.resume - 1}, which were read, are gone"
                 )
                 self._lost(LogTruncated(f"{what}: {_GO_ON}"))
-                lost.resume, lost.epoch = offset, NO_EPOCH
+                lost.go_back(offset)
                 self._ends.pop(partition, None)
 
     def _lost(self, error: FolkmootError) -> None:

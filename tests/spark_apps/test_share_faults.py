@@ -165,6 +165,25 @@ def test_a_log_that_ends_before_the_groups_offset_is_told_of_once(
     assert said.startswith("flights-0 ends at 10, and goes on at 12: nothing of it is read until")
 
 
+def test_a_log_that_has_lost_its_end_ends_the_query_or_is_read_as_it_is() -> None:
+    """What comes later would be passed over until the log is as long as it was."""
+    for allowed in (False, True):
+        scene = Scene(failOnDataLoss=not allowed)
+        scene.member.gain(0, 12)
+        scene.logs(p0=10)
+        scene.offsets.refuses = True
+        if not allowed:
+            with pytest.raises(OffsetOutOfRange, match="flights-0 ends at 10, below 12"):
+                scene.latest(EMPTY)
+            continue
+        first = scene.latest(EMPTY)
+        assert first == end(p0=(0, 10))
+        assert scene.latest(first) is first
+        assert scene.member.committed == {flights(0): 10}
+        scene.logs(p0=11)
+        assert scene.latest(first) == end(p0=(10, 11))
+
+
 @pytest.mark.parametrize("start", [None, 0], ids=["by the query", "by the group's plan"])
 def test_a_topic_that_was_created_anew_is_told_of(
     scene: Scene, caplog: pytest.LogCaptureFixture, start: int | None
