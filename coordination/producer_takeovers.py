@@ -15,6 +15,9 @@ last record of a producer; what lies between the two is written.
   epochs: if that attempt has written meanwhile they are refused, and once one is in the log it is fenced.
   If they are others (rows that came in another order), it notes that (`begin_again`) and gives up: the
   next one writes all of its own behind them, at least once, and nothing is lost.
+- **A round may have been cut into other tasks before**, each with a name of its own. Whoever ends all of a
+  round looks for names of tasks that it did not have (`begun_by_others`): their records are there twice.
+  It lets the round begin again under these, then says so; who dies before that finds them once more.
 
 A holder that dies before it has noted where its round begins has written nothing; one that dies after
 that leaves all that the next one needs. A lost reply is answered by reading: `attempt` says whose the
@@ -28,7 +31,7 @@ Who has read it just before it is removed finds that it has changed.
 """
 
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -161,6 +164,22 @@ def begin_again(name: str, attempt: str) -> Recipe[None]:
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
     """
     yield from _note(name, attempt, lambda topics: {})
+
+
+def begun_by_others(prefix: str, round_: int, numbers: Collection[int]) -> Recipe[dict[str, str]]:
+    """Of the names that are `prefix` and a number, those with none of these numbers under which the round
+    has begun → which attempt it was. Raises Malformed."""
+    others = {}
+    below = paths.producer_name(prefix)
+    for each in sorted((yield from children(paths.PRODUCER_NAMES))):
+        path = f"{paths.PRODUCER_NAMES}/{each}"
+        number = path.removeprefix(below)
+        if path == number or not number.isdecimal() or int(number) in numbers:
+            continue
+        found, _ = yield from read(_decoder, path)
+        if found is not None and found.round == round_ and found.topics:
+            others[f"{prefix}{number}"] = found.attempt
+    return others
 
 
 def _note(

@@ -1,24 +1,12 @@
 """A read of what is there now: which partitions and offsets, and the tasks that read them.
 
-Nobody joins a group for it. What Spark hands over of a query's filters narrows the read: partitions and
-topics are left out, offsets and the beginning of a time become ends of ranges. The end of a time does
-not: a record of an earlier time may lie behind those of later ones, since applications set timestamps.
+Nobody joins a group for it. Options alone narrow the read. Spark's filters do not: it keeps one reader
+for all uses of a frame, so that one use would get the rows of another's filters.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
-
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
+from typing import Final
 
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
@@ -33,7 +21,6 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.messages import EARLIEST, LATEST
-from folkmoot.protocol.quantities import EPOCH
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps import bounds, planning
 from folkmoot.spark_apps.config import BatchConfig, Bound
@@ -44,19 +31,10 @@ from folkmoot.spark_apps.planning import Task
 SESSION_TIMEOUT: Final = 6.0
 BROKER_WAIT: Final = 30.0
 SAMPLE_WAIT: Final = 0.5
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_COMPARISONS: Final = (
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
 
 
-def tasks(config: BatchConfig, filters: Sequence[Filter]) -> list[Task]:
-    """The tasks of a read of what lies between the bounds, as far as the filters may be true.
+def tasks(config: BatchConfig) -> list[Task]:
+    """The tasks of a read of what lies between the bounds.
 
     Raises UnknownTopicOrPartition, ConfigError where a partition begins behind its end, OffsetOutOfRange
     for offsets that do not exist yet, NoOffset, ZooKeeperUnreachable, or why brokers do not answer.
@@ -69,10 +47,10 @@ def tasks(config: BatchConfig, filters: Sequence[Filter]) -> list[Task]:
             for topic, basis in topics.items()
             for number in range(basis.partitions)
         ]
-        partitions = {
-            each: topics[each.topic].topic_id for each in every if _may_have(each, filters)
-        }
-        ranges = _ranges(config, filters, partitions, logs)
+        partitions = {each: topics[each.topic].topic_id for each in every}
+        ranges = _ranges(config, partitions, logs)
+        if not ranges:
+            return []
         places = {
             each: Place(partitions[each], range_.first, NO_EPOCH) for each, range_ in ranges.items()
         }
@@ -81,7 +59,7 @@ def tasks(config: BatchConfig, filters: Sequence[Filter]) -> list[Task]:
         sizes = {each: range_.size for each, range_ in ranges.items()}
         records = planning.task_records(sizes, config, logs)
         topic_ids = {topic: basis.topic_id for topic, basis in topics.items()}
-        return planning.tasks(ranges, topic_ids, records, logs, logs.brokers() if ranges else ())
+        return planning.tasks(ranges, topic_ids, records, logs, logs.brokers())
 
 
 def _topics(config: BatchConfig, finder: ZooKeeperDiscovery) -> dict[str, TopicBasis]:
@@ -105,10 +83,7 @@ def _topics(config: BatchConfig, finder: ZooKeeperDiscovery) -> dict[str, TopicB
 
 
 def _ranges(
-    config: BatchConfig,
-    filters: Sequence[Filter],
-    partitions: Mapping[TopicPartition, str],
-    logs: LogWatch,
+    config: BatchConfig, partitions: Mapping[TopicPartition, str], logs: LogWatch
 ) -> dict[TopicPartition, Range]:
     """What is read of each partition, without those of which it is nothing."""
     for topic in sorted({each.topic for each in partitions}):
@@ -126,16 +101,7 @@ def _ranges(
             raise ConfigError(
                 f"{each} is to be read from {first[each]} to {end[each]}: end behind it"
             )
-    earliest = [low for each in filters if (low := _earliest(each)) is not None]
-    if earliest and partitions:
-        for each, offset in logs.first_at(dict.fromkeys(partitions, max(earliest))).items():
-            first[each] = max(first[each], end[each] if offset is None else offset)
-    ranges = {}
-    for each in partitions:
-        low, high = _offsets(filters, first[each], end[each])
-        if low < high:
-            ranges[each] = Range(low, high)
-    return ranges
+    return {each: Range(first[each], end[each]) for each in partitions if first[each] < end[each]}
 
 
 def _complete(
@@ -144,86 +110,3 @@ def _complete(
     if silent := partitions.keys() - found.keys():
         raise RequestTimeout(logs.why_silent(silent))
     return found
-
-
-# -- filters --------------------------------------------------------------------------------------------
-
-
-def is_known(each: Filter) -> bool:
-    """Whether a filter narrows the read."""
-    return isinstance(each, _COMPARISONS) and (
-        each.attribute in (("partition",), ("offset",), ("timestamp",))
-        or (each.attribute == ("topic",) and isinstance(each, EqualTo | In))
-    )
-
-
-def is_exact(each: Filter) -> bool:
-    """Whether the read gives what the filter lets through and nothing else, so that Spark need not look."""
-    if not is_known(each):
-        return False
-    match each:
-        case EqualTo((name,), _):
-            return name != "timestamp"
-        case In((name,), _):
-            return name in ("partition", "topic")
-    return each.attribute in (("partition",), ("offset",))  # type: ignore[attr-defined]
-
-
-def _may_have(partition: TopicPartition, filters: Iterable[Filter]) -> bool:
-    """Whether no filter on partitions or topics leaves it out."""
-    values = {("partition",): partition.partition, ("topic",): partition.topic}
-    return all(
-        _is_true(each, values[each.attribute])  # type: ignore[attr-defined]
-        for each in filters
-        if getattr(each, "attribute", None) in values
-    )
-
-
-def _is_true(comparison: Filter, value: Any) -> bool:
-    match comparison:
-        case EqualTo(_, other):
-            return bool(value == other)
-        case In(_, others):
-            return value in others
-        case LessThan(_, other):
-            return bool(value < other)
-        case LessThanOrEqual(_, other):
-            return bool(value <= other)
-        case GreaterThan(_, other):
-            return bool(value > other)
-        case GreaterThanOrEqual(_, other):
-            return bool(value >= other)
-    return True
-
-
-def _offsets(filters: Iterable[Filter], first: int, end: int) -> tuple[int, int]:
-    """A range, narrowed by filters on offsets."""
-    for each in filters:
-        match each:
-            case EqualTo(("offset",), offset):
-                first, end = max(first, offset), min(end, offset + 1)
-            case In(("offset",), offsets):
-                some = [offset for offset in offsets if offset is not None]
-                first, end = max(first, min(some, default=end)), min(end, max(some, default=-1) + 1)
-            case LessThan(("offset",), offset):
-                end = min(end, offset)
-            case LessThanOrEqual(("offset",), offset):
-                end = min(end, offset + 1)
-            case GreaterThan(("offset",), offset):
-                first = max(first, offset + 1)
-            case GreaterThanOrEqual(("offset",), offset):
-                first = max(first, offset)
-    return first, end
-
-
-def _earliest(each: Filter) -> int | None:
-    """The time (ms) before which a filter lets nothing through."""
-    match each:
-        case (
-            EqualTo(("timestamp",), datetime() as moment)
-            | GreaterThan(("timestamp",), datetime() as moment)
-            | GreaterThanOrEqual(("timestamp",), datetime() as moment)
-        ):
-            known = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-            return (known - EPOCH) // _MILLISECOND
-    return None

@@ -58,7 +58,8 @@ class Place(NamedTuple):
 class End(NamedTuple):
     """Where a partition ended under a leader epoch; it begins at `start`, as far as is known.
 
-    `doubts` is the epoch of what was read before, as long as this leader has not been heard about it.
+    `doubts` is the epoch of what was read before, as long as this leader has not been heard about it;
+    `refused` an offset that the leader has refused, since its log ends before it.
     """
 
     topic_id: str
@@ -66,6 +67,7 @@ class End(NamedTuple):
     epoch: int
     start: int = 0
     doubts: int = NO_EPOCH
+    refused: int = -1
 
 
 class LogWatch(Lookups):
@@ -82,6 +84,7 @@ class LogWatch(Lookups):
         self._waiting: dict[int, tuple[str, dict[TopicPartition, End]]] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._sizes: dict[str, float] = {}
+        self._topics: set[str] = set()
         self._looked_after: tuple[Mapping[TopicPartition, Place], int] | None = None
         """Places that all have a fetch that waits, at the leaders of that version of the metadata."""
 
@@ -137,6 +140,10 @@ class LogWatch(Lookups):
         if self._looked_after == looked_after:  # every trigger comes here, mostly with nothing new
             return
         self._looked_after = looked_after
+        topics = {each.topic for each in places}
+        for topic in self._topics - topics:
+            self._cluster.forget(topic)  # it may be deleted, and would be asked for all the time
+        self._topics = topics
         watched = {
             each: (address, entry.topic_id, entry.epoch)
             for address, entries in self._waiting.values()
@@ -159,6 +166,8 @@ class LogWatch(Lookups):
                 self._told.pop(partition, None)
                 doubts = NO_EPOCH if place.epoch == epoch else place.epoch
                 told = End(place.topic_id, place.offset, epoch, doubts=doubts)
+            elif told.offset < place.offset != told.refused:
+                told = told._replace(offset=place.offset)  # an old end, or the log has lost its own
             by_leader.setdefault((address, wait), {})[partition] = told
         for (address, wait), ends in by_leader.items():
             left = iter(ends.items())
@@ -206,9 +215,10 @@ class LogWatch(Lookups):
             else:
                 self._told[partition] = at._replace(doubts=NO_EPOCH)
         elif isinstance(error, OffsetOutOfRange) and result.log_start >= 0:
-            # Behind the end: nothing to read yet. Before the start: retention was faster.
+            # Behind the end: the log has lost its own. Before the start: retention was faster.
+            refused = at.offset if at.offset > result.high_watermark else -1
             self._told[partition] = End(
-                *(at.topic_id, result.high_watermark, at.epoch, result.log_start)
+                *(at.topic_id, result.high_watermark, at.epoch, result.log_start), refused=refused
             )
         else:
             log.info("no end of %s: %s", partition, error)

@@ -22,7 +22,6 @@ QUIET_AND_LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.driver.memory": "1g",
 }
 

@@ -47,6 +47,7 @@ from folkmoot.consumers.group.group_thread import again
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
+    ConfigError,
     FolkmootError,
     InstanceReplaced,
     LogTruncated,
@@ -149,6 +150,10 @@ class _Held:
         """What the group has committed, or was asked to."""
         return self.committed if self.committing is None else self.committing
 
+    def go_back(self, offset: int) -> None:
+        """What the group has committed is gone behind that offset: the next commit goes back, too."""
+        self.resume, self.epoch, self.committed, self.committing = offset, NO_EPOCH, None, None
+
 
 class Share:
     """The partitions of one running query; `start` before anything else, `leave` at the end."""
@@ -183,7 +188,7 @@ class Share:
         self._report: dict[str, Any] | None = None
         self._batch_size = BatchSize(config.revokeTimeout, config.maxOffsetsPerTrigger)
         self._last_batch = -inf
-        self._arrived = self._left = False
+        self._arrived = self._left = self._has_looked = False
         self._said: set[str] = set()
         self._trouble = ""
         self._token = 0
@@ -242,7 +247,9 @@ class Share:
         for topic in sorted({partition.topic for partition in ends.ranges}):
             try:
                 self._logs.partitions(topic, BROKER_WAIT)
-            except RetriableError as error:
+            except FolkmootError as error:
+                if not self._may_pass(error):
+                    raise
                 log.warning("%s: executors will have to find its leaders", error)
         ranges = {partition: each for partition, each in ends.ranges.items() if each.size}
         brokers = self._logs.brokers()
@@ -359,9 +366,16 @@ class Share:
             rests = self.draining or self._has_reached_targets()
             ends = None if rests else self._next(limit)
             return self._beginnings(before) if ends is None else ends
-        except RetriableError as error:
+        except FolkmootError as error:
+            if not self._may_pass(error):
+                raise
             self._warn(error)
             return None
+
+    def _may_pass(self, error: FolkmootError) -> bool:
+        """Brokers without the listener, and a chroot without a cluster, are mistakes at the start alone."""
+        is_trouble = isinstance(error, ConfigError) and self._has_looked
+        return isinstance(error, RetriableError) or is_trouble
 
     def _absorb(self, before: Ends) -> None:
         """What the last batch processed need not be read again, even if it was not committed."""
@@ -373,6 +387,10 @@ class Share:
                     f"readerSchema={before.reader_schema} would stay with that"
                 )
         for partition, held in self._held.items():
+            if before.topic_ids.get(partition.topic, held.topic_id) != held.topic_id:
+                self._say(
+                    f"topic {partition.topic} was created anew: it is read from its beginning"
+                )
             done = before.processed(partition, held.topic_id, held.reset)
             if done is None or done == held.heeded:
                 continue
@@ -433,10 +451,9 @@ class Share:
 
     def _was_there(self, partition: TopicPartition, topic_id: str) -> bool:
         known = (self._at_start or {}).get(partition.topic)
-        if known is not None and known.topic_id != topic_id:
-            self._say(f"topic {partition.topic} was created anew: it is read from its beginning")
+        if known is None or known.topic_id != topic_id:
             return False
-        return known is not None and partition.partition < known.partitions
+        return partition.partition < known.partitions
 
     def _knows_start(self) -> bool:
         """Whether the topics are known that were there when the query began; they are noted once."""
@@ -482,6 +499,7 @@ class Share:
         """Step 5; None if there is nothing to read."""
         places = self._places()
         self._ends = self._look(places, limit)
+        self._has_looked = self._has_looked or bool(self._ends)
         self._heed_losses()
         lags = {}
         for partition, at in self._ends.items():
@@ -556,6 +574,15 @@ class Share:
                 what = f"{partition}: records {held.resume} to {end.start - 1} are gone (retention)"
                 self._lost(OffsetOutOfRange(f"{what}: {_GO_ON}"))
                 held.resume, held.epoch = end.start, NO_EPOCH
+            elif held.resume is not None and end.offset < end.refused <= held.resume:
+                what = (
+                    f"{partition} ends at {end.offset}, below {held.resume}, where reading goes on: it has "
+                    "lost records, or the group has committed what never was (reset the group)"
+                )
+                self._lost(
+                    OffsetOutOfRange(f"{what}: failOnDataLoss=false reads all that is there")
+                )
+                held.go_back(end.start)
         truncated, self._logs.truncated = self._logs.truncated, {}
         for partition, offset in truncated.items():
             lost = self._held.get(partition)
@@ -564,7 +591,7 @@ class Share:
                     f"{partition}: records {offset} to {lost.resume - 1}, which were read, are gone"
                 )
                 self._lost(LogTruncated(f"{what}: {_GO_ON}"))
-                lost.resume, lost.epoch = offset, NO_EPOCH
+                lost.go_back(offset)
                 self._ends.pop(partition, None)
 
     def _lost(self, error: FolkmootError) -> None:
@@ -616,7 +643,7 @@ class Share:
             return False
         try:
             ends = self._logs.watch(places, IDLE_WAIT, self._wakeup)
-        except RetriableError:
+        except (RetriableError, ConfigError):
             return False
         return ends == self._ends and not self._has_news()
 
@@ -674,7 +701,7 @@ class Share:
             self._said.add(what)
             log.warning("%s", what)
 
-    def _warn(self, error: RetriableError) -> None:
+    def _warn(self, error: FolkmootError) -> None:
         """Say what is wrong once, not with every trigger."""
         if str(error) != self._trouble:
             self._trouble = str(error)

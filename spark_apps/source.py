@@ -8,7 +8,6 @@ the group) is imported there.
 # ruff: noqa: N802 The names of methods are Spark's.
 
 import signal
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
@@ -20,7 +19,6 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -46,8 +44,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 2**31 - 1
 """The engine's limit where the options have none: `Share` knows better."""
-_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
-"""Loaded in the process in which Spark hands filters down, and there alone."""
 LEAVE_TIMEOUT = 5.0
 
 
@@ -96,11 +92,8 @@ class FolkmootDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         config = BatchConfig.of(self.options)
-        # In a session that hands no filters down Spark refuses a reader that would take them.
-        # A field may be called like a column of bytes: filters on typed columns are Spark's to see to.
-        is_plain = _FILTERS in sys.modules and config.valueFormat != "avro"
-        kind = FilteringReader if is_plain else FolkmootReader
-        return kind(config, chosen(schema, self._offered(config)), self._reader_schema)
+        names = chosen(schema, self._offered(config))
+        return FolkmootReader(config, names, self._reader_schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from folkmoot.spark_apps.sink.writer import FolkmootStreamWriter
@@ -125,25 +118,14 @@ class FolkmootReader(DataSourceReader):
         self._config = config
         self._names = names
         self._reader_schema = reader_schema
-        self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
         from folkmoot.spark_apps.batch import tasks
 
-        return _numbered(tasks(self._config, self._filters))
+        return _numbered(tasks(self._config))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition, self._config, self._names, self._reader_schema)
-
-
-class FilteringReader(FolkmootReader):
-    """Takes the filters that Spark hands down, and says which of them it sees to."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        from folkmoot.spark_apps.batch import is_exact, is_known
-
-        self._filters = [each for each in filters if is_known(each)]
-        return [each for each in filters if not is_exact(each)]
 
 
 def _numbered(tasks: Iterable["Task"]) -> list[InputPartition]:

@@ -43,7 +43,7 @@ def session(parameters: Parameters) -> None:
 
 
 def _started(parameters: Parameters) -> Any:
-    settings = {"spark.sql.python.filterPushdown.enabled": "true", **parameters["settings"]}
+    settings = parameters["settings"]
     if parameters["ours"]:
         from benchmarks.clients.spark_nothing import NothingDataSource
         from folkmoot.spark_apps.session import local_session

@@ -17,10 +17,7 @@ from folkmoot.console.tables import show
 from folkmoot.protocol.errors import ConfigError
 
 LOOK_EVERY: Final = 0.5
-EVERYWHERE: Final = {
-    "spark.log.level": "WARN",
-    "spark.sql.python.filterPushdown.enabled": "true",
-}
+EVERYWHERE: Final = {"spark.log.level": "WARN"}
 ON_THIS_MACHINE: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

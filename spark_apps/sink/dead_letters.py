@@ -10,6 +10,7 @@ batch read has no name that comes again: there a task that runs again writes aga
 import logging
 import random
 import time
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
@@ -33,6 +34,7 @@ MAX_ERROR: Final = 1000
 LARGEST_RECORD: Final = 30 * 1024 * 1024
 """A record that a broker took is not refused here: the topic of dead letters has a limit of its own."""
 ATTEMPTS: Final = 10
+_PLACE: Final = ("_topic", "_partition", "_offset")
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +46,15 @@ def read_with_letters(
 
     Raises also what the sink raises.
     """
-    handed = 0
+    asked = (*names, *(name for name in _PLACE if name not in names))
+    handed: tuple[Any, ...] = ()
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            seen = 0
-            for batch in _read(number, task, config, names, schema):
-                again, seen = min(batch.num_rows, handed - seen), seen + batch.num_rows
-                if seen > handed:
-                    handed = seen
-                    yield batch.slice(max(0, again))
+            for batch in _read(number, task, config, asked, schema):
+                rows = _behind(batch, handed)
+                if rows.num_rows:
+                    handed = _place(rows, rows.num_rows - 1)
+                    yield rows.select(list(names))
         except (ProducerFenced, OutOfOrderSequence, RowsChanged) as error:
             if attempt == ATTEMPTS:
                 raise
@@ -60,6 +62,16 @@ def read_with_letters(
             time.sleep(random.random() * 0.1 * attempt)  # or two fence each other for ever
         else:
             return
+
+
+def _behind(batch: pa.RecordBatch, place: tuple[Any, ...]) -> pa.RecordBatch:
+    """The rows of records behind this place: by number they might be others when a task begins again,
+    since a schema may have come by then. A task reads its partitions and offsets in order."""
+    return batch.slice(bisect(range(batch.num_rows), place, key=lambda row: _place(batch, row)))
+
+
+def _place(batch: pa.RecordBatch, row: int) -> tuple[Any, ...]:
+    return tuple(batch.column(name)[row].as_py() for name in _PLACE)
 
 
 def _read(

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -21,6 +21,7 @@ from folkmoot.coordination.producer_takeovers import (
     Takeover,
     begin,
     begin_again,
+    begun_by_others,
     take_over,
 )
 from folkmoot.coordination.zookeeper.session import Connect
@@ -34,6 +35,7 @@ from folkmoot.producers.producer import Producer
 from folkmoot.protocol.batch_header import MAX_SEQUENCE, BatchHeader
 from folkmoot.protocol.errors import (
     FolkmootError,
+    ProducerFenced,
     RequestTimeout,
     RowsChanged,
     StaleTopicId,
@@ -245,6 +247,8 @@ class RoundWriter:
             given = rows.partitions.fill_null(-1)
             places = np.asarray(given.to_numpy(zero_copy_only=False), np.int64).copy()
             is_given = rows.partitions.is_valid().to_numpy(False)
+            if len(places) and places.max() >= known.partitions:
+                self._look_again(topic, known)
             wrong = places[is_given & ((places < 0) | (places >= known.partitions))]
             if len(wrong):
                 raise no_partition(topic, int(wrong[0]), known.partitions)
@@ -301,12 +305,26 @@ class RoundWriter:
                     raise
                 self._cluster.forget(topic)
                 continue
-            shape = self._cluster.topic_id(topic), known.partitions
-            if self._shapes.setdefault(topic, shape) != shape:
-                # The producer would look for partitions that there are not any more, or not know others.
-                self._producer.close()
-                self._producer, self._shapes = self._opened(), {topic: shape}
+            self._have_producer_know(topic, known)
             return known
+
+    def _have_producer_know(self, topic: str, known: _Topic) -> None:
+        """It would look for partitions that there are not any more, or not know others."""
+        shape = self._cluster.topic_id(topic), known.partitions
+        if self._shapes.setdefault(topic, shape) != shape:
+            self._producer.close()
+            self._producer, self._shapes = self._opened(), {topic: shape}
+
+    def _look_again(self, topic: str, known: _Topic) -> None:
+        """Partitions that rows name, and that are not known, may have been added a moment ago."""
+        topic_id, before = self._cluster.topic_id(topic), known.partitions
+        self._cluster.forget(topic)
+        count = self._partitions(topic)
+        if count > before and self._cluster.topic_id(topic) == topic_id:
+            known.partitions = count
+            if self._taken is not None:
+                self._begin_in(topic, known, self._taken, before)
+            self._have_producer_know(topic, known)
 
     def _prepared(self, topic: str) -> _Topic:
         """Find out how far an earlier attempt got, and tell the producer. Raises RowsChanged,
@@ -317,12 +335,20 @@ class RoundWriter:
         topic_id = self._cluster.topic_id(topic) or ""
         if (noted := taken.topics.get(topic_id)) is not None:
             partitions = max(partitions, len(noted.begins))
-        found = self._described(topic, partitions, taken.producer_id)
+        known = _Topic(partitions, partitions)
+        known.count = self._begin_in(topic, known, taken, 0)
+        return known
+
+    def _begin_in(self, topic: str, known: _Topic, taken: Takeover, first: int) -> int:
+        """In its partitions from the `first` on; returns how many it had when the round began there."""
+        topic_id = self._cluster.topic_id(topic) or ""
+        found = self._described(topic, known.partitions, taken.producer_id)
         here = [Begin(each.next_sequence, each.log_end) for each in found]
         noted = self._ask(partial(begin, self._name, self._attempt, topic_id, here))
-        known = _Topic(noted.partitions, partitions)
         places = {}
         for number, (each, begun) in enumerate(zip(found, noted.begins, strict=True)):
+            if number < first:
+                continue
             partition = TopicPartition(topic, number)
             places[partition] = Identity(taken.producer_id, taken.epoch, each.next_sequence)
             count = (each.next_sequence - begun.sequence) & MAX_SEQUENCE
@@ -336,8 +362,9 @@ class RoundWriter:
                 if expected.count < count:
                     raise self._changed(topic)  # compaction or retention was faster
                 known.written[number] = _Written(count, expected)
+        assert self._sequences is not None
         self._sequences.go_on(places)
-        return known
+        return int(noted.partitions)
 
     def _described(self, topic: str, count: int, producer_id: int) -> list[DescribeProducersResult]:
         topic_id = self._cluster.topic_id(topic) or ""
@@ -385,15 +412,44 @@ class RoundWriter:
         return count
 
     def _ask(self, recipe: Any) -> Any:
-        """What a recipe returns that may be begun anew. Raises ZooKeeperUnreachable."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return self._discovery.ask(recipe())
-            except ZooKeeperUnreachable:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(PAUSE)
+        return _answer(self._discovery, recipe)
+
+
+def check_tasks(
+    zookeeper: str | Connect, listener: str, prefix: str, round_: int, tasks: Collection[int]
+) -> None:
+    """Raises RowsChanged, once, if a round was written by other tasks than these, too, in an attempt before;
+    names are `prefix` and a task's number. Raises ZooKeeperUnreachable.
+
+    All of these have ended. Who dies before the last name is put right raises it as the batch runs again;
+    who dies behind that, and before it raises, has logged it.
+    """
+    finder = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
+    with closing(finder):
+        others = _answer(finder, partial(begun_by_others, prefix, round_, tasks))
+        if not others:
+            return
+        changed = RowsChanged(
+            f"an attempt before has written this batch in other tasks, too ({', '.join(others)}): their "
+            "rows are there twice (a batch must be divided in the same way when it runs again)"
+        )
+        log.warning("%s", changed)
+        for name, attempt in others.items():
+            with suppress(ProducerFenced):  # it still runs: the next attempt finds it once more
+                _answer(finder, partial(begin_again, name, attempt))
+    raise changed
+
+
+def _answer(finder: ZooKeeperDiscovery, recipe: Any) -> Any:
+    """What a recipe returns that may be begun anew. Raises ZooKeeperUnreachable."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return finder.ask(recipe())
+        except ZooKeeperUnreachable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE)
 
 
 def _asked(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,9 +26,9 @@ from pyspark.sql.types import (
 from folkmoot.protocol.errors import ConfigError, SerializationError
 from folkmoot.protocol.names import check_name
 from folkmoot.spark_apps.config import FORMAT, SinkConfig
-from folkmoot.spark_apps.sink.batch_of_query import batch_of_query
+from folkmoot.spark_apps.sink.batch_of_query import BatchOfQuery, batch_of_query
 from folkmoot.spark_apps.sink.kept import kept_writer
-from folkmoot.spark_apps.sink.rounds import Rows
+from folkmoot.spark_apps.sink.rounds import Rows, check_tasks
 from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema
 from folkmoot.spark_apps.typed.encoding import encoded
 from folkmoot.spark_apps.typed.writer_schema import stream_schema, writer_schema
@@ -40,6 +41,18 @@ _COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "partition": (IntegerType(),),
     "timestamp": (TimestampType(),),
 }
+
+
+_looked_at: dict[str, str | None] = {}
+"""Of each query that this process has committed batches of, the run whose first batch was looked at."""
+
+
+@dataclass
+class _Ended(WriterCommitMessage):
+    """A task has ended; `task` is its number, None if it had no rows."""
+
+    batch: BatchOfQuery
+    task: int | None
 
 
 class FolkmootStreamWriter(DataSourceStreamArrowWriter):
@@ -55,8 +68,21 @@ class FolkmootStreamWriter(DataSourceStreamArrowWriter):
         task, batch = TaskContext.get(), batch_of_query()
         if task is None or batch is None:
             raise ConfigError("Spark does not say which batch of which query this task is of")
-        name = f"spark/{batch.query}/{task.partitionId()}"
-        return _write(self._config, self._schema, iterator, (name, batch.number))
+        name = f"{_names(batch)}{task.partitionId()}"
+        has_rows = _write(self._config, self._schema, iterator, (name, batch.number))
+        return _Ended(batch, task.partitionId() if has_rows else None)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """On the driver, when all tasks have ended: an attempt before may have had others.
+
+        Raises RowsChanged, ZooKeeperUnreachable.
+        """
+        ended = [each for each in messages if isinstance(each, _Ended)]
+        if not ended or _looked_at.get((batch := ended[0].batch).query) == batch.run:
+            return  # only the first batch of a run can have run before
+        tasks = {each.task for each in ended if each.task is not None}
+        check_tasks(self._config.zookeeper, self._config.listener, _names(batch), batchId, tasks)
+        _looked_at[batch.query] = batch.run or None
 
 
 class FolkmootWriter(DataSourceArrowWriter):
@@ -68,7 +94,8 @@ class FolkmootWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         """In an executor, of RecordBatches: returns when all is acknowledged."""
-        return _write(self._config, self._schema, iterator, None)
+        _write(self._config, self._schema, iterator, None)
+        return WriterCommitMessage()
 
 
 # -- a task ------------------------------------------------------------------------------------------
@@ -79,10 +106,11 @@ def _write(
     schema: KnownSchema | None,
     batches: Iterator[pa.RecordBatch],
     round_: tuple[str, int] | None,
-) -> WriterCommitMessage:
+) -> bool:
+    """Returns whether there were rows."""
     first = next(batches, None)
     if first is None:
-        return WriterCommitMessage()
+        return False
     with kept_writer(config.zookeeper, config.producer(), named=round_ is not None) as writer:
         writer.begin(*(round_ or ()))
         while first is not None:
@@ -90,7 +118,12 @@ def _write(
                 writer.write(topic, rows)
             first = next(batches, None)
         writer.end()
-    return WriterCommitMessage()
+    return True
+
+
+def _names(batch: BatchOfQuery) -> str:
+    """What the names of a query's tasks begin with, before their numbers."""
+    return f"spark/{batch.query}/"
 
 
 def _rows(

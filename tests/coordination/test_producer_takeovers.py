@@ -10,6 +10,7 @@ from folkmoot.coordination.producer_takeovers import (
     Takeover,
     begin,
     begin_again,
+    begun_by_others,
     take_over,
 )
 from folkmoot.coordination.zookeeper.execute import execute
@@ -66,6 +67,20 @@ def test_a_round_may_begin_again_behind_what_was_written_of_it(open_session: Ope
     assert execute(session, take_over("q", 3, "b")).topics == {}
     with pytest.raises(ProducerFenced, match="taken over by another attempt"):
         execute(session, begin_again("q", "a"))
+
+
+def test_names_of_a_round_that_others_have_begun_are_found(open_session: Opener) -> None:
+    session = open_session()
+    names = ("q/0", "q/1", "q/12", "q/3", "q/dead-1/0", "qq/5", "q/6")
+    for name in names:
+        execute(session, take_over(name, 3 if name != "q/3" else 2, f"a {name}"))
+        if name != "q/6":  # which has written nothing
+            execute(session, begin(name, f"a {name}", "t", [Begin(10, 500)]))
+    assert execute(session, begun_by_others("q/", 3, {0})) == {"q/1": "a q/1", "q/12": "a q/12"}
+    execute(session, begin_again("q/12", "a q/12"))
+    assert execute(session, begun_by_others("q/", 3, {0})) == {"q/1": "a q/1"}
+    assert execute(session, begun_by_others("q/", 3, {0, 1})) == {}
+    assert execute(session, begun_by_others("p/", 3, ())) == {}
 
 
 def test_a_round_that_is_over_is_refused(open_session: Opener) -> None:

@@ -114,6 +114,7 @@ class FakeLogs:
         self.truncated: dict[TopicPartition, int] = {}
         self.trouble: Exception | None = None
         self.epoch = 3
+        self.refuses = False
         self.record_size = 0.0
         self.places: dict[TopicPartition, Place] = {}
 
@@ -124,7 +125,10 @@ class FakeLogs:
             raise self.trouble
         self.places = dict(places)
         return {
-            each: End(place.topic_id, self.log_ends[each], self.epoch, self.starts.get(each, 0))
+            each: End(
+                *(place.topic_id, self.log_ends[each], self.epoch, self.starts.get(each, 0)),
+                refused=place.offset if self.refuses and place.offset > self.log_ends[each] else -1,
+            )
             for each, place in places.items()
             if each in self.log_ends
         }
@@ -149,6 +153,8 @@ class FakeLogs:
         return self.record_size
 
     def partitions(self, topic: str, wait: float) -> range:
+        if self.trouble is not None:
+            raise self.trouble
         if topic != "flights":
             raise UnknownTopicOrPartition(f"topic {topic} does not exist")
         return range(4)

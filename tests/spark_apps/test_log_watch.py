@@ -8,7 +8,7 @@ import pytest
 
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol import wire
-from folkmoot.protocol.errors import FolkmootError, LogTruncated, NotLeader
+from folkmoot.protocol.errors import FolkmootError, LogTruncated, NotLeader, OffsetOutOfRange
 from folkmoot.protocol.messages import (
     Api,
     BrokerInfo,
@@ -41,10 +41,12 @@ class Leader:
         self.refusals: list[FolkmootError] = []
         self.fetches: list[FetchRequest] = []
         self.parked: list[int] = []
+        self.asked_of: list[list[str]] = []
         self.address = ""
 
     def answer(self, envelope: wire.RequestEnvelope, body: Any, _: Any) -> Any:
         if envelope.api == Api.METADATA:
+            self.asked_of.append(list(body.topics))
             info = [BrokerInfo(1, {"client": self.address})]
             partitions = [PartitionMetadata(n, 1, self.epoch, [1], [1]) for n in range(2)]
             known = TopicMetadata("flights", 0, "id", partitions)
@@ -61,6 +63,9 @@ class Leader:
                 results.append(FetchResult(*where, error.code or 0, str(error), -1, -1))
             elif entry.offset == end:
                 continue
+            elif entry.offset > end:
+                error = OffsetOutOfRange(f"ends at {end}")
+                results.append(FetchResult(*where, error.code or 0, str(error), 2, end))
             elif entry.last_epoch >= 0 and parts is not None:
                 said = *where, LogTruncated.code, "parted", 0, end
                 results.append(FetchResult(*said, None, 2, parts))
@@ -149,6 +154,30 @@ def test_another_leader_is_asked_whether_it_has_what_was_read(
     assert leader.fetches[0].entries[0].last_epoch == 2
 
 
+def test_a_log_that_ends_before_the_place_is_told_of_once_its_leader_has_refused_it(
+    logs: LogWatch, leader: Leader
+) -> None:
+    leader.ends = [10, 0]
+    short = {P0: End("id", 10, 3, 2, refused=12)}
+    eventually(lambda: look(logs, {P0: Place("id", 12, -1)}, 0.05) == short, LONG)
+    asked = len(leader.fetches)
+    for _ in range(3):
+        assert look(logs, {P0: Place("id", 12, -1)}, 0.05) == short
+    assert len(leader.fetches) <= asked + 1  # one waits
+
+
+def test_an_old_end_before_a_place_is_not_taken_for_one_that_was_lost(
+    logs: LogWatch, leader: Leader
+) -> None:
+    leader.ends = [10, 0]
+    assert look(logs, {P0: Place("id", 5, -1)}) == {P0: End("id", 10, 3)}
+    leader.ends = [30, 0]  # of another member, meanwhile
+    logs._waiting.clear()  # a broker that is no stub answers it
+    logs._looked_after = None
+    while (found := look(logs, {P0: Place("id", 20, -1)}, 0.05)) != {P0: End("id", 30, 3)}:
+        assert found[P0].refused == -1
+
+
 def test_a_leader_that_has_nothing_of_that_epoch_but_all_before_is_believed(
     logs: LogWatch, leader: Leader
 ) -> None:
@@ -200,3 +229,19 @@ def test_a_broker_that_refuses_is_not_asked_without_a_pause(logs: LogWatch, lead
     assert look(logs, {P0: Place("id", 7, -1)}) == {P0: End("id", 40, 3)}
     # By then it may have been asked to tell of what comes behind the end, too.
     assert [entry.offset for each in leader.fetches for entry in each.entries].count(7) == 3
+
+
+def test_a_topic_of_which_nothing_is_watched_any_more_is_not_asked_for(
+    logs: LogWatch, leader: Leader
+) -> None:
+    """It may be deleted, and would be asked for with each second."""
+    leader.ends = [40, 50]
+    gone = TopicPartition("gone", 0)
+    assert P0 in look(logs, {P0: Place("id", 7, -1), gone: Place("other", 0, -1)}, 0.1)
+    eventually(lambda: any("gone" in each for each in leader.asked_of), LONG)
+    places = {P0: Place("id", 40, -1)}
+    look(logs, places, 0.1)
+    leader.asked_of.clear()
+    logs._cluster.refresh()
+    eventually(lambda: (look(logs, places, 0.05), leader.asked_of)[1], LONG)
+    assert leader.asked_of[-1] == ["flights"]

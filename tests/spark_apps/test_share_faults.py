@@ -10,6 +10,7 @@ from folkmoot.protocol.errors import (
     ConfigError,
     InstanceReplaced,
     LogTruncated,
+    NoCluster,
     OffsetOutOfRange,
     RequestTimeout,
     UnknownTopicOrPartition,
@@ -73,6 +74,31 @@ def test_brokers_that_cannot_be_asked_are_a_reason_to_wait(scene: Scene) -> None
     scene.offsets.trouble = None
     scene.logs(p0=1)
     assert scene.latest(EMPTY) == end(p0=(0, 1))
+
+
+@pytest.mark.parametrize(
+    "trouble", [ConfigError("no broker has a listener 'inside'"), NoCluster("nothing at /chroot")]
+)
+@pytest.mark.parametrize("rests", [True, False])
+def test_trouble_of_the_cluster_ends_no_query_that_has_looked_and_ends_one_that_starts(
+    scene: Scene, trouble: ConfigError, rests: bool
+) -> None:
+    scene.member.gain(0, 0)
+    scene.offsets.trouble = trouble
+    for call in (lambda: scene.latest(EMPTY), lambda: scene.share.tasks(end(p0=(0, 1)))):
+        with pytest.raises(type(trouble)):
+            call()
+    scene.offsets.trouble = None
+    scene.logs(p0=1)
+    first = scene.latest(EMPTY)
+    if rests:
+        assert scene.latest(first) is first
+    scene.offsets.trouble = trouble
+    assert scene.latest(first) is scene.latest(first) is first
+    assert len(scene.share.tasks(first)) == 1
+    scene.offsets.trouble = None
+    scene.logs(p0=2)
+    assert scene.latest(first) == end(p0=(1, 2))
 
 
 def test_a_partition_whose_end_is_not_known_keeps_its_place(scene: Scene) -> None:
@@ -139,10 +165,30 @@ def test_a_log_that_ends_before_the_groups_offset_is_told_of_once(
     assert said.startswith("flights-0 ends at 10, and goes on at 12: nothing of it is read until")
 
 
+def test_a_log_that_has_lost_its_end_ends_the_query_or_is_read_as_it_is() -> None:
+    """What comes later would be passed over until the log is as long as it was."""
+    for allowed in (False, True):
+        scene = Scene(failOnDataLoss=not allowed)
+        scene.member.gain(0, 12)
+        scene.logs(p0=10)
+        scene.offsets.refuses = True
+        if not allowed:
+            with pytest.raises(OffsetOutOfRange, match="flights-0 ends at 10, below 12"):
+                scene.latest(EMPTY)
+            continue
+        first = scene.latest(EMPTY)
+        assert first == end(p0=(0, 10))
+        assert scene.latest(first) is first
+        assert scene.member.committed == {flights(0): 10}
+        scene.logs(p0=11)
+        assert scene.latest(first) == end(p0=(10, 11))
+
+
+@pytest.mark.parametrize("start", [None, 0], ids=["by the query", "by the group's plan"])
 def test_a_topic_that_was_created_anew_is_told_of(
-    scene: Scene, caplog: pytest.LogCaptureFixture
+    scene: Scene, caplog: pytest.LogCaptureFixture, start: int | None
 ) -> None:
-    scene.member.gain(0, None, "id-of-the-new-one")
+    scene.member.gain(0, start, "id-of-the-new-one")
     scene.latest(end(p0=(5, 9)))
     assert "topic flights was created anew: it is read from its beginning" in caplog.text
 

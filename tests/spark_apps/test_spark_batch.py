@@ -1,15 +1,14 @@
-"""Batch reads, and the filters that Spark hands down: real reads of real brokers."""
+"""Batch reads, and frames that are used more than once: real reads of real brokers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
 from folkmoot.console.processes import EmbeddedCluster
@@ -84,49 +83,59 @@ def test_a_read_divides_into_as_many_tasks_as_are_asked_for_and_has_headers(quer
         assert rows.count() == 201
 
 
-def test_filters_on_partition_offset_and_time_are_handed_down(queries: Scene) -> None:
-    filled(queries, partitions=3)
-    whole = queries.batch()
-    moment = datetime.fromtimestamp(BASE / 1000 + 50, UTC)
-    cases: tuple[tuple[Any, int, int], ...] = (
-        ((col("partition") == 1) & (col("offset") >= 95), 5, 5),
-        (col("partition").isin(0, 2) & (col("offset") < 10), 20, 20),
-        ((col("offset") > 97) & (col("offset") <= 98), 3, 3),
-        (col("timestamp") >= lit(moment), 150, 150),
-        (col("timestamp") < lit(moment), 150, 300),
-        (col("topic").isin("another"), 0, 0),
-        (col("offset").isin(3, 7), 6, 15),
-        (col("offset").isin(3, None, 7), 6, 15),
-        (col("value") == b"3", 3, 300),
-    )
-    for condition, expected, scanned in cases:
-        found = whole.where(condition)
-        assert found.count() == expected
-        assert rows_scanned(found) == scanned
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Whether the session hands filters to sources: it keeps one reader for all uses of a frame."""
+    spark.conf.set(PUSHDOWN, request.param)
+    yield request.param
+    spark.conf.unset(PUSHDOWN)
 
 
-def test_a_session_that_hands_no_filters_down_reads_all_the_same(queries: Scene) -> None:
+def test_each_use_of_a_frame_has_its_own_rows(queries: Scene, pushdown: str) -> None:
     filled(queries)
-    queries.spark.conf.set(PUSHDOWN, "false")
-    try:
-        found = queries.batch().where(col("offset") < 10)
-        assert (found.count(), rows_scanned(found)) == (20, 200)
-    finally:
-        queries.spark.conf.set(PUSHDOWN, "true")
+    frame = queries.batch()
+    late, second = frame.where("offset >= 40"), frame.where("partition = 1 and offset < 10")
+    assert (late.count(), frame.count(), second.count(), frame.count()) == (120, 200, 10, 200)
+    moment = datetime.fromtimestamp(BASE / 1000 + 50, UTC)
+    assert (frame.where(col("timestamp") >= lit(moment)).count(), late.count()) == (100, 120)
+    assert late.union(second).union(frame).count() == 330
+    assert second.join(frame, "offset").count() == 20
+    counts = frame.groupBy("partition").count().collect()
+    assert sorted((row[0], row[1]) for row in counts) == [(0, 100), (1, 100)]
+    frame.createOrReplaceTempView("records")
+    inner = "select max(offset) from records where partition = 1 and offset < 5"
+    assert queries.spark.sql(f"select * from records where offset > ({inner})").count() == 190
+    assert second.count() == 10
+    writer = frame.select("value").write.format("folkmoot").mode("append")
+    writer.options(zookeeper=queries.zookeeper, topic=queries.topic).save()
+    assert (queries.batch().count(), frame.count()) == (400, 200)
 
 
-def rows_scanned(frame: object) -> int:
-    """How many rows the plan's scan gave, whatever was filtered behind it."""
-    executed = frame._jdf.queryExecution().executedPlan()  # type: ignore[attr-defined]
-    frame._jdf.queryExecution().toRdd().count()  # type: ignore[attr-defined]
-    nodes = [executed]
-    while nodes:
-        node = nodes.pop()
-        if "BatchScan" in node.nodeName():
-            return int(node.metrics().apply("numOutputRows").value())
-        children = node.children()
-        nodes += [children.apply(number) for number in range(children.size())]
-    raise AssertionError("the plan has no scan")
+def test_each_use_of_a_stream_has_its_own_rows(queries: Scene, pushdown: str) -> None:
+    filled(queries)
+    frame = queries.stream()
+    late, counts = frame.where("offset >= 40"), []
+
+    def count(batch: DataFrame, _: int) -> None:
+        counts.append((batch.where("offset < 10").count(), batch.count()))
+
+    both = late.union(frame).writeStream.foreachBatch(count).trigger(availableNow=True)
+    both.option("checkpointLocation", queries.checkpoint).start().awaitTermination(LONG)
+    assert [sum(each) for each in zip(*counts, strict=True)] == [20, 320]
+
+
+def test_a_frame_is_planned_once_at_its_first_action(queries: Scene) -> None:
+    filled(queries, partitions=1, count=10)
+    frame = queries.batch()
+    frame.createOrReplaceTempView("planned")
+    assert frame.count() == 10
+    queries.send(5, partition=0)
+    assert queries.spark.sql("select * from planned").count() == 10
+    assert queries.batch().count() == 15
+    queries.admin.delete_records({queries.partition(0): 4})
+    with pytest.raises(PySparkException, match="records 0 to 3 are gone"):
+        frame.count()
+    assert queries.batch().count() == 11
 
 
 def test_what_cannot_be_read_is_told_in_one_line(queries: Scene) -> None:

@@ -60,6 +60,28 @@ def test_partitions_added_to_a_query_at_the_latest_are_read_from_their_beginning
     query.stop()
 
 
+def test_a_topic_made_anew_is_read_from_its_beginning_by_a_query_at_the_latest_without_a_group(
+    queries: Scene,
+) -> None:
+    assigned = {"group": None, "subscribe": None, "assign": json.dumps({queries.topic: [0]})}
+
+    def read() -> None:
+        query = queries.query(**assigned, startingOffsets="latest").trigger(availableNow=True)
+        query.start().awaitTermination(LONG)
+
+    queries.send(60, partition=0)
+    read()
+    assert queries.seen.values == set()
+    queries.admin.delete_topic(queries.topic)
+    queries.admin.create_topic(queries.topic, 1)
+    await_partitions(queries.zookeeper, queries.topic, 1)
+    queries.send(10, partition=0)
+    for _ in range(2):
+        read()
+    assert queries.seen.values == set(range(60, 70))
+    assert len(queries.seen.records) == 10
+
+
 def test_offsets_say_where_partitions_begin(queries: Scene) -> None:
     for number in range(3):
         queries.send(10, number)

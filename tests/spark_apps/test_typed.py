@@ -15,7 +15,7 @@ from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.spark_apps.config import BatchConfig
-from folkmoot.spark_apps.source import FolkmootDataSource, FolkmootReader
+from folkmoot.spark_apps.source import FolkmootDataSource
 from folkmoot.spark_apps.typed.decoding import arrow_fields, typed
 
 OPTIONS = {"zookeeper": "localhost:2181", "subscribe": "flights", "valueFormat": "avro"}
@@ -110,14 +110,6 @@ def test_a_header_says_the_schema_of_a_value_that_has_none_in_front() -> None:
     assert "out of bounds" in found[3]["_error"]
     with pytest.raises(SerializationError, match=f"offset 11, schema id none: schema {GUID}: "):
         typed(records(plain, far[:-1], frames=[b"", mark]), reader, NAMES, fails=True)
-
-
-def test_filters_on_fields_are_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        __import__("sys").modules, "pyspark.sql.worker.data_source_pushdown_filters", None
-    )
-    source = FolkmootDataSource(OPTIONS | {"readerSchema": FLIGHT})
-    assert type(source.reader(source.schema())) is FolkmootReader
 
 
 def test_columns_beside_the_fields_are_offered_and_others_refused() -> None:

@@ -13,8 +13,9 @@ import pytest
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.producers.producer import Producer
-from folkmoot.protocol.errors import UnknownTopicOrPartition
+from folkmoot.protocol.errors import ProducerFenced, UnknownTopicOrPartition
 from folkmoot.protocol.records import Record, TopicPartition
+from folkmoot.schemas.columns.deserializer import BadRow
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.spark_apps import batch
@@ -24,6 +25,7 @@ from folkmoot.spark_apps.sink import dead_letters
 from folkmoot.spark_apps.sink.batch_of_query import BatchOfQuery
 from folkmoot.spark_apps.sink.dead_letters import read_with_letters
 from folkmoot.spark_apps.sink.rounds import RoundWriter
+from folkmoot.spark_apps.typed import decoding
 from folkmoot.spark_apps.typed.decoding import KnownSchema
 from folkmoot.spark_apps.typed.reader_schema import check_dead_letters
 from tests.spark_apps.sink.topics import contents
@@ -78,7 +80,7 @@ class Scene:
     def read(self, names: tuple[str, ...] = ("number",)) -> list[dict[str, Any]]:
         """The rows of one task that reads all there is."""
         config = self.config()
-        (task,) = batch.tasks(config, [])
+        (task,) = batch.tasks(config)
         return [row for each in self.letters(task, config, names) for row in each.to_pylist()]
 
     def letters(
@@ -185,7 +187,7 @@ def test_no_row_is_handed_on_before_the_letters_in_front_of_it_are_acknowledged(
     scene: Scene,
 ) -> None:
     config = scene.config()
-    (task,) = batch.tasks(config, [])
+    (task,) = batch.tasks(config)
     rows = scene.letters(task, config, ("number",))
     next(rows)
     assert len(scene.buried()) == len(BAD)
@@ -197,7 +199,7 @@ def test_the_same_task_twice_at_a_time_writes_each_letter_once(
 ) -> None:
     monkeypatch.setattr("folkmoot.spark_apps.arrow.ROWS", 1)
     config = scene.config()
-    (task,) = batch.tasks(config, [])
+    (task,) = batch.tasks(config)
     one = scene.letters(task, config, ("number",))
     found = next(one).to_pylist()
     assert 0 < len(scene.buried()) < len(BAD)
@@ -211,7 +213,7 @@ def test_two_sources_of_a_query_that_share_a_group_lose_no_letter(scene: Scene) 
     """Their tasks have the same names, and other records: one of few letters must not take those of the
     other one for its own."""
     config = scene.config()
-    (task,) = batch.tasks(config, [])
+    (task,) = batch.tasks(config)
     (whole,) = task
     for part in (whole._replace(end=25), whole._replace(first=25)):
         rows = [
@@ -234,6 +236,35 @@ def test_a_value_that_can_be_read_when_its_batch_runs_again_is_a_row_by_then(
         )
         assert len(scene.read()) == COUNT
     assert len(scene.buried()) == len(BAD)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_task_that_begins_again_hands_each_row_on_once_whatever_can_be_read_by_then(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """A schema that was missing is there at the second attempt, or one that was there is lost."""
+    monkeypatch.setattr("folkmoot.spark_apps.arrow.ROWS", 1)
+    decoded, write = decoding._decoded, RoundWriter.write
+
+    def otherwise(values: Any, decode: Any) -> tuple[pa.RecordBatch, list[BadRow]]:
+        """The first five values are all bad, or all good."""
+        fields, bad = decoded(values, decode)
+        if values[0].as_py() == bad_value(0):
+            bad = [BadRow(row, None, "no") for row in range(len(values))] if is_lost else []
+        return fields, bad
+
+    def fenced(writer: RoundWriter, topic: str, rows: Any) -> None:
+        if scene.buried():
+            monkeypatch.setattr(RoundWriter, "write", write)
+            monkeypatch.setattr(decoding, "_decoded", otherwise)
+            raise ProducerFenced("another attempt has begun")
+        write(writer, topic, rows)
+
+    monkeypatch.setattr(RoundWriter, "write", fenced)
+    offsets = [row["_offset"] for row in scene.read(("_offset",))]
+    letters = {int(dict(each.headers)["dead-letter-offset"] or b"") for each in scene.buried()}
+    assert offsets == sorted(set(offsets))
+    assert letters | set(offsets) == set(range(COUNT))
 
 
 def all_read(values: Any) -> tuple[pa.RecordBatch, list[Any]]:

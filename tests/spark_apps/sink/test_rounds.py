@@ -1,7 +1,7 @@
 """Rounds of rows on real brokers: what runs again adds what is missing, and a zombie adds nothing."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
@@ -9,6 +9,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructType
 
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
@@ -28,7 +29,9 @@ from folkmoot.spark_apps.config import SinkConfig
 from folkmoot.spark_apps.reading import CACHED
 from folkmoot.spark_apps.sink import kept, rounds
 from folkmoot.spark_apps.sink import writer as writer_module
+from folkmoot.spark_apps.sink.batch_of_query import BatchOfQuery
 from folkmoot.spark_apps.sink.rounds import RoundWriter, Rows
+from folkmoot.spark_apps.sink.writer import FolkmootStreamWriter, _Ended
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.spark_apps.sink.topics import await_partitions, contents
 
@@ -179,6 +182,63 @@ def test_fewer_rows_than_were_written_are_other_rows(scene: Scene) -> None:
         again.end()
 
 
+def ended(scene: Scene, tasks: Sequence[int], run: str = "") -> None:
+    """As the driver does when all tasks of a batch have ended, these of which had rows."""
+    query = scene.name.split("/")[1]
+    config = SinkConfig.of({"zookeeper": scene.zookeeper, "topic": scene.topic})
+    writer = FolkmootStreamWriter(config, StructType().add("value", BinaryType()), False)
+    batch = BatchOfQuery(query, 1, run)
+    messages = [_Ended(batch, task) for task in tasks] + [_Ended(batch, None)]
+    writer.commit(messages, batch.number)
+
+
+@pytest.mark.parametrize("tasks", [(0,), (0, 1)], ids=["one task", "two tasks"])
+def test_tasks_of_an_attempt_before_that_are_no_more_are_told_once(
+    scene: Scene, tasks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = scene.name.removesuffix("0"), [(0, 20), (20, 40), (40, 60), (60, 80)]
+
+    def write(task: int, first: int, end: int, round_: int = 1) -> None:
+        writer = scene.writer()
+        writer.begin(f"{whole}{task}", round_)
+        whole_round(writer, scene.topic, rows(first, end))
+        scene.close(writer)
+
+    write(7, 95, 96, round_=0)  # a task of another batch
+    write(0, 90, 91, round_=0)
+    for task, part in enumerate(parts):
+        write(task, *part)
+    # The process dies here. What runs again has other tasks, of which the first rows fit.
+    again = [(0, 80)] if len(tasks) == 1 else [(0, 20), (20, 80)]
+    for task, part in zip(tasks, again, strict=True):
+        write(task, *part)
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds, "begin_again", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):  # the process dies before it is put right
+            ended(scene, tasks)
+    with pytest.raises(RowsChanged, match=r"/2, .*/3"):
+        ended(scene, tasks)
+    for _ in range(2):
+        for task, part in zip(tasks, again, strict=True):
+            write(task, *part)
+        ended(scene, tasks)
+    found = Counter(scene.read())
+    assert {number for number in range(80) if found[number] == 2} == set(
+        range(again[-1][0] + 20, 80)
+    )
+    assert max(found.values()) == 2
+
+
+def test_only_the_first_batch_of_a_run_is_looked_at(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(writer_module, "check_tasks", lambda *given: asked.append(given))
+    for run in ("a", "a", "b", "", ""):
+        ended(scene, (0,), run)
+    assert len(asked) == 4
+
+
 def test_a_partition_that_is_added_between_attempts_takes_the_rows_that_name_it(
     scene: Scene,
 ) -> None:
@@ -267,6 +327,29 @@ def test_a_writer_that_is_kept_finds_partitions_that_were_added(scene: Scene, na
     row = Rows(values=pa.array([b"100"]), partitions=pa.array([4], pa.int32()))
     whole_round(writer, scene.topic, row)
     assert sorted(scene.read(5)) == list(range(101))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_partition_that_was_added_within_a_round_takes_the_rows_that_name_it(
+    scene: Scene, named: bool
+) -> None:
+    other = Scene(scene.zookeeper)
+    for runs in (1, 2):
+        writer = scene.writer(named=named)
+        writer.begin(scene.name if named else "", 1)
+        writer.write(other.topic, rows(0, 100))
+        writer.write(scene.topic, rows(0, 100))
+        if runs == 1:
+            with Admin(zookeeper=scene.zookeeper) as admin:
+                admin.add_partitions(scene.topic, 5)
+            scene.await_partitions(5)
+        writer.write(scene.topic, rows(100, 200, partitions=pa.array([4] * 100, pa.int32())))
+        writer.write(scene.topic, rows(200, 300))
+        whole_round(writer, other.topic, rows(100, 200))
+        scene.close(writer)
+        times = 1 if named else runs
+        assert sorted(scene.read(5)) == sorted([*range(300)] * times)
+        assert sorted(other.read()) == sorted([*range(200)] * times)
 
 
 def test_a_broker_that_tells_of_the_topic_before_costs_no_task(

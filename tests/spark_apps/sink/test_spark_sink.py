@@ -86,6 +86,36 @@ def test_a_task_that_dies_in_the_middle_adds_nothing_twice_when_its_batch_runs_a
     assert written(queries, target) == list(range(1000))
 
 
+def test_a_batch_that_runs_again_in_fewer_tasks_does_not_write_its_rows_twice_in_silence(
+    queries: Scene, target: str
+) -> None:
+    files = Path(queries.checkpoint).with_name("files")
+    files.mkdir()
+    for number in range(4):  # the largest first, as Spark reads them
+        lines = [f"{10 * number + line:02}" for line in range(10)]
+        (files / f"{number}.txt").write_text("\n".join(lines) + "\n" * (4 - number))
+    frame = queries.spark.readStream.text(str(files)).where("value != ''")
+    cut = {"spark.sql.files.openCostInBytes": 1, "spark.sql.files.maxPartitionBytes": 40}
+    for name, value in cut.items():
+        queries.spark.conf.set(name, value)
+    try:
+        sink(queries, frame, target).awaitTermination(int(LONG))
+    finally:
+        for name in cut:
+            queries.spark.conf.unset(name)
+    assert written(queries, target) == list(range(40))
+    forget_last_commit(queries.checkpoint)
+    queries.spark.conf.set("spark.sql.files.minPartitionNum", 1)
+    try:
+        with pytest.raises(StreamingQueryException, match="RowsChanged"):
+            sink(queries, frame, target).awaitTermination(int(LONG))
+        for _ in range(2):
+            sink(queries, frame, target).awaitTermination(int(LONG))
+            assert sorted([*range(40), *range(10, 40)]) == written(queries, target)
+    finally:
+        queries.spark.conf.unset("spark.sql.files.minPartitionNum")
+
+
 def test_a_batch_write_appends_all_columns_there_are(queries: Scene, target: str) -> None:
     frame = queries.spark.range(100).select(
         *(col("id").cast("string").alias("value"), concat(lit("key "), col("id")).alias("key")),
