@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.producers.producer import Producer
 from folkmoot.spark_apps.offsets import VERSION
 from tests.spark_apps.queries import LONG, PARTITIONS, WRONG_COLUMNS, Option, Scene
@@ -80,6 +81,39 @@ def test_a_topic_made_anew_is_read_from_its_beginning_by_a_query_at_the_latest_w
         read()
     assert queries.seen.values == set(range(60, 70))
     assert len(queries.seen.records) == 10
+
+
+def test_a_query_and_a_member_start_where_the_other_began_the_group(queries: Scene) -> None:
+    def member() -> Consumer:
+        group = {"group": queries.group, "topics": [queries.topic], "auto_commit": False}
+        return Consumer(zookeeper=queries.zookeeper, auto_offset_reset="latest", **group)
+
+    def send(*partitions: int) -> set[int]:
+        with Producer(zookeeper=queries.zookeeper) as producer:
+            for number in partitions:
+                producer.send(queries.topic, str(1000 + number).encode(), partition=number)
+        return {1000 + number for number in partitions}
+
+    queries.send(60)
+    queries.read_all(startingOffsets="latest")
+    wanted, got = send(*range(PARTITIONS)), set[int]()
+
+    def reads() -> bool:
+        got.update(int(each.value or b"") for each in consumer.poll(0.2))
+        return got >= wanted
+
+    with member() as consumer:
+        eventually(reads, LONG)
+    assert got == wanted
+    queries.admin.add_partitions(queries.topic, PARTITIONS + 1)
+    await_partitions(queries.zookeeper, queries.topic, PARTITIONS + 1)
+    wanted |= send(0, PARTITIONS)
+    queries.seen.records.clear()
+    query = queries.query(startingOffsets="latest").option(
+        "checkpointLocation", f"{queries.checkpoint}-2"
+    )
+    query.trigger(availableNow=True).start().awaitTermination(LONG)
+    assert queries.seen.values == wanted
 
 
 def test_offsets_say_where_partitions_begin(queries: Scene) -> None:
