@@ -549,7 +549,7 @@ class Share:
         topic_ids = {partition.topic: places[partition].topic_id for partition in by_certainty}
         ranges = {}
         for partition, held in self._held.items():
-            if held.resume is not None and topic_ids[partition.topic] == held.topic_id:
+            if held.resume is not None and topic_ids.get(partition.topic) == held.topic_id:
                 size = shares.get(partition, 0)
                 epoch = self._ends[partition].epoch if size else held.epoch
                 ranges[partition] = Range(held.resume, held.resume + size, epoch, held.reset)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.group.events import Committed
+from folkmoot.consumers.group.events import Assigned, Committed
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.protocol.errors import ConfigError, NoOffset
+from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.batch_size import FIRST, GROWTH
 from folkmoot.spark_apps.offsets import Ends, Range, to_json
 from folkmoot.spark_apps.share import Share
@@ -324,6 +325,16 @@ def test_a_topic_that_came_later_begins_at_its_beginning(scene: Scene) -> None:
     scene.member.gain(0, None)
     scene.logs(p0=7)
     assert scene.latest(EMPTY)["p"] == {"flights/0": [0, 7, 3]}
+
+
+def test_a_batch_leaves_out_a_topic_whose_start_is_not_committed_yet(scene: Scene) -> None:
+    scene.member.silent = True
+    scene.member.gain(0, 0)
+    scene.logs(p0=5)
+    other = TopicPartition("trains", 0)
+    scene.member.epochs[other] = 1
+    scene.member.tell(Assigned(other, "id-of-trains", None, 1))
+    assert scene.latest(EMPTY)["p"] == {"flights/0": [0, 5, 3]}
 
 
 def test_offsets_of_partitions_say_where_to_start(scene: Scene) -> None:
