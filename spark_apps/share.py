@@ -363,6 +363,8 @@ class Share:
                 return None
             self._begin()
             self._commit()
+            if not self._has_begun():
+                self._wait(self._has_begun, IDLE_WAIT)
             rests = self.draining or self._has_reached_targets()
             ends = None if rests else self._next(limit)
             return self._beginnings(before) if ends is None else ends
@@ -431,8 +433,9 @@ class Share:
     def _begin(self) -> None:
         """Find where to start in partitions in which the group has not committed anything.
 
-        That place is committed at once: a successor must not start at a `latest` of its own. What was
-        added since the query began for the first time is read from its beginning.
+        That place is committed before anything is read: a successor must not start at a `latest` of its
+        own. What was added since the query began for the first time is read from its beginning; what
+        appeared since the group began comes with an offset.
         """
         missing = {
             partition: held.topic_id
@@ -448,6 +451,12 @@ class Share:
             if wanted:
                 for partition, offset in bounds.resolved(bound, wanted, self._logs).items():
                     self._held[partition].resume = offset
+
+    def _has_begun(self) -> bool:
+        """Whether all starts that were found are committed."""
+        return all(
+            each.committed is not None for each in self._held.values() if each.resume is not None
+        )
 
     def _was_there(self, partition: TopicPartition, topic_id: str) -> bool:
         known = (self._at_start or {}).get(partition.topic)
@@ -540,7 +549,7 @@ class Share:
         topic_ids = {partition.topic: places[partition].topic_id for partition in by_certainty}
         ranges = {}
         for partition, held in self._held.items():
-            if held.resume is not None and topic_ids[partition.topic] == held.topic_id:
+            if held.resume is not None and topic_ids.get(partition.topic) == held.topic_id:
                 size = shares.get(partition, 0)
                 epoch = self._ends[partition].epoch if size else held.epoch
                 ranges[partition] = Range(held.resume, held.resume + size, epoch, held.reset)
@@ -553,7 +562,7 @@ class Share:
         return {
             partition: Place(each.topic_id, each.resume, each.epoch)
             for partition, each in self._held.items()
-            if each.resume is not None
+            if each.resume is not None and each.committed is not None
         }
 
     def _look(

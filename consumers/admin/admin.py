@@ -401,8 +401,8 @@ class Admin:
     ) -> dict[TopicPartition, int]:
         """Give up all records before an offset, for good; returns where each partition begins now.
 
-        Consumers that are further back go on as `auto_offset_reset` says. An offset before the
-        earliest changes nothing. The offsets are checked first: UnknownTopicOrPartition,
+        Consumers that are further back go on there, unless their `auto_offset_reset` is "error". An
+        offset before the earliest changes nothing. The offsets are checked first: UnknownTopicOrPartition,
         OffsetOutOfRange, ConfigError and InvalidName are raised before anything is deleted. What fails
         afterwards is told by RecordsNotDeleted: partitions are independent, and to ask again is harmless.
         """

@@ -5,13 +5,21 @@ else is given it, and it is not taken into account when the others are balanced.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Subscriber
 from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
 from folkmoot.consumers.assignors.sticky import Sticky
 from folkmoot.consumers.assignors.time_limit import TakesTooLong, TimeLimited
-from folkmoot.coordination.groups.plan import PROTOCOL, Plan, StaticMember, TopicBasis
+from folkmoot.coordination.groups.membership import MemberInfo, is_wanted
+from folkmoot.coordination.groups.plan import (
+    MOST_REMEMBERED,
+    PROTOCOL,
+    Plan,
+    StaticMember,
+    TopicBasis,
+)
 from folkmoot.coordination.groups.planning import GroupSnapshot
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.process.thread_log import thread_log
@@ -86,7 +94,30 @@ def next_plan(
         assignor=assignor,
         protocol=min([understands, *protocols]),
         subscriptions=snapshot.subscriptions,
+        began_with=_began_with(current, topics),
+        subscribed=_subscribed(current, snapshot.members.values()),
     )
+
+
+def _began_with(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, TopicBasis]:
+    """What the group began with of each topic: nothing of one that was created after it subscribed."""
+    began: dict[str, TopicBasis] = {}
+    for name, basis in topics.items():
+        before = current.began_with.get(name)
+        if before is not None and before.topic_id == basis.topic_id:
+            began[name] = before
+        elif before is not None or is_wanted(name, current.subscribed):
+            began[name] = TopicBasis(basis.topic_id, 0)
+        else:
+            began[name] = basis
+    remembered = ((name, each) for name, each in current.began_with.items() if name not in began)
+    return began | dict(islice(remembered, MOST_REMEMBERED))
+
+
+def _subscribed(current: Plan, members: Iterable[MemberInfo]) -> tuple[str, ...]:
+    wishes = dict.fromkeys(wish for each in members for wish in each.wishes)
+    remembered = (each for each in current.subscribed if each not in wishes)
+    return (*wishes, *islice(remembered, MOST_REMEMBERED))
 
 
 def _divide(

@@ -172,7 +172,7 @@ class Consumer(Generic[K, V]):
             Connections(config.client_id), self._discovery, listener=config.listener
         )
         self._positions = Positions()
-        self._fetcher = Fetcher(config, self._cluster, time.monotonic, self._positions.begin)
+        self._fetcher = Fetcher(config, self._cluster, time.monotonic, self._begin)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -596,7 +596,10 @@ class Consumer(Generic[K, V]):
         return found
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to be handed out; None while it is looked up. Raises NotAssigned."""
+        """The next offset to be handed out; None while it is looked up. Raises NotAssigned.
+
+        In a group a start that was looked up counts once it is committed, whatever `auto_commit` is.
+        """
         self._check_usable()
         cursor = self._cursor
         if cursor is not None and cursor.view.topic_partition == partition:
@@ -846,8 +849,15 @@ class Consumer(Generic[K, V]):
         self._waited = True
         is_urgent = self._attention or self._is_wanted() or self._fetcher.stopped() is not None
         self._fetcher.poll(0.0 if is_urgent else timeout, self._wakeup)
+        if self._group is not None:
+            self._group.commit_starts()
         self._fetcher.ask()  # so that it is on its way while what has come is handed out
         self._fetched_at = time.monotonic()
+
+    def _begin(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
+        """Where to start was looked up; whether the group has to commit that before it is read."""
+        self._positions.begin(partition, offset)
+        return by_policy and self._group is not None and self._group.starts_at(partition, offset)
 
     def _is_wanted(self) -> bool:
         """Whether this thread has other things to do than to wait for records."""

@@ -84,6 +84,8 @@ class RebalanceListener:
         self._notices: deque[Notice] = deque()
         self._unaccepted: dict[TopicPartition, Assigned] = {}
         """Ours, but on_assign has failed for them: not read before it has succeeded."""
+        self._starts: dict[TopicPartition, int] = {}
+        """Where the policy has partitions start: yet to be committed."""
         self._leave_by: float | None = None
         self._awaited: dict[int, Committed | None] = {}
         self._token = 0
@@ -165,6 +167,23 @@ class RebalanceListener:
                 "committed already; only `folkmoot group reset` sets a group back"
             )
 
+    def starts_at(self, partition: TopicPartition, offset: int) -> bool:
+        """The policy has a partition start there; whether that is to be committed before it is read.
+
+        Else whoever has it next would look it up again: "latest" would pass over what came meanwhile.
+        """
+        if partition not in self.epochs or self._positions.is_committed(partition):
+            return False
+        self._starts[partition] = offset
+        return True
+
+    def commit_starts(self) -> None:
+        """Commit the starts that were found, whatever `auto_commit` is, without waiting for it."""
+        if self._starts:
+            starts, self._starts = self._starts, {}
+            self._token += 1
+            self.member.commit(self._token, self._positions.ask(starts)[0], self.epochs)
+
     def _plan_commit(self) -> None:
         """The next automatic commit; the application may be busy with one batch for longer."""
         self._commit_at = time.monotonic() + self._config.commit_interval
@@ -209,6 +228,8 @@ class RebalanceListener:
                 self._notices.append(notice)
                 continue
             self._positions.committed(notice.offsets)
+            for partition in notice.offsets:
+                self._fetcher.committed(partition)
             if notice.token in self._awaited:
                 self._awaited[notice.token] = notice
             elif notice.refused:

@@ -123,13 +123,16 @@ class Fetcher:
         config: ConsumerConfig[Any, Any],
         cluster: Cluster,
         clock: Callable[[], float],
-        found: Callable[[TopicPartition, int], None] = lambda partition, offset: None,
+        found: Callable[[TopicPartition, int, bool], bool] = lambda *_: False,
     ) -> None:
+        """`found` is called with each offset that was looked up (not with those of times), and whether
+        it is the end, where the reset policy starts; True: nothing is fetched there before `committed`.
+        """
         self.counters = ConsumerCounters()
         self._config = config
         self._cluster = cluster
         self._clock = clock
-        self._found = found  # is told each offset that was looked up, but no batch of a time
+        self._found = found
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._topics = Counter[str]()  # so many partitions of each
         self._queue = FetchQueue(config.partition_fetch_bytes)
@@ -185,6 +188,13 @@ class Fetcher:
         self.rotation.forget(partition)
         self._start_at(state, place, since)
 
+    def committed(self, partition: TopicPartition) -> None:
+        """The group has committed where it starts in a partition, or more: it may be read."""
+        state = self._states.get(partition)
+        if state is not None and state.uncommitted:
+            state.uncommitted = False
+            self._queue.offer(state)
+
     def pause(self, partition: TopicPartition, paused: bool) -> None:
         """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
         state = self._state(partition)
@@ -198,9 +208,12 @@ class Fetcher:
     # -- how it stands ----------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to be handed out; None while it is being looked up. Raises NotAssigned."""
+        """The next offset to be handed out; None while it is being looked up, or is yet to be committed.
+
+        Raises NotAssigned.
+        """
         state = self._state(partition)
-        return None if state.offset is None else state.hand_out
+        return None if state.offset is None or state.uncommitted else state.hand_out
 
     def end(self, partition: TopicPartition) -> int:
         """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
@@ -431,9 +444,11 @@ class Fetcher:
         if found.error:
             self._refused(state, from_wire(found.error, found.message), address, found.leader)
             return
-        if state.since is None:
-            self._found(state.partition, found.offset)
+        has_to_wait = state.since is None and self._found(
+            state.partition, found.offset, state.by_policy
+        )
         self._start_at(state, found.offset, state.since)
+        state.uncommitted = has_to_wait
 
     def _fetched(
         self, state: PartitionFetchState, result: FetchResult, data: memoryview, address: str
@@ -441,6 +456,7 @@ class Fetcher:
         """Take over what came. What is no batch stops the partition, and is reported to its broker."""
         if result.high_watermark >= 0:
             state.end = result.high_watermark
+        state.log_start = result.log_start
         if result.error:
             refusal = from_wire(result.error, result.message)
             if isinstance(refusal, LogTruncated):
@@ -532,7 +548,10 @@ class Fetcher:
         self.errors.pop(state.partition, None)
 
     def _reset(self, state: PartitionFetchState, reason: FolkmootError) -> None:
-        """Go on where the policy says; a time that was sought is looked up again."""
+        """Go on where the policy says; a time that was sought is looked up again.
+
+        Whoever has fallen behind the log's start goes on there with "latest", too: the rest is unread.
+        """
         if state.since is not None:
             self._start_at(state, EARLIEST, state.since)
             return
@@ -542,9 +561,12 @@ class Fetcher:
             self._fail(state, type(reason)(f"{reason}, {hint}"))
             return
         if isinstance(reason, OffsetOutOfRange):
+            if (state.offset or 0) < state.log_start:
+                policy = "earliest"
             self.counters.offset_resets += 1
             log.warning("%s; going on at the %s offset", reason, policy)
         self._start_at(state, LATEST if policy == "latest" else EARLIEST)
+        state.by_policy = policy == "latest"
 
     def _fail(self, state: PartitionFetchState, error: FolkmootError) -> None:
         """Read no further until the application has decided where."""

@@ -78,7 +78,13 @@ class PartitionFetchState:
     gone_since: float | None = None
     """Since when the topic is missing or another one."""
     paused: bool = False
+    by_policy: bool = False
+    """The end is looked up since the reset policy says that reading starts there."""
+    uncommitted: bool = False
+    """The group has yet to commit that it starts here: nothing is fetched before."""
     failed: bool = False
+    log_start: int = -1
+    """As the last fetch of its own saw it, -1 before the first."""
     end: int = -1
     buffered_bytes: int = 0
     budget: BufferBudget = field(default_factory=BufferBudget)
@@ -116,7 +122,7 @@ class PartitionFetchState:
         With `since`, at the first record of that time (ms) or later: from the offset on, if it is known
         where, else wherever a look-up finds it.
         """
-        self.failed = self.may_return = False
+        self.failed = self.may_return = self.by_policy = self.uncommitted = False
         if self.in_flight is not None:
             self.in_flight.stale = True
             self.in_flight = None

@@ -10,7 +10,8 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class Assigned(Notice, frozen=True):
-    """The partition is ours, from its committed offset on (None: none was ever committed).
+    """The partition is ours, from its committed offset on (None: none was ever committed, and the policy
+    says where to start).
 
     `epoch` is the fencing token of this claim, `reset` the mark of the last reset of that offset: who
     keeps offsets of its own beside the group's knows by it that they are out of date.

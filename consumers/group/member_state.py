@@ -431,7 +431,8 @@ class GroupMember:
         self._raise_alarms()
 
     def _claim_due(self, now: float) -> None:
-        remaining = iter(self.owned.claim_due(self._mine, now).items())
+        due = self.owned.claim_due(self._mine, now, self.plan.plan.start_of)
+        remaining = iter(due.items())
         while some := dict(islice(remaining, CLAIMS_PER_TRANSACTION)):
             asked = self.owned.me, some, self.plan.version, self._watch_owner
             self._start(ownership.claim, asked, partial(self._claimed, some))

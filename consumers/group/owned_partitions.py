@@ -173,9 +173,15 @@ class OwnedPartitions:
         return min((each.ask_at for each in self._wanted.values() if not each.asked), default=None)
 
     def claim_due(
-        self, mine: Mapping[TopicPartition, str], now: float
+        self,
+        mine: Mapping[TopicPartition, str],
+        now: float,
+        start_of: Callable[[TopicPartition], int | None],
     ) -> dict[TopicPartition, ClaimRequest]:
-        """What to claim: what of the plan's share is not owned, and neither under way nor put off."""
+        """What to claim: what of the plan's share is not owned, and neither under way nor put off.
+
+        `start_of` is where to start, by the plan, what the group has committed nothing of.
+        """
         due: dict[TopicPartition, ClaimRequest] = {}
         room: int | None = None
         self.beyond_limit = 0
@@ -193,7 +199,7 @@ class OwnedPartitions:
             wanted = self._wanted.setdefault(partition, _Wanted())
             steal_from = wanted.owner if now >= wanted.steal_at else None
             wanted.asked, wanted.changed, wanted.stale = True, False, False
-            due[partition] = ClaimRequest(topic_id, steal_from)
+            due[partition] = ClaimRequest(topic_id, steal_from, start_of(partition))
         return due
 
     def claimed(

@@ -97,6 +97,10 @@ class Positions:
         if committed is not None:
             self._asked[partition] = committed
 
+    def is_committed(self, partition: TopicPartition) -> bool:
+        """Whether the group has an offset of a partition that is ours."""
+        return self._committed.get(partition) is not None
+
     def release(self, partition: TopicPartition) -> None:
         """The partition is no longer ours."""
         self.forget(partition)

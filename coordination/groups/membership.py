@@ -63,6 +63,11 @@ class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         """A pattern that is none matches nothing."""
         return topic in self.topics or (bool(self.pattern) and _matches(self.pattern, topic))
 
+    @property
+    def wishes(self) -> tuple[str, ...]:
+        """The names that it wants, and the pattern between slashes."""
+        return (*self.topics, f"/{self.pattern}/") if self.pattern else self.topics
+
     def unmet_by(self, topics: Collection[str]) -> tuple[str, ...]:
         """Of what it wants, what none of these topics is: names, and the pattern between slashes."""
         unmet = tuple(each for each in self.topics if each not in topics)
@@ -93,6 +98,12 @@ def _matches(pattern: str, topic: str) -> bool:
         return re.fullmatch(pattern, topic) is not None
     except re.error:
         return False
+
+
+def is_wanted(topic: str, wishes: Collection[str]) -> bool:
+    """Whether one of these wishes (as MemberInfo.wishes) is for the topic."""
+    patterns = (each[1:-1] for each in wishes if each.startswith("/"))
+    return topic in wishes or any(_matches(pattern, topic) for pattern in patterns)
 
 
 _encode = msgspec.json.encode

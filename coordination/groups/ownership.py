@@ -113,10 +113,14 @@ Answer = Claim | Blocked | Stale | MalformedOffset
 
 
 class ClaimRequest(msgspec.Struct, frozen=True):
-    """A partition of the topic with that id, to be taken from its owner if that is still `steal_from`."""
+    """A partition of the topic with that id, to be taken from its owner if that is still `steal_from`.
+
+    `start` is the offset to commit with the claim if none is committed; None: the consumer finds one.
+    """
 
     topic_id: str
     steal_from: Owner | None = None
+    start: int | None = None
 
 
 class Claimant(msgspec.Struct, frozen=True):
@@ -149,6 +153,8 @@ def claim(
     watch: Callable[[TopicPartition], WatchCallback],
 ) -> Recipe[dict[TopicPartition, Answer]]:
     """Own partitions from exactly their committed offsets on, if the plan of that version stands.
+
+    Where none is committed, from the request's `start` on, which is committed with the claim.
 
     One transaction for many: the plan and the claimant's node are checked, and for each partition the
     offset's node gets the next epoch and the owner's node is created, after that of `steal_from` was
@@ -236,7 +242,8 @@ def _prepare(
         kept = was.offset if was.topic_id in ("", request.topic_id) else None
         epoch = next_epoch(was, node)
         each.state = OffsetState(
-            *(kept, epoch, me.assignee, me.nonce, request.topic_id, was.reset),
+            *(request.start if kept is None else kept, epoch, me.assignee, me.nonce),
+            *(request.topic_id, was.reset),
             metadata="" if kept is None else was.metadata,
         )
         owner = Owner(me.assignee, me.nonce, epoch, me.hand_over)

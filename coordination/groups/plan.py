@@ -3,10 +3,13 @@
 It carries all that a member needs of the topics that it is given, and what all members subscribe to, so
 that only who is to plan has to look at topics, and nobody at the nodes of members that a plan knows.
 
-Every kind of plan there will ever be has `protocol` and `generation` and may be compressed in that way,
-so that whoever does not understand the rest understands what it has there. A thousand partitions of a
-hundred members take some 6 kB, a hundred thousand partitions of a thousand members a quarter of what a
-node may hold.
+It also carries what the group began with: a policy (`auto_offset_reset`) says where to start in these
+partitions only. What appeared later is read from its start, whatever the policy.
+
+Every kind of plan there will ever be has `protocol`, `generation`, `began_with` and `subscribed` and may be
+compressed in that way, so that whoever does not understand the rest understands what it has there. A
+thousand partitions of a hundred members take some 6 kB, a hundred thousand partitions of a thousand members
+a quarter of what a node may hold.
 """
 
 from collections.abc import Mapping
@@ -15,12 +18,16 @@ from typing import Final
 
 import msgspec
 import zstandard
+from msgspec import structs
 
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.protocol.records import TopicPartition
 
 PROTOCOL: Final = 1
 """The newest kind of plan that this code makes and understands."""
+
+MOST_REMEMBERED: Final = 1000
+"""Topics, and subscriptions, that are remembered though no member has them now."""
 
 _COMPRESS_FROM: Final = 4096
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -49,7 +56,10 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     """`assignment[topic][partition]` is the assignee that shall own it, None if nobody can.
 
     `members` are assignee ids; `subscriptions` has what each that is there has published (as
-    MemberInfo.subscription). `generation` grows by one with every plan.
+    MemberInfo.subscription). `generation` grows by one with every plan. `began_with` has each topic that
+    the group has divided, with the partitions that were there when it began with it (none, if the topic
+    was created later). `subscribed` has what members have subscribed to, as MemberInfo.wishes. Both have
+    the latest first, and at most what is divided now and MOST_REMEMBERED besides.
     """
 
     generation: int = 0
@@ -60,6 +70,15 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     assignor: str = ""
     protocol: int = PROTOCOL
     subscriptions: dict[str, MemberInfo] = {}
+    began_with: dict[str, TopicBasis] = {}
+    subscribed: tuple[str, ...] = ()
+
+    def start_of(self, partition: TopicPartition) -> int | None:
+        """Where to start if nothing is committed: 0 if it appeared after the group began, else None."""
+        began, now = self.began_with.get(partition.topic), self.topics.get(partition.topic)
+        if began is None or now is None or began.topic_id != now.topic_id:
+            return None
+        return 0 if partition.partition >= began.partitions else None
 
     @cached_property
     def owners(self) -> Mapping[TopicPartition, str]:
@@ -88,6 +107,8 @@ class _Head(msgspec.Struct, frozen=True):
 
     protocol: int
     generation: int
+    began_with: dict[str, TopicBasis] = {}
+    subscribed: tuple[str, ...] = ()
 
 
 _heads = msgspec.json.Decoder(_Head)
@@ -107,7 +128,7 @@ def decode(data: bytes, understands: int = PROTOCOL) -> Plan:
         data = decompress(data)
         head = _heads.decode(data)
         if head.protocol > understands:
-            return Plan(generation=head.generation, protocol=head.protocol)
+            return Plan(**structs.asdict(head))
         plan = _plans.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return Plan()

@@ -110,11 +110,12 @@ class FakeCluster:
         end: int = 1_000,
         leader: BrokerInfo | None = None,
         parts: tuple[int, int] = (-1, -1),
+        log_start: int = 0,
     ) -> None:
         """Answer a fetch: one chunk for each partition (none: nothing new). `parts` with LogTruncated."""
         payloads = chunks or (b"",) * len(asked.partitions)
         results = [
-            FetchResult(*partition, error, "as told", 0, end, leader, *parts)
+            FetchResult(*partition, error, "as told", log_start, end, leader, *parts)
             for partition in asked.partitions
         ]
         self._reply(asked, FetchResponse(results), payloads)

@@ -26,7 +26,15 @@ class Bench:
         self.now = 100.0
         self.cluster = FakeCluster()
         config = ConsumerConfig(zookeeper="nowhere:1", **options)
-        self.fetcher = Fetcher(config, cast(Cluster, self.cluster), lambda: self.now)
+        self.found: list[tuple[TopicPartition, int, bool]] = []
+        self.is_to_be_committed = False
+        self.fetcher = Fetcher(
+            config, cast(Cluster, self.cluster), lambda: self.now, self._has_to_wait
+        )
+
+    def _has_to_wait(self, *found: Any) -> bool:
+        self.found.append(found)
+        return self.is_to_be_committed
 
     def poll(self) -> None:
         """Ask for what is missing, take the replies that are there."""

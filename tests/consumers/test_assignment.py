@@ -1,10 +1,13 @@
 """The next plan: for whom and what it is made, and what it keeps of the last one."""
 
+import msgspec
+
 from folkmoot.consumers.assignors.next_plan import next_plan
 from folkmoot.coordination.groups.membership import MemberInfo
-from folkmoot.coordination.groups.plan import Plan, TopicBasis
+from folkmoot.coordination.groups.plan import MOST_REMEMBERED, Plan, TopicBasis, decode, encode
 from folkmoot.coordination.groups.planning import GroupSnapshot, VersionedPlan
 from folkmoot.coordination.topics import TopicInfo
+from folkmoot.protocol.records import TopicPartition
 
 
 def plan_for(
@@ -62,6 +65,71 @@ def test_a_topic_made_anew_owes_nothing_to_the_owners_of_the_old_one() -> None:
     assert plan.topics["a"].topic_id == "new"
     assert plan.assignment["b"] == ["m1", "m1"]
     assert plan.assignment["a"].count("m0") == 3
+
+
+def following(current: Plan | None, members: dict[str, MemberInfo], **topics: TopicInfo) -> Plan:
+    plan = plan_for(current or Plan(), members, topics)
+    assert plan is not None
+    return plan
+
+
+def starts(plan: Plan, topic: str) -> list[int | None]:
+    """Of each partition: 0 if it appeared after the group began, else None."""
+    count = plan.topics[topic].partitions
+    return [plan.start_of(TopicPartition(topic, number)) for number in range(count)]
+
+
+def test_what_a_group_begins_with_is_started_by_a_policy_and_what_appears_later_is_not() -> None:
+    live = {"m0": member("a", "b")}
+    first = following(None, live, a=topic("id", 2))
+    assert starts(first, "a") == [None, None]
+    second = following(first, live, a=topic("id", 4), b=topic("b", 1))
+    third = following(second, live, a=topic("id", 5), b=topic("b", 1))
+    assert (starts(third, "a"), starts(third, "b")) == ([None, None, 0, 0, 0], [0])
+
+
+def test_a_topic_that_is_made_anew_has_appeared_later() -> None:
+    live = {"m0": member("a")}
+    first = following(None, live, a=topic("id", 2))
+    assert starts(following(first, live, a=topic("new", 2)), "a") == [0, 0]
+    gone = following(first, live)
+    assert starts(following(gone, live, a=topic("new", 2)), "a") == [0, 0]
+    assert starts(following(gone, live, a=topic("id", 3)), "a") == [None, None, 0]
+
+
+def test_a_topic_that_nobody_subscribed_to_before_has_no_past() -> None:
+    first = following(None, {"m0": member("a")}, a=topic("a", 1))
+    changed = following(first, {"m1": member("b")}, b=topic("b", 2))
+    assert starts(changed, "b") == [None, None]
+
+
+def test_what_a_group_was_subscribed_to_is_remembered_when_nobody_is_any_more() -> None:
+    matching = MemberInfo((), "host", 2.0, pattern="a.*")
+    first = following(None, {"m0": matching}, aa=topic("aa", 1))
+    between = following(first, {"m1": member("b")}, b=topic("b", 1))
+    later = following(between, {"m2": matching}, aa=topic("aa", 2), ab=topic("ab", 1))
+    assert (starts(later, "aa"), starts(later, "ab")) == ([None, 0], [0])
+
+
+def test_a_group_without_members_has_its_past() -> None:
+    first = following(None, {"m0": member("a")}, a=topic("a", 1))
+    assert starts(following(first, {"m1": member("a")}, a=topic("a", 2)), "a") == [None, 0]
+
+
+def test_a_plan_of_a_newer_kind_says_what_the_group_began_with() -> None:
+    live = {"m0": member("a", "b")}
+    newer = msgspec.structs.replace(following(None, live, a=topic("a", 1)), protocol=9)
+    plan = following(decode(encode(newer)), live, a=topic("a", 2), b=topic("b", 1))
+    assert (starts(plan, "a"), starts(plan, "b")) == ([None, 0], [0])
+
+
+def test_no_more_is_remembered_than_a_plan_can_hold() -> None:
+    names = [f"t{number}" for number in range(MOST_REMEMBERED + 10)]
+    many = following(None, {"m0": member(*names)}, **{each: topic(each, 1) for each in names})
+    assert len(many.began_with) == len(many.subscribed) == MOST_REMEMBERED + 10
+    one = following(many, {"m1": member("a")}, a=topic("a", 1))
+    assert len(one.began_with) == len(one.subscribed) == MOST_REMEMBERED + 1
+    assert [*one.began_with][:2] == ["a", "t0"]
 
 
 def test_partitions_that_were_added_go_to_who_has_least() -> None:

@@ -95,11 +95,11 @@ def test_offsets_of_a_topic_are_nothing_to_one_made_anew_under_its_name(crowd: C
     old_id = one.held[partition].topic_id
     crowd.make_anew("a", 1)
     crowd.pass_time(4 * DEBOUNCE)
-    assert (one.held[partition].offset, one.held[partition].epoch) == (None, epoch + 1)
+    assert (one.held[partition].offset, one.held[partition].epoch) == (0, epoch + 1)
     assert one.held[partition].topic_id != old_id
     state = execute(crowd.admin, ownership.committed("g", partition))
     assert state is not None
-    assert (state.offset, state.topic_id) == (None, one.held[partition].topic_id)
+    assert (state.offset, state.topic_id) == (0, one.held[partition].topic_id)
 
 
 def test_who_was_cut_off_while_its_topic_shrank_leaves_no_owner_behind(crowd: Crowd) -> None:

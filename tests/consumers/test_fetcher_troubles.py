@@ -48,6 +48,38 @@ def test_without_an_offset_the_policy_says_where_to_start(policy: str, place: in
     assert bench.cluster.next().request.entries[0].offset == 12
 
 
+def test_nothing_is_fetched_before_the_start_is_committed_unless_the_application_seeks() -> None:
+    bench = Bench(auto_offset_reset="latest")
+    bench.is_to_be_committed = True
+    for each in (ZERO, ONE):
+        bench.fetcher.add(each, None)
+        bench.poll()
+        bench.cluster.found(bench.cluster.next(), 12)
+    for _ in range(3):
+        bench.poll()
+    assert bench.found == [(ZERO, 12, True), (ONE, 12, True)]
+    assert (bench.fetcher.position(ZERO), bench.cluster.asked) == (None, [])
+    bench.fetcher.committed(ZERO)
+    bench.poll()
+    assert [each.partition for each in bench.cluster.next().request.entries] == [0]
+    bench.fetcher.seek(ONE, 7)
+    bench.poll()
+    assert [each.offset for each in bench.cluster.next().request.entries] == [7]
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_whoever_has_fallen_behind_the_start_of_a_log_goes_on_there(policy: str) -> None:
+    """All that is left of it is unread, whatever the policy says about a start without a past."""
+    bench = Bench(auto_offset_reset=policy)
+    bench.reading(offset=5)
+    asked = bench.cluster.next()
+    bench.cluster.answer(asked, error=OffsetOutOfRange.code or 0, log_start=60)
+    bench.poll()
+    bench.now += module.RETRY_PAUSE
+    bench.poll()
+    assert bench.cluster.next().request.entries[0].timestamp == EARLIEST
+
+
 def test_without_an_offset_and_a_policy_nothing_is_read_and_it_is_told_once() -> None:
     bench = Bench(auto_offset_reset="error")
     bench.fetcher.add(ZERO, None)

@@ -57,10 +57,11 @@ class Someone:
         steal_from: Owner | None = None,
         topic_id: str = TOPIC_ID,
         version: int | None = None,
+        start: int | None = None,
     ) -> Recipe[Answer]:
         """A claim under the plan of the moment, or under that of an older `version`."""
         now = execute(self.session, planning.get(GROUP)).version
-        request = {partition: ClaimRequest(topic_id, steal_from)}
+        request = {partition: ClaimRequest(topic_id, steal_from, start)}
         return _alone(
             ownership.claim(self.me, request, now if version is None else version, lambda _: ring)
         )

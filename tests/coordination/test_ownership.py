@@ -74,6 +74,18 @@ def test_a_claim_starts_exactly_at_the_committed_offset_with_the_next_epoch(
     assert (held.state.offset, turn(a.session)) == (17, 2)
 
 
+def test_a_start_is_committed_with_the_claim_where_nothing_is_committed_yet(a: Someone) -> None:
+    make_plan(a.session, a.name)
+    for topic_id, expected in ((TOPIC_ID, 0), ("id-2", 0)):
+        held = execute(a.session, a.claiming(topic_id=topic_id, start=0))
+        assert isinstance(held, Claim)
+        assert (held.state.offset, state(a.session).offset) == (expected, expected)
+        a.release(a.committed(held, 7), None)
+    again = execute(a.session, a.claiming(topic_id="id-2", start=0))
+    assert isinstance(again, Claim)
+    assert again.state.offset == 7
+
+
 def test_an_offset_committed_while_a_claim_is_under_way_is_where_it_starts(
     a: Someone, b: Someone
 ) -> None:

@@ -61,6 +61,7 @@ EXPECTED: Final[dict[str, tuple[str, ...]]] = {
         *(f"stage {name}" for name in _STAGES),
         *("Multi ok", "Multi MultiFailed", "Create ok", "claim", "reset", "deleted offset"),
         *("steal", "lost replies"),
+        *("start at the end", "start of what appeared", "commits by hand"),
     ),
     "replication": (
         *(f"fault {name}" for name in clusters.FAULT_NAMES),

@@ -34,11 +34,14 @@ SLACK = 0.9
 
 @dataclass
 class Reading:
-    """A partition as the application knows it: processed is everything below `position`."""
+    """A partition as the application knows it: processed is everything below `position`, from its start on.
+
+    None while the end is looked up, where the group starts, or is being committed.
+    """
 
     topic_id: str
     epoch: int
-    position: int
+    position: int | None
     committed: int
 
 
@@ -49,7 +52,19 @@ class Application:
     time after it was woken, so that what one tells the other is old when it is heard.
     """
 
-    def __init__(self, world: World, name: str, settings: MemberSettings, checks: Checks) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        settings: MemberSettings,
+        checks: Checks,
+        *,
+        policy: str = "earliest",
+        by_hand: bool = False,
+    ) -> None:
+        """`policy`: where to start what the group begins with. `by_hand`: it seldom commits."""
+        self.policy = policy
+        self.by_hand = by_hand
         self.world = world
         self.name = name
         self.settings = settings
@@ -156,8 +171,10 @@ class Application:
                     self.world.note(f"{self.name} is assigned {partition} {offset} {epoch}")
                     assert partition not in self.readings, f"{partition} is assigned twice"
                     self._checks.assigned(self.name, notice)
-                    start = offset or 0
-                    self.readings[partition] = Reading(topic_id, epoch, start, start)
+                    start = None if offset is None and self.policy == "latest" else offset or 0
+                    self.readings[partition] = Reading(topic_id, epoch, start, start or 0)
+                    if start is None:
+                        self._look_up_later(partition, epoch)
                 case Revoking(partition):
                     if partition in self.readings:
                         self.member.draining(partition, self.readings[partition].epoch)
@@ -172,12 +189,37 @@ class Application:
                         if partition in self.readings:
                             reading = self.readings[partition]
                             reading.committed = max(reading.committed, offset)
+                            if reading.position is None:
+                                reading.position = offset
                 case Left():
                     self.left = True
                 case Replaced():
                     self.left = self.replaced = True
                 case Rebalanced():
                     pass
+
+    def _look_up_later(self, partition: TopicPartition, epoch: int) -> None:
+        """Its leader is asked for the end, and answers."""
+
+        def look_up() -> None:
+            reading = self.readings.get(partition)
+            if self.dead or reading is None or reading.epoch != epoch:
+                return
+            if self._frozen or self.world.now < self._busy_until:
+                self.world.after(0.1, look_up)
+                return
+            self.world.seen["start at the end"] += 1
+            self.commit_start(
+                partition, reading, self._checks.logs.end(partition, reading.topic_id)
+            )
+
+        self.world.after(self.world.delay() + self.world.random.uniform(0.0, 0.3), look_up)
+
+    def commit_start(self, partition: TopicPartition, reading: Reading, start: int) -> None:
+        """Whatever else is committed, and when: nothing is processed before."""
+        self._token += 1
+        self.member.commit(self._token, {partition: start}, {partition: reading.epoch})
+        self._hear()
 
     def _drain_later(self, partition: TopicPartition, epoch: int) -> None:
         """The last records take their time; they are processed all the same."""
@@ -192,7 +234,7 @@ class Application:
             if reading is not None and reading.epoch == epoch:
                 del self.readings[partition]
                 self._advance(partition, reading)
-                keep = self.world.random.random() < 0.2
+                keep = self.by_hand or self.world.random.random() < 0.2
                 final = None if keep else reading.position
                 self.member.drained(partition, epoch, final)
                 self._hear()
@@ -207,11 +249,13 @@ class Application:
     def _advance(self, partition: TopicPartition, reading: Reading) -> None:
         count = self.world.random.randint(0, 3)
         first = reading.position
-        reading.position += count
+        if first is None:
+            return
+        reading.position = first + count
         self._checks.processed(partition, reading.topic_id, reading.epoch, first, count)
 
     def _commit(self) -> None:
-        if self.world.random.random() < 0.3:
+        if self.world.random.random() < (0.05 if self.by_hand else 0.3):
             self.commit_all()
 
     def commit_all(self) -> int:
@@ -219,7 +263,7 @@ class Application:
         offsets = {
             partition: reading.position
             for partition, reading in self.readings.items()
-            if reading.position > reading.committed
+            if reading.position is not None and reading.position > reading.committed
         }
         if offsets:
             self._token += 1

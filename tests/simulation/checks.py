@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from folkmoot.consumers.group.events import Assigned
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.coordination import paths
+from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.membership import assignee as seat
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan, StaticMember
@@ -14,6 +15,7 @@ from folkmoot.coordination.zookeeper.session import Outcome
 from folkmoot.protocol.records import TopicPartition
 from tests.memory_zookeeper import Tree
 from tests.simulation.administrator import NAME
+from tests.simulation.logs import Logs
 from tests.simulation.standing import (
     GROUP,
     Standing,
@@ -22,6 +24,7 @@ from tests.simulation.standing import (
     owner_of,
     plan_in,
     state_of,
+    topic_of,
 )
 from tests.simulation.world import World
 
@@ -52,8 +55,16 @@ class Checks:
         self._worked: dict[tuple[TopicPartition, int], int] = {}
         self._processed: defaultdict[tuple[TopicPartition, str], set[int]] = defaultdict(set)
         self._written: set[tuple[str, TopicPartition, int]] = set()
+        self.policy = "earliest"
         self._who: dict[str, str] = {}  # whose nonce it is
+        self._ends_then: dict[
+            tuple[TopicPartition, int], int
+        ] = {}  # of an epoch's log, at its claim
+        self._began: dict[tuple[TopicPartition, str], int] = {}
+        """The first offset that was processed in the group's life."""
+        self.logs = Logs()
         self.seats = Seats(world)
+        self.past = Past(world)
         self._standing = Standing(world.versions[-1])
         world.watchers.append(self)
 
@@ -73,6 +84,12 @@ class Checks:
         self, partition: TopicPartition, topic_id: str, epoch: int, first: int, count: int
     ) -> None:
         self._processed[partition, topic_id].update(range(first, first + count))
+        if count:
+            self.logs.reach(partition, topic_id, first + count)
+            if (
+                self._states.get(partition, OffsetState()).epoch == epoch
+            ):  # else for an earlier group
+                self._began.setdefault((partition, topic_id), first)
         before = self._worked.get((partition, epoch), 0)
         self._worked[partition, epoch] = max(before, first + count)
 
@@ -103,6 +120,7 @@ class Checks:
             touched = [write.path for write in operation.writes]
         else:
             touched = [operation.path]
+        self.past.wrote(touched, after)
         for path in touched:
             match path.split("/"):
                 case ["", "groups", "g", "offsets", topic, number]:
@@ -143,15 +161,20 @@ class Checks:
         _check(not there, f"the offset of {partition} was deleted under the feet of {there}")
         self._world.seen["deleted offset"] += 1
         self._states.pop(partition, None)
-        for (each, _), done in self._processed.items():
+        for (each, topic_id), done in self._processed.items():
             if each == partition:
                 done.clear()
+                self._began.pop((each, topic_id), None)
 
     def _claimed(
         self, partition: TopicPartition, old: OffsetState, new: OffsetState, what: str, after: Tree
     ) -> None:
         kept = old.offset if old.topic_id in ("", new.topic_id) else None
-        _check(new.offset == kept, f"I4: a claim starts elsewhere than at {kept}, {what}")
+        if kept is None:
+            self.past.starts(partition, new.topic_id, new.offset, what)
+        else:
+            _check(new.offset == kept, f"I4: a claim starts elsewhere than at {kept}, {what}")
+        self._ends_then[partition, new.epoch] = self.logs.end(partition, new.topic_id)
         owners = plan_in(after).assignment.get(partition.topic, [])
         planned = owners[partition.partition] if partition.partition < len(owners) else None
         _check(planned == new.member, f"I7: claimed without a plan for it ({planned}), {what}")
@@ -179,12 +202,31 @@ class Checks:
         start = old.offset or 0
         end = new.offset or 0
         self._written.add((writer, partition, end))
+        if old.offset is None and new.offset is not None and self.policy == "latest":
+            start = self._begins(partition, new, what)
         _check(end >= start, f"I5: the committed offset went back, {what}")
         done = self._processed[partition, new.topic_id]
         missing = [offset for offset in range(start, end) if offset not in done]
         _check(not missing, f"I6: {missing} were not processed, {what}")
         worked = self._worked[partition, new.epoch]
         _check(end <= worked, f"I6: this epoch has worked up to {worked} only, {what}")
+
+    def _begins(self, partition: TopicPartition, new: OffsetState, what: str) -> int:
+        """The group commits where it starts: at an end that the log has had since the claim.
+
+        → where it began, which is earlier if something was processed before this was committed. (What
+        becomes of a topic that is gone is nobody's business.)
+        """
+        start = new.offset or 0
+        least = self._ends_then[partition, new.epoch]
+        most = self.logs.end(partition, new.topic_id)
+        _check(least <= start <= most, f"B: the end was {least} to {most}, {what}")
+        worked = (partition, new.epoch)
+        self._worked[worked] = max(self._worked[worked], start)
+        topic = self.standing().topics.get(partition.topic)
+        if topic is None or topic.topic_id != new.topic_id:
+            return start
+        return self._began.get((partition, new.topic_id), start)
 
     def _owner(
         self,
@@ -222,6 +264,57 @@ class Checks:
     def owned(self) -> list[TopicPartition]:
         """What has an owner."""
         return sorted(self._owners)
+
+
+class Past:
+    """What was there before the group began with it, and what appeared later.
+
+    Counted in writes. A partition that came after a plan for somebody who subscribes to its topic starts
+    at 0; one that came before anybody who does was a member starts where the policy says. (What came in
+    between may do either; and where servers lag, whoever plans may not have seen it.)
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._writes = 0
+        self._births: dict[tuple[TopicPartition, str], int] = {}
+        self._joined: dict[MemberInfo, int] = {}
+        self._planned: dict[MemberInfo, int] = {}
+
+    def wrote(self, touched: Sequence[str], after: Tree) -> None:
+        self._writes += 1
+        for path in touched:
+            node = after.get(path)
+            if path == _PLAN and node is None:  # another group begins
+                self._joined.clear()
+                self._planned.clear()
+            elif node is None:
+                continue
+            elif path == _PLAN:
+                for each in plan_in(after).subscriptions.values():
+                    self._planned.setdefault(each, self._writes)
+            elif path.startswith(paths.TOPICS + "/"):
+                topic = topic_of(node.data)
+                for number in range(len(topic.partitions)):
+                    partition = TopicPartition(path.rpartition("/")[2], number)
+                    self._births.setdefault((partition, topic.topic_id), self._writes)
+        if any(path.startswith(_IDS) for path in touched):
+            for name in names_in(after):
+                info = info_of(after[_IDS + name].data).subscription()
+                self._joined.setdefault(info, self._writes)
+
+    def starts(
+        self, partition: TopicPartition, topic_id: str, offset: int | None, what: str
+    ) -> None:
+        """A claim of what the group has committed nothing of."""
+        born, topic = self._births[partition, topic_id], partition.topic
+        _check(offset in (None, 0), f"I4: a claim starts at {offset}, {what}")
+        if any(at < born for each, at in self._planned.items() if each.wants(topic)):
+            self._world.seen["start of what appeared"] += 1
+            _check(offset == 0, f"B: {partition} has appeared since the group began, {what}")
+        elif all(at > born for each, at in self._joined.items() if each.wants(topic)):
+            seen = offset is None or self._world.lag > 0.0
+            _check(seen, f"B: {partition} was there before the group, {what}")
 
 
 class Seats:

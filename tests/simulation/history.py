@@ -47,6 +47,7 @@ class History:
         self.settled_after = 0.0
         self._admin: MemorySession = self.world.zookeeper.connect()
         self._topic_ids = 0
+        self._policy = "earliest"
         self._over_at = 0.0
         """When the last fault has passed."""
 
@@ -63,9 +64,13 @@ class History:
         random = world.random
         world.lag = random.choice((0.0, 0.0, 0.3))
         world.lost_rings = random.choice((0.0, 0.0, 0.02))
+        self.checks.policy = self._policy = random.choice(("earliest", "latest"))
         self._write(Create("/topics"))
         for name, partitions in TOPICS.items():
             self._make_topic(name, partitions)
+            for number in range(partitions):
+                self._send(TopicPartition(name, number))
+        world.after(0.0, self._send_now_and_then)
         for _ in range(random.randint(2, 3)):
             world.after(random.uniform(0, 0.5), self._join)
         end = world.now + UNREST
@@ -200,7 +205,11 @@ class History:
             return
         name = f"m{len(self.applications)}"
         settings = like.settings if like is not None else self._settings(name, instance_id)
-        application = Application(self.world, name, settings, self.checks)
+        by_hand = self.world.random.random() < 0.3
+        self.world.seen["commits by hand"] += by_hand
+        application = Application(
+            *(self.world, name, settings, self.checks), policy=self._policy, by_hand=by_hand
+        )
         self.applications.append(application)
         application.start()
 
@@ -322,6 +331,19 @@ class History:
     def _administrator(self) -> Administrator:
         self.administrators.append(Administrator(self.world))
         return self.administrators[-1]
+
+    def _send_now_and_then(self) -> None:
+        topics = self.checks.standing().topics
+        if topics:
+            name = self.world.random.choice(sorted(topics))
+            count = len(topics[name].partitions)
+            self._send(TopicPartition(name, self.world.random.randrange(count)))
+        if self.world.faults:
+            self.world.after(self.world.random.uniform(0.0, 0.3), self._send_now_and_then)
+
+    def _send(self, partition: TopicPartition) -> None:
+        topic = self.checks.standing().topics[partition.topic]
+        self.checks.logs.send(partition, topic.topic_id, self.world.random.randint(0, 3))
 
     def _make_topic(self, name: str, partitions: int) -> None:
         self._topic_ids += 1

@@ -17,6 +17,7 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.groups import group_deletion, membership, ownership, planning
 from folkmoot.coordination.groups import offset_admin as resets
 from folkmoot.coordination.groups.ownership import Claim, OffsetState
+from folkmoot.coordination.groups.plan import Plan
 from folkmoot.coordination.zookeeper.operations import (
     ANY_VERSION,
     Check,
@@ -31,6 +32,7 @@ from folkmoot.coordination.zookeeper.operations import (
     ZooKeeperError,
 )
 from folkmoot.protocol.records import TopicPartition
+from tests.simulation.application import Application, Reading
 
 Change = Callable[[Multi], tuple[Write, ...]]
 
@@ -268,6 +270,33 @@ def _plan_in_the_newest_kind_one_knows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(member_state, "next_plan", next_plan)
 
 
+def _start_what_appears_where_the_policy_says(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Plan, "start_of", lambda self, partition: None)
+
+
+def _read_what_was_there_before_the_group(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Plan, "start_of", lambda self, partition: 0)
+
+
+def _forget_what_the_group_began_with(patch: pytest.MonkeyPatch) -> None:
+    """What was added belongs to what it began with, then."""
+    patch.setattr(assignment, "_began_with", lambda current, topics: dict(topics))
+
+
+def _forget_what_nobody_subscribes_to_any_more(patch: pytest.MonkeyPatch) -> None:
+    subscribed = assignment._subscribed
+    patch.setattr(assignment, "_subscribed", lambda current, members: subscribed(Plan(), members))
+
+
+def _process_before_the_start_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is next looks up another end."""
+
+    def keep(self: Application, partition: TopicPartition, reading: Reading, start: int) -> None:
+        reading.position = reading.committed = start
+
+    patch.setattr(Application, "commit_start", keep)
+
+
 def _let_an_application_stay_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Liveness, "misses", lambda self, now: None)
     patch.setattr(Liveness, "absence_at", lambda self: None)
@@ -299,6 +328,11 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _come_back_when_replaced,
         _plan_in_the_newest_kind_one_knows,
         _let_an_application_stay_away,
+        _start_what_appears_where_the_policy_says,
+        _read_what_was_there_before_the_group,
+        _forget_what_the_group_began_with,
+        _forget_what_nobody_subscribes_to_any_more,
+        _process_before_the_start_is_committed,
     )
 }
 

@@ -20,7 +20,7 @@ _IDS = paths.members(GROUP)
 
 _state_of = msgspec.json.Decoder(OffsetState).decode
 owner_of = msgspec.json.Decoder(Owner).decode
-_topic_of = lru_cache(maxsize=1000)(msgspec.json.Decoder(TopicInfo).decode)
+topic_of = lru_cache(maxsize=1000)(msgspec.json.Decoder(TopicInfo).decode)
 info_of = lru_cache(maxsize=1000)(msgspec.json.Decoder(MemberInfo).decode)
 
 
@@ -62,7 +62,7 @@ class Standing:
     def topics(self) -> dict[str, TopicInfo]:
         """Those that exist."""
         names = self._below(paths.TOPICS)
-        return {name: _topic_of(self.tree[paths.topic(name)].data) for name in names}
+        return {name: topic_of(self.tree[paths.topic(name)].data) for name in names}
 
     @cached_property
     def planned(self) -> dict[TopicPartition, str]:

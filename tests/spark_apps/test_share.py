@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.group.events import Committed
+from folkmoot.consumers.group.events import Assigned, Committed
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.protocol.errors import ConfigError, NoOffset
+from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.batch_size import FIRST, GROWTH
 from folkmoot.spark_apps.offsets import Ends, Range, to_json
 from folkmoot.spark_apps.share import Share
@@ -35,6 +36,31 @@ def test_where_nothing_was_committed_the_start_is_committed_at_once(scene: Scene
     assert scene.member.committed == {flights(0): 50}
     scene.logs(p0=52)
     assert scene.latest(EMPTY) == end(p0=(50, 52))
+
+
+def test_nothing_is_read_before_the_start_is_committed() -> None:
+    """Whoever has the partition next would look up another end, behind a batch that was not processed."""
+    scene = Scene(startingOffsets="latest")
+    scene.member.gain(0, None)
+    scene.member.gain(1, 3)
+    scene.member.silent = True
+    scene.logs(p0=50, p1=9)
+    first = scene.latest(EMPTY)
+    assert first["p"] == {"flights/0": [50, 50, -1], "flights/1": [3, 9, 3]}
+    scene.logs(p0=52, p1=12)
+    second = scene.latest(first)
+    assert second["p"] == {"flights/0": [50, 50, -1], "flights/1": [9, 12, 3]}
+    scene.member.tell(Committed(1, {flights(0): 50}, frozenset()))
+    assert scene.latest(second) == end(p0=(50, 52), p1=(12, 12))
+
+
+def test_what_appeared_after_the_group_began_is_read_from_its_start_by_a_new_query() -> None:
+    """A claim commits that start, whoever makes it: a checkpoint is not needed to know it."""
+    scene = Scene(startingOffsets="latest")
+    scene.member.gain(0, None)
+    scene.member.gain(1, 0)
+    scene.logs(p0=50, p1=7)
+    assert scene.latest(EMPTY) == end(p0=(50, 50), p1=(0, 7))
 
 
 def test_without_a_group_the_checkpoint_knows_where_to_start_before_anything_is_read() -> None:
@@ -299,6 +325,16 @@ def test_a_topic_that_came_later_begins_at_its_beginning(scene: Scene) -> None:
     scene.member.gain(0, None)
     scene.logs(p0=7)
     assert scene.latest(EMPTY)["p"] == {"flights/0": [0, 7, 3]}
+
+
+def test_a_batch_leaves_out_a_topic_whose_start_is_not_committed_yet(scene: Scene) -> None:
+    scene.member.silent = True
+    scene.member.gain(0, 0)
+    scene.logs(p0=5)
+    other = TopicPartition("trains", 0)
+    scene.member.epochs[other] = 1
+    scene.member.tell(Assigned(other, "id-of-trains", None, 1))
+    assert scene.latest(EMPTY)["p"] == {"flights/0": [0, 5, 3]}
 
 
 def test_offsets_of_partitions_say_where_to_start(scene: Scene) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.producers.producer import Producer
 from folkmoot.spark_apps.offsets import VERSION
 from tests.spark_apps.queries import LONG, PARTITIONS, WRONG_COLUMNS, Option, Scene
@@ -60,6 +61,39 @@ def test_partitions_added_to_a_query_at_the_latest_are_read_from_their_beginning
     query.stop()
 
 
+def test_what_appears_after_a_group_began_is_read_from_its_beginning_by_a_query_at_the_latest(
+    queries: Scene,
+) -> None:
+    """Also where no query ran when it appeared, and none has noted anything in a checkpoint."""
+    queries.send(60)
+    anew, new = f"{queries.topic}-anew", f"{queries.topic}-new"
+    queries.admin.create_topic(anew, 1)
+
+    def read() -> None:
+        pattern = {"subscribe": None, "subscribePattern": f"{queries.topic}.*"}
+        query = queries.query(**pattern, startingOffsets="latest").trigger(availableNow=True)
+        query.start().awaitTermination(LONG)
+
+    read()
+    assert (queries.seen.values, set(queries.committed())) == (set(), set(range(PARTITIONS)))
+    queries.admin.delete_topic(anew)
+    queries.admin.create_topic(anew, 1)
+    queries.admin.create_topic(new, 1)
+    queries.admin.add_partitions(queries.topic, PARTITIONS + 1)
+    places = [(queries.topic, PARTITIONS), (new, 0), (anew, 0)]
+    for topic, number in places:
+        await_partitions(queries.zookeeper, topic, number + 1)
+    for first in (1000, 2000):
+        with Producer(zookeeper=queries.zookeeper) as producer:
+            for number, (topic, partition) in enumerate(places):
+                producer.send(topic, str(first + number).encode(), partition=partition)
+        if first == 1000:
+            read()
+    read()
+    assert queries.seen.values == {1000, 1001, 1002, 2000, 2001, 2002}
+    assert len(queries.seen.records) == 6
+
+
 def test_a_topic_made_anew_is_read_from_its_beginning_by_a_query_at_the_latest_without_a_group(
     queries: Scene,
 ) -> None:
@@ -80,6 +114,39 @@ def test_a_topic_made_anew_is_read_from_its_beginning_by_a_query_at_the_latest_w
         read()
     assert queries.seen.values == set(range(60, 70))
     assert len(queries.seen.records) == 10
+
+
+def test_a_query_and_a_member_start_where_the_other_began_the_group(queries: Scene) -> None:
+    def member() -> Consumer:
+        group = {"group": queries.group, "topics": [queries.topic], "auto_commit": False}
+        return Consumer(zookeeper=queries.zookeeper, auto_offset_reset="latest", **group)
+
+    def send(*partitions: int) -> set[int]:
+        with Producer(zookeeper=queries.zookeeper) as producer:
+            for number in partitions:
+                producer.send(queries.topic, str(1000 + number).encode(), partition=number)
+        return {1000 + number for number in partitions}
+
+    queries.send(60)
+    queries.read_all(startingOffsets="latest")
+    wanted, got = send(*range(PARTITIONS)), set[int]()
+
+    def reads() -> bool:
+        got.update(int(each.value or b"") for each in consumer.poll(0.2))
+        return got >= wanted
+
+    with member() as consumer:
+        eventually(reads, LONG)
+    assert got == wanted
+    queries.admin.add_partitions(queries.topic, PARTITIONS + 1)
+    await_partitions(queries.zookeeper, queries.topic, PARTITIONS + 1)
+    wanted |= send(0, PARTITIONS)
+    queries.seen.records.clear()
+    query = queries.query(startingOffsets="latest").option(
+        "checkpointLocation", f"{queries.checkpoint}-2"
+    )
+    query.trigger(availableNow=True).start().awaitTermination(LONG)
+    assert queries.seen.values == wanted
 
 
 def test_offsets_say_where_partitions_begin(queries: Scene) -> None:
