@@ -41,6 +41,7 @@ Client = Callable[..., Any]
 each = both(Consumer, AsyncConsumer)
 CLIENTS: list[Client] = each.args[1]
 commits = pytest.mark.parametrize("auto_commit", [True, False], ids=["auto", "by hand"])
+strict = pytest.mark.parametrize("policy", ["latest", "error"])
 policies = pytest.mark.parametrize("policy", ["latest", "earliest", "error"])
 
 OLD = range(3)
@@ -184,7 +185,7 @@ def test_what_is_sent_while_a_second_member_joins_is_read(
 
 
 @each
-@policies
+@strict
 def test_a_partition_that_is_added_while_the_member_is_busy_is_read_from_its_start(
     client: Client, policy: str, bench: Bench
 ) -> None:
@@ -207,7 +208,7 @@ def test_a_partition_that_is_added_while_the_member_is_busy_is_read_from_its_sta
 
 
 @each
-@policies
+@strict
 @pytest.mark.parametrize("kind", ["matches", "is named", "is made anew"])
 def test_a_topic_that_appears_after_the_group_began_is_read_from_its_start(
     client: Client, policy: str, kind: str, bench: Bench
@@ -239,7 +240,7 @@ def test_a_topic_that_appears_after_the_group_began_is_read_from_its_start(
 
 
 @each
-@policies
+@strict
 def test_a_partition_that_was_added_while_the_group_was_idle_is_read_from_its_start(
     client: Client, policy: str, bench: Bench
 ) -> None:
@@ -312,6 +313,31 @@ def test_a_group_that_was_made_to_forget_begins_as_a_new_one_does(
         async with scene.member() as consumer:
             await scene.begun(consumer, PARTITIONS + 1)
             await scene.read(scene.send(*range(PARTITIONS + 1)), consumer)
+        assert not scene.got & (scene.old | old)
+
+    run(scenario)
+
+
+@each
+def test_a_group_that_was_made_to_forget_one_topic_has_its_past_in_the_others(
+    client: Client, bench: Bench
+) -> None:
+    scene = Scene(bench, client, "latest", auto_commit=False)
+    name = f"{bench.topic}-b"
+
+    async def scenario() -> None:
+        with scene.admin() as admin:
+            admin.create_topic(name, 1)
+            async with scene.member(topics=[bench.topic, name]) as consumer:
+                await scene.begun(consumer)
+                await scene.begun(consumer, 1, name)
+            old = scene.send(0, topic=name)
+            admin.delete_group_offsets(bench.group, name)
+            admin.add_partitions(bench.topic, PARTITIONS + 1)
+            new = scene.send(*range(PARTITIONS + 1))
+        async with scene.member(topics=[bench.topic, name]) as consumer:
+            await scene.begun(consumer, 1, name)
+            await scene.read(new | scene.send(0, topic=name), consumer)
         assert not scene.got & (scene.old | old)
 
     run(scenario)
