@@ -63,8 +63,13 @@ def test_partitions_added_to_a_query_at_the_latest_are_read_from_their_beginning
 
 def test_a_query_and_a_member_start_where_the_other_began_the_group(queries: Scene) -> None:
     def member() -> Consumer:
-        group = {"group": queries.group, "topics": [queries.topic], "auto_commit": False}
-        return Consumer(zookeeper=queries.zookeeper, auto_offset_reset="latest", **group)
+        return Consumer(
+            zookeeper=queries.zookeeper,
+            group=queries.group,
+            topics=[queries.topic],
+            auto_offset_reset="latest",
+            auto_commit=False,
+        )
 
     def send(*partitions: int) -> set[int]:
         with Producer(zookeeper=queries.zookeeper) as producer:
