@@ -326,3 +326,4 @@ class RebalanceListener:
         self._positions.release(partition)
         self.epochs.pop(partition, None)
         self._unaccepted.pop(partition, None)
+        self._starts.pop(partition, None)

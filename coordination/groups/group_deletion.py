@@ -18,11 +18,14 @@ find themselves removed, join anew and begin as a new group does.
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from folkmoot.coordination import paths
-from folkmoot.coordination.groups import inspection, ownership
+from folkmoot.coordination import paths, topics
+from folkmoot.coordination.groups import inspection, ownership, planning
+from folkmoot.coordination.groups import plan as plans
+from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import (
+    Malformed,
     check_foreseen,
     children,
     ensure,
@@ -57,9 +60,10 @@ def delete(group: str, force: bool = False) -> Recipe[None]:
 
 
 def delete_offsets(group: str, topic: str) -> Recipe[None]:
-    """Forget what a group without members has committed of one topic; its plan goes with that.
+    """Forget what a group without members has committed of one topic: it begins anew with that.
 
-    Raises UnknownGroup, GroupNotEmpty, UnknownTopicOrPartition if there is nothing of that topic.
+    Its plan keeps no more than what the group began with. Raises UnknownGroup, GroupNotEmpty,
+    UnknownTopicOrPartition if there is nothing of that topic.
     """
     yield from _check_exists(group)
     yield from _check_owners(group, or_force="")
@@ -67,12 +71,23 @@ def delete_offsets(group: str, topic: str) -> Recipe[None]:
     while (found := (yield from _look(group, topic))).partitions:
         if found.members:
             raise _occupied(group, ", ".join(found.members), or_force="")
-        yield from _take_away(group, found)
+        yield from _take_away(group, found, (yield from _begin_anew(group, topic)))
         is_first = False
     if is_first:
         raise UnknownTopicOrPartition(f"group {group} has no offsets of topic {topic}")
     for path in (paths.owners(group, topic), paths.offsets(group, topic)):
         yield from _gone(zk.Delete(path))
+
+
+def _begin_anew(group: str, topic: str) -> Recipe[zk.Set]:
+    """The write that empties the plan: the group begins with the topic as it is now."""
+    current = yield from planning.get(group)
+    began_with = {name: each for name, each in current.plan.began_with.items() if name != topic}
+    with suppress(Malformed):
+        if (info := (yield from topics.read(topic))) is not None:
+            began_with[topic] = TopicBasis(info.topic_id, len(info.partitions))
+    plan = Plan(current.plan.generation, began_with=began_with, subscribed=current.plan.subscribed)
+    return zk.Set(paths.plan(group), plans.encode(plan), current.version)
 
 
 def _check_exists(group: str) -> Recipe[None]:
@@ -106,15 +121,17 @@ def _look(group: str, topic: str | None = None) -> Recipe[_Look]:
     return _Look(made, sorted(names), some, nodes, some == partitions)
 
 
-def _take_away(group: str, found: _Look) -> Recipe[bool]:
+def _take_away(group: str, found: _Look, plan: zk.Write | None = None) -> Recipe[bool]:
     """Do it, if nothing else has come or gone meanwhile; whether it was done.
 
-    The members' place goes first: that fails if there is somebody else.
+    `plan` is what becomes of the plan, if it is not to go. The members' place goes first: that fails if
+    there is somebody else.
     """
     place = paths.members(group)
     away = [paths.member(group, name) for name in found.members]
     writes: list[zk.Write] = [
-        *map(zk.Delete, (*away, place, paths.plan(group), *found.nodes)),
+        *map(zk.Delete, (*away, place, *found.nodes)),
+        plan or zk.Delete(paths.plan(group)),
         # By the version of the groups' node resets know that offsets were deleted (offset_admin.py).
         zk.Set(paths.GROUPS, b""),
     ]

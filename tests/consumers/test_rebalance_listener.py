@@ -261,6 +261,24 @@ def test_what_comes_while_on_assign_fails_is_not_skipped_at_the_latest_offset(
         assert take(consumer, 4) == [2, 3, 4, 5]
 
 
+# -- where the policy has a group start --------------------------------------------------------------
+
+
+def test_a_start_that_was_found_is_committed_unless_something_is_or_the_partition_has_gone(
+    scene: Scene,
+) -> None:
+    scene.serve(*assigned(ZERO, ONE), *assigned(TWO))
+    assert not scene.listener.starts_at(ZERO, 12)  # the claim said where to go on
+    scene.serve(*(Assigned(each, "id", None, 2) for each in (ONE, TWO)))
+    assert scene.listener.starts_at(ONE, 12)
+    assert scene.listener.starts_at(TWO, 13)
+    scene.serve(Lost(TWO, "stolen"))
+    assert not scene.listener.starts_at(TWO, 14)
+    for _ in range(2):
+        scene.listener.commit_starts()
+    assert scene.member.asked == [{ONE: 12}]
+
+
 # -- what is told of commits ------------------------------------------------------------------------
 
 

@@ -118,8 +118,13 @@ def test_a_topic_made_anew_is_read_from_its_beginning_by_a_query_at_the_latest_w
 
 def test_a_query_and_a_member_start_where_the_other_began_the_group(queries: Scene) -> None:
     def member() -> Consumer:
-        group = {"group": queries.group, "topics": [queries.topic], "auto_commit": False}
-        return Consumer(zookeeper=queries.zookeeper, auto_offset_reset="latest", **group)
+        return Consumer(
+            zookeeper=queries.zookeeper,
+            group=queries.group,
+            topics=[queries.topic],
+            auto_offset_reset="latest",
+            auto_commit=False,
+        )
 
     def send(*partitions: int) -> set[int]:
         with Producer(zookeeper=queries.zookeeper) as producer:
