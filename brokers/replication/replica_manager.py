@@ -18,9 +18,14 @@ from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, LEADER_EPOCHS_FILE, EpochEnd
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
-from folkmoot.brokers.storage.recovery import note_complete, note_incomplete, save_log_start
+from folkmoot.brokers.storage.recovery import (
+    NOTES_SPARE_FILE,
+    note_complete,
+    note_incomplete,
+    save_log_start,
+)
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import (
@@ -828,7 +833,7 @@ class ReplicaManager:
         """The next start checks the whole log, until it is flushed again."""
         self._logs.recovery_points.pop(replica.log.directory.name, None)
         points = dict(self._logs.recovery_points)
-        work = partial(save_json, self._logs.data / RECOVERY_POINTS_FILE, points)
+        work = partial(self._logs.save_recovery_points, points)
         # Behind a checkpoint that may be under way, so that what it notes is not the last word.
         self._submit("checkpoint", work, partial(self._cut, replica, follower, offset))
 
@@ -964,7 +969,7 @@ def _save_epochs(path: Path, epochs: Mapping[str, int], incomplete: Sequence[Pat
     for directory in incomplete:
         with suppress(FileNotFoundError):  # it may have been deleted meanwhile
             note_incomplete(directory)
-    save_json(path, epochs)
+    save_json(path, epochs, path.with_name(NOTES_SPARE_FILE))
 
 
 def _note_start(directory: Path, offset: int) -> None:

@@ -8,10 +8,9 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import save_json
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
-from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.protocol.errors import DiskFailed, FolkmootError
 from folkmoot.protocol.histogram import Histogram
@@ -234,7 +233,7 @@ class Flusher:
             return
         self._busy.add("checkpoint")
         points = dict(self._logs.recovery_points)
-        work = partial(save_json, self._logs.data / RECOVERY_POINTS_FILE, points)
+        work = partial(self._logs.save_recovery_points, points)
         self._submit("checkpoint", work, partial(self._noted, points))
 
     def _noted(self, points: dict[str, RecoveryPoint], outcome: Exception | None) -> None:

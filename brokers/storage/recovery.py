@@ -14,6 +14,7 @@ from folkmoot.brokers.storage.atomic_file import (
     disk_error,
     read_checked,
     sync_directory,
+    write_atomic,
     write_checked,
 )
 from folkmoot.brokers.storage.producer_state import SNAPSHOT_SUFFIX
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 LOG_START_FILE: Final = "log-start"
 SPARE_FILE: Final = "spare"
+NOTES_SPARE_FILE: Final = "spare-notes"
+"""For the notes of the data directory itself: a start on a full disk needs them."""
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-checkpoint"
 """How far the log is compacted (CleanerCheckpoint)."""
 INCOMPLETE_FILE: Final = "incomplete"
@@ -136,8 +139,8 @@ def save_log_start(directory: Path, offset: int) -> None:
 
 
 def note_incomplete(directory: Path) -> None:
-    """On disk when this returns. Raises OSError."""
-    write_checked(directory / INCOMPLETE_FILE, b"")
+    """On disk when this returns. It is empty: a disk without a block left has room for it. Raises OSError."""
+    write_atomic(directory / INCOMPLETE_FILE, b"")
 
 
 def note_complete(directory: Path) -> None:

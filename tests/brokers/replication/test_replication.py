@@ -1683,7 +1683,7 @@ def test_a_log_is_not_cut_before_its_recovery_point_is_taken_back(
         raise OSError(ENOSPC, os.strerror(ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("folkmoot.brokers.replication.replica_manager.save_json", full)
+        patch.setattr("folkmoot.brokers.storage.log_manager.save_json", full)
         # Who lacks room for that has it for leader epochs: they come first.
         patch.setattr("folkmoot.brokers.replication.replica_manager._save_epochs", lambda *_: None)
         cluster.designate(2, 1, 2, 3)

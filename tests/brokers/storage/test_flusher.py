@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage import flusher as flushing
+from folkmoot.brokers.storage import log_manager
 from folkmoot.brokers.storage.flusher import (
     CHECKPOINT_BYTES,
     CHECKPOINT_INTERVAL,
@@ -498,7 +499,7 @@ def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_roun
     log = disk.log()
     disk.append(log, a_batch(b"a"))
     with monkeypatch.context() as full:
-        full.setattr(flushing, "save_json", refuse)
+        full.setattr(log_manager, "save_json", refuse)
         disk.checkpoint()
     assert disk.points() == b""
     assert disk.logs.checkpointed == {}
