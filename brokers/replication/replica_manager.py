@@ -434,7 +434,7 @@ class ReplicaManager:
         elif (
             isinstance(step, Activate)
             and step.write.state.active
-            and (log.is_being_cut or log.failed is not None)
+            and (log.is_being_cut or log.failed is not None or replica.is_busy)
         ):
             state.failed()
             self._try_again(replica)
@@ -736,7 +736,8 @@ class ReplicaManager:
         try:
             if isinstance(todo, Truncate):
                 self._truncate(replica, follower, todo.offset)
-            elif todo is not None:
+                return  # it goes on when that has ended, or is tried again
+            if todo is not None:
                 self._append(replica, chunk, result, now)
         except (RetriableError, CorruptBatch) as error:
             # The disk is full, it may be; or the leader's is damaged: then this log is as good as before.
@@ -783,6 +784,9 @@ class ReplicaManager:
         if replica.state.follower is None or start > replica.log.high_watermark:
             return
         done = partial(self._gave_up, replica, start)
+        if replica.is_busy:
+            done(Overloaded("it is being cut, or begins anew"))
+            return
         try:
             self._retention.delete_records(replica.log, start, done)
         except Overloaded as error:
@@ -841,9 +845,10 @@ class ReplicaManager:
         self, replica: Replica, follower: FollowerState, offset: int, outcome: Exception | None
     ) -> None:
         log = replica.log
-        if outcome is not None or replica.is_rewritten or log.is_flushing:
+        is_deleting = self._retention.is_deleting(log)
+        if outcome is not None or replica.is_rewritten or log.is_flushing or is_deleting:
             replica.is_busy = False
-            why = outcome or "it is being repaired, or flushed"
+            why = outcome or "it is being repaired, or flushed, or records are deleted"
             logger.warning("%s: not cut yet: %s", log.name, why)
             self._try_again(replica, DISK_AGAIN_AFTER)
             return
@@ -893,7 +898,8 @@ class ReplicaManager:
             (result.leader_epoch, result.log_end) == (asked.leader_epoch, asked.log_end)
             and result.log_start >= asked.log_end
         )
-        if follower is None or not is_behind or replica.is_busy:
+        is_deleting = self._retention.is_deleting(replica.log)
+        if follower is None or not is_behind or replica.is_busy or is_deleting:
             self._try_again(replica)
             return
         replica.is_busy = True
@@ -905,13 +911,17 @@ class ReplicaManager:
     def _begin_anew(
         self, replica: Replica, follower: FollowerState, offset: int, outcome: Exception | None
     ) -> None:
-        """The log starts at `offset`, and that is on disk."""
+        """The log starts at `offset`, and that is on disk. If another broker is followed by now, or none,
+        or it cannot begin anew, that is taken back: a replica leads with what it has. A death before
+        that loses nothing that it took since: meanwhile it neither leads nor follows."""
         log = replica.log
-        replica.is_busy = False
+        if replica.state.follower is not follower or log.log_end > offset:
+            self._take_start_back(replica, TRY_AGAIN_AFTER)
+            return
         try:
             if outcome is not None:
                 raise StorageError(str(outcome))
-            if log.is_open and log.log_end <= offset:
+            if log.is_open:
                 logger.warning(
                     "%s: broker %d has nothing before offset %d: this replica goes on there, from %d",
                     *(log.name, follower.leader, offset, log.log_end),
@@ -921,9 +931,26 @@ class ReplicaManager:
                 self._flusher.flush(log)
         except FolkmootError as error:
             logger.warning("%s: %s", log.name, error)
-            self._try_again(replica, DISK_AGAIN_AFTER)
+            self._take_start_back(replica, DISK_AGAIN_AFTER)
             return
+        replica.is_busy = False
         self._follow(replica)
+
+    def _take_start_back(self, replica: Replica, pause: float) -> None:
+        log = replica.log
+        if log.is_open:
+            log.epoch_starts.changed = True  # their file is gone
+            work = partial(save_log_start, log.directory, log.given_up)
+            self._submit("log starts", work, partial(self._start_taken_back, replica, pause))
+
+    def _start_taken_back(self, replica: Replica, pause: float, outcome: Exception | None) -> None:
+        if outcome is None:
+            replica.is_busy = False
+            self._try_again(replica, pause)
+        else:
+            logger.warning("%s: where it starts is not noted: %s", replica.log.name, outcome)
+            again = partial(self._take_start_back, replica, pause)
+            self._do_again((replica, "its start"), DISK_AGAIN_AFTER, again)
 
     # -- from time to time --------------------------------------------------------------------------
 
@@ -975,7 +1002,7 @@ def _save_epochs(path: Path, epochs: Mapping[str, int], incomplete: Sequence[Pat
 def _note_start(directory: Path, offset: int) -> None:
     """A death right behind this leaves nothing that tells of the epochs of what is given up."""
     (directory / EPOCH_STARTS_FILE).unlink(missing_ok=True)
-    save_log_start(directory, offset)
+    save_log_start(directory, offset, anew=True)
 
 
 def _ignore(log: Log) -> None:

@@ -24,6 +24,7 @@ from folkmoot.protocol.errors import StorageError
 logger = logging.getLogger(__name__)
 
 LOG_START_FILE: Final = "log-start"
+_ANEW: Final = b"anew"
 SPARE_FILE: Final = "spare"
 NOTES_SPARE_FILE: Final = "spare-notes"
 """For the notes of the data directory itself: a start on a full disk needs them."""
@@ -118,24 +119,37 @@ def load_log_start(directory: Path) -> int:
 
     A file that cannot be understood is no 0: what was deleted would be there again.
     """
+    return _log_start(directory)[0]
+
+
+def has_begun_anew(directory: Path) -> bool:
+    """Whether what lies before its start is of a log that was there before. Raises OSError,
+    StorageError."""
+    return _log_start(directory)[1]
+
+
+def _log_start(directory: Path) -> tuple[int, bool]:
     path = directory / LOG_START_FILE
     noted = read_checked(path)
-    if noted is not None and noted.isdigit():
-        return int(noted)
-    if noted is None and not path.exists():
-        return 0
+    if noted is not None:
+        offset, _, anew = noted.partition(b" ")
+        if offset.isdigit() and anew in (b"", _ANEW):
+            return int(offset), anew == _ANEW
+    elif not path.exists():
+        return 0, False
     raise StorageError(
         f"{path} cannot be understood, and tells which records were deleted: remove it only if they "
         "may be served again, then restart the broker"
     )
 
 
-def save_log_start(directory: Path, offset: int) -> None:
-    """Note it; on disk when this returns. Raises OSError.
+def save_log_start(directory: Path, offset: int, *, anew: bool = False) -> None:
+    """Note it; on disk when this returns. `anew`: nothing before it is of this log. Raises OSError.
 
     The spare file is for this alone: what is deleted makes room on a disk that has none.
     """
-    write_checked(directory / LOG_START_FILE, b"%d" % offset, directory.parent / SPARE_FILE)
+    noted = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
+    write_checked(directory / LOG_START_FILE, noted, directory.parent / SPARE_FILE)
 
 
 def note_incomplete(directory: Path) -> None:

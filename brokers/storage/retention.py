@@ -161,6 +161,10 @@ class Retention:
         if len(waiting) == 1:
             self._flush(log)
 
+    def is_deleting(self, log: Log) -> bool:
+        """Whether a deletion of records is under way there: what it notes is true of the log as it is."""
+        return log in self._wanted
+
     def _flush(self, log: Log) -> None:
         """Step 1, for all that is wanted of a log by now."""
         offset = max(each for each, _ in self._wanted[log])
