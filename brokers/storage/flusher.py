@@ -208,7 +208,8 @@ class Flusher:
     def _answer(self, log: Log, error: FolkmootError | None) -> None:
         """Tell those that waited for as much as is on disk now, or all of them what went wrong."""
         waiting = self._wanted.pop(log, [])
-        late = [each for each in waiting if each[0] > log.recovery_point_offset]
+        flushed = log.recovery_point_offset
+        late = [each for each in waiting if each[0] > flushed]
         if late and error is None:
             try:
                 log.require_writable()
@@ -216,7 +217,7 @@ class Flusher:
                 error = closed
         if late and error is None and log.dirty:
             self._wanted[log] = late  # its next segments follow
-            waiting = [each for each in waiting if each not in late]
+            waiting = [each for each in waiting if each[0] <= flushed]
         for _, done in waiting:
             if done is not None:
                 done(error)
