@@ -41,8 +41,8 @@ class Flusher:
     nothing. A failed flush ends the log and, by `failed`, the broker: nothing is acknowledged behind it.
 
     Flushed at once are logs for which somebody waits (`wait_for`, `flush`) and those whose
-    `flush_interval` is over, a few jobs side by side; what is appended to a log while its job is under
-    way is in the next one. Every
+    `flush_interval` is over, a few jobs side by side, or all if many files wait for that; what is
+    appended to a log while its job is under way is in the next one. Every
     CHECKPOINT_INTERVAL, or after CHECKPOINT_BYTES, all others follow in jobs of their own, and then
     `recovery-points` is written. It may be old, which costs the next start time, and it is never ahead
     of the disk.
@@ -74,7 +74,7 @@ class Flusher:
         self._under_way: set[Log] = set()
         self._busy: set[Hashable] = set()
         self._round: list[Log] | None = None
-        self._next_round = self._soonest = self._looked_at = 0.0
+        self._next_round = self._soonest = self._next_relief = self._looked_at = 0.0
         self._appended_before = 0
 
     def appended(self, log: Log, size: int, now: Now) -> None:
@@ -110,6 +110,10 @@ class Flusher:
             log = heapq.heappop(self._timers)[2]
             self._timed.discard(log)
             self._wanted.setdefault(log, []).append((log.log_end, None))
+        if self._logs.files.is_crowded and now.monotonic >= self._next_relief:
+            self._next_relief = now.monotonic + SHORTEST_INTERVAL
+            for log in self._logs.dirty:
+                self._wanted.setdefault(log, []).append((log.log_end, None))
         self._begin_wanted()
         if "checkpoint" in self._busy:
             return _BUSY

@@ -262,7 +262,8 @@ class Log:
             # never gives an offset again where something that was appended later has survived.
             flushed = max(found.snapshots, default=0) if self.is_replica else MAX_OFFSET
             self.recovery_point = recover(
-                self.segments, point, self.directory, self.may_lack_acked, flushed
+                *(self.segments, point, self.directory, self.may_lack_acked, flushed),
+                self._files,
             )
             # A life before has made files, and may have died with their names not on disk.
             self._new_names = self.recovery_point is None or (
@@ -294,7 +295,8 @@ class Log:
             self._load_epoch_starts()
         if self.segments and self._snapshots.newest != self.log_end:
             self.producers()
-            self.release()
+            for segment in self.segments:
+                segment.rest()
 
     def _without_former(self, found: Listing) -> Listing:
         """The same without what the log had before it began anew, which is removed. A death in between
@@ -837,7 +839,7 @@ class Log:
             self.fail(f"it could not be flushed: {result.error}", readable=self.is_open)
         elif self.is_open:
             for segment, size in task.segments:
-                segment.durable_size = max(segment.durable_size, size)
+                segment.flushed(size)
             self.recovery_point = task.point
             if task.snapshot is not None and result.snapshot_error is None:
                 self._snapshots.written(task.snapshot[0], [stale for stale, _ in task.stale])

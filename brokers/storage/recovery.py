@@ -18,7 +18,14 @@ from folkmoot.brokers.storage.atomic_file import (
     write_checked,
 )
 from folkmoot.brokers.storage.producer_state import SNAPSHOT_SUFFIX
-from folkmoot.brokers.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentName
+from folkmoot.brokers.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    OpenSegments,
+    Segment,
+    SegmentName,
+    flush_if_crowded,
+)
 from folkmoot.protocol.errors import StorageError
 
 logger = logging.getLogger(__name__)
@@ -170,6 +177,7 @@ def recover(
     directory: Path,
     before_loss: Callable[[], None],
     flushed: int,
+    files: OpenSegments,
 ) -> RecoveryPoint | None:
     """Check what may not have been on disk, all behind `point`; → that, if it is to be believed.
 
@@ -197,7 +205,8 @@ def recover(
             _give_up_behind(segment, segments)
         if segment is segments[-1]:
             segment.recover(position, offset, before_loss)
-        segment.release()
+        segment.rest()
+        flush_if_crowded(segments, files)
         if is_torn:
             break
     return point

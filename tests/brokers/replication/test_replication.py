@@ -1608,10 +1608,10 @@ def test_a_log_is_not_cut_below_a_start_that_is_being_noted(
     else:
         cluster.kill(slow)
         cluster.start(slow)
+    log = cluster.nodes[slow].log
     for _ in range(6):
         cluster.show()
         cluster.later(1.0)
-        log = cluster.nodes[slow].log
         assert log.log_start <= log.high_watermark <= log.log_end
     cluster.nodes[2].produce(b"new")
     for _ in range(3):
