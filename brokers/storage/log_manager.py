@@ -25,7 +25,7 @@ from folkmoot.brokers.storage.atomic_file import (
     sync_directory,
     write_atomic,
 )
-from folkmoot.brokers.storage.jobs import Now, Submit, at_once, log_failure
+from folkmoot.brokers.storage.jobs import Now, PassedTime, Submit, at_once, log_failure
 from folkmoot.brokers.storage.leader_epochs import (
     EPOCH_STARTS_FILE,
     NO_EPOCH,
@@ -136,6 +136,8 @@ class LogManager:
         self.data = data
         self.config = config
         self.files = OpenSegments() if files is None else files
+        self.passed_time = PassedTime()
+        """By which records grow old."""
         self.appended_bytes = 0
         """What producers have brought since the start, over all logs."""
         self.dirty: dict[Log, None] = {}

@@ -110,6 +110,7 @@ class Retention:
 
     def task(self, now: Now) -> float:
         """Some logs; then a pause."""
+        now = self._logs.passed_time.at(now)
         if self._reading:
             return _MORE
         if not self._round:

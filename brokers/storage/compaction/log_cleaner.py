@@ -77,7 +77,7 @@ class LogCleaner:
 
     def task(self, now: Now) -> float:
         """Look at some logs, or begin a pass; → when to be called again."""
-        self._now = now
+        self._now = self._logs.passed_time.at(now)
         if self._busy:
             return _BUSY
         if not self._round:
