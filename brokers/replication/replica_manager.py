@@ -312,12 +312,11 @@ class ReplicaManager:
     def _created(self, name: str, key: TopicIdPartition, error: FolkmootError | None) -> None:
         log = self._logs.find(*key)
         if key in self._states and (error is not None or log is None):
-            logger.warning(
-                "%s-%d: its replica here could not be created, trying again: %s",
-                name,
-                key.partition,
-                error,
-            )
+            if not self._logs.room.is_missed(error):
+                logger.warning(
+                    "%s-%d: its replica here could not be created, trying again: %s",
+                    *(name, key.partition, error),
+                )
             self._do_again(key, DISK_AGAIN_AFTER, partial(self._create, name, key))
             return
         topic = self._being_made.pop(key)
@@ -492,7 +491,7 @@ class ReplicaManager:
                 self._try_again(replica, DISK_AGAIN_AFTER)
         if isinstance(outcome, OSError) and outcome.errno in (errno.EIO, errno.EROFS):
             self._flusher.disk_failed(DiskFailed(f"leader epochs could not be noted: {outcome}"))
-        elif outcome is not None:
+        elif outcome is not None and not self._logs.room.is_missed(outcome):
             logger.error("leader epochs were not noted, trying again: %s", outcome)
         self._persist()
 
@@ -741,7 +740,8 @@ class ReplicaManager:
                 self._append(replica, chunk, result, now)
         except (RetriableError, CorruptBatch) as error:
             # The disk is full, it may be; or the leader's is damaged: then this log is as good as before.
-            logger.warning("%s: %s", log.name, error)
+            if not self._logs.room.is_missed(error):
+                logger.warning("%s: %s", log.name, error)
             if isinstance(error, CorruptBatch):
                 self._report(replica, follower.leader, chunk)
             self._try_again(replica, DISK_AGAIN_AFTER)
@@ -799,7 +799,8 @@ class ReplicaManager:
             self.is_whole(replica)
             self._follow(replica)
         elif replica.log.is_open and replica.log.failed is None:  # the leader does not say it twice
-            logger.warning("%s: what lies before %d stays: %s", replica.log.name, start, error)
+            if not self._logs.room.is_missed(error):
+                logger.warning("%s: what lies before %d stays: %s", replica.log.name, start, error)
             again = partial(self._give_up_before, replica, start)
             self._do_again((replica, "log start"), DISK_AGAIN_AFTER, again)
 
@@ -815,11 +816,6 @@ class ReplicaManager:
 
     def _truncate(self, replica: Replica, follower: FollowerState, offset: int) -> None:
         log = replica.log
-        logger.warning(
-            "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which leads in "
-            "epoch %d",
-            *(log.name, log.log_end, offset, follower.leader, follower.epoch),
-        )
         known = replica.state.known
         if known is not None and log.epoch_starts.latest < known.state.unclean_epoch:
             log.take_back_committed(offset, "an unclean election has lost")
@@ -849,7 +845,8 @@ class ReplicaManager:
         if outcome is not None or replica.is_rewritten or log.is_flushing or is_deleting:
             replica.is_busy = False
             why = outcome or "it is being repaired, or flushed, or records are deleted"
-            logger.warning("%s: not cut yet: %s", log.name, why)
+            if not self._logs.room.is_missed(outcome):
+                logger.warning("%s: not cut yet: %s", log.name, why)
             self._try_again(replica, DISK_AGAIN_AFTER)
             return
         point = self._logs.recovery_points.get(log.directory.name)
@@ -867,6 +864,11 @@ class ReplicaManager:
             replica.is_busy = False
             self._follow(replica)
         else:
+            logger.warning(
+                "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which leads in "
+                "epoch %d",
+                *(log.name, log.log_end, offset, follower.leader, follower.epoch),
+            )
             self._submit("truncation", job.run, partial(self._was_cut, replica, job.finish))
 
     def _was_cut(self, replica: Replica, finish: Callable[..., None], result: object) -> None:
@@ -930,7 +932,8 @@ class ReplicaManager:
                 self._logs.remove(log.begin_anew(offset))
                 self._flusher.flush(log)
         except FolkmootError as error:
-            logger.warning("%s: %s", log.name, error)
+            if not self._logs.room.is_missed(outcome or error):
+                logger.warning("%s: %s", log.name, error)
             self._take_start_back(replica, DISK_AGAIN_AFTER)
             return
         replica.is_busy = False
@@ -948,7 +951,8 @@ class ReplicaManager:
             replica.is_busy = False
             self._try_again(replica, pause)
         else:
-            logger.warning("%s: where it starts is not noted: %s", replica.log.name, outcome)
+            if not self._logs.room.is_missed(outcome):
+                logger.warning("%s: where it starts is not noted: %s", replica.log.name, outcome)
             again = partial(self._take_start_back, replica, pause)
             self._do_again((replica, "its start"), DISK_AGAIN_AFTER, again)
 

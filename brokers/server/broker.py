@@ -218,6 +218,7 @@ class Broker:
             creation.task,
             flusher.task,
             retention.task,
+            logs.room.task,
             scrubber.task,
             reports.task,
             repairs.task,

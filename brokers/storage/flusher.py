@@ -160,7 +160,8 @@ class Flusher:
                 task = log.begin_flush()
             except FolkmootError as error:
                 if log.is_open and log.failed is None:
-                    logger.warning("%s: not flushed: %s", log.name, error)
+                    if not self._logs.room.is_missed(error):
+                        logger.warning("%s: not flushed: %s", log.name, error)
                     self._logs.dirty[log] = None
                     if log.flushes and log not in self._timed:  # somebody may wait until `advanced`
                         self._timed.add(log)
@@ -246,7 +247,7 @@ class Flusher:
         if outcome is None:
             self._logs.checkpointed = points
             self._logs.has_stale_points = bool(points.keys() - self._logs.recovery_points.keys())
-        else:
+        elif not self._logs.room.is_missed(outcome):
             logger.warning("the logs' recovery points were not noted: %s", outcome)
 
 

@@ -655,11 +655,13 @@ class Log:
             raise BatchTooLarge(
                 f"batches of {total} bytes exceed the {MAX_SEGMENT_BYTES} of a call"
             )
-        segment = self._segment_for(total, now_ms)
+        segment: Segment | None = None
         try:
+            segment = self._segment_for(total, now_ms)
             segment.append(stamped, end, now_ms)
-        except StorageError:
-            if segment.torn is not None:
+        except StorageError as error:
+            self._files.room.is_missed(error)
+            if segment is not None and segment.torn is not None:
                 self.fail(segment.torn, readable=True)
             raise
         self._snapshots.appended(headers, [each.base_offset for each in stamped])
@@ -843,10 +845,9 @@ class Log:
             self.recovery_point = task.point
             if task.snapshot is not None and result.snapshot_error is None:
                 self._snapshots.written(task.snapshot[0], [stale for stale, _ in task.stale])
-        if result.snapshot_error is not None:
-            logger.warning(
-                "%s: epochs or producers are not noted: %s", self.directory, result.snapshot_error
-            )
+        unnoted = result.snapshot_error
+        if unnoted is not None and not self._files.room.is_missed(unnoted):
+            logger.warning("%s: epochs or producers are not noted: %s", self.directory, unnoted)
 
     def flush(self, *, snapshot: bool = False) -> None:
         """Return when all that was appended is on disk. Raises StorageError."""
@@ -939,7 +940,8 @@ class Log:
             try:
                 self.roll()
             except StorageError as error:
-                logger.warning("%s: the last segment stays for now: %s", self.directory, error)
+                if not self._files.room.is_missed(error):
+                    logger.warning("%s: the last segment stays for now: %s", self.directory, error)
             count = len(self.segments) - 1
         while count and not self._snapshots.covers(self.segments[count].base_offset):
             count -= 1

@@ -136,6 +136,8 @@ class LogManager:
         self.data = data
         self.config = config
         self.files = OpenSegments() if files is None else files
+        self.room = self.files.room
+        self.room.data = data
         self.passed_time = PassedTime()
         """By which records grow old."""
         self.appended_bytes = 0

@@ -173,7 +173,8 @@ class Retention:
             if offset == log.log_end and log.is_open and log.segments[-1].size:
                 log.roll()  # so that the segments before can go
         except StorageError as error:
-            logger.warning("%s: the last segment stays for now: %s", log.name, error)
+            if not self._logs.room.is_missed(error):
+                logger.warning("%s: the last segment stays for now: %s", log.name, error)
         log.snapshot_covers(offset)
         self._flusher.flush(log, partial(self._note, log, offset))
 

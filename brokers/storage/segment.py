@@ -14,7 +14,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from folkmoot.brokers.storage.atomic_file import disk_error, read_at, sync_file, write_at
+from folkmoot.brokers.storage.atomic_file import (
+    disk_error,
+    is_full,
+    read_at,
+    sync_file,
+    write_at,
+)
+from folkmoot.brokers.storage.disk_room import DiskRoom
 from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
@@ -102,6 +109,7 @@ class OpenSegments:
     def __init__(self, limit: int = 1_000) -> None:
         self.damaged: dict[Segment, float] = {}
         """Segments in which something bad was found, and when to try to repair them (Repairs)."""
+        self.room = DiskRoom()
         self.unflushed: dict[Segment, None] = {}
         """Those that were released and have their log open until it is flushed."""
         self._limit = max(1, limit)
@@ -426,7 +434,8 @@ class SegmentReader:
 
     def _entries_unsaved(self, error: OSError) -> None:
         """The batches are safe: what the file lacks stays in memory, and the next life makes it anew."""
-        logger.warning("%s: entries are not saved: %s", self.index_path, error)
+        if not is_full(error):
+            logger.warning("%s: entries are not saved: %s", self.index_path, error)
 
     def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
         with suppress(OSError), self._left_index() as index:
@@ -637,6 +646,10 @@ class Segment(SegmentReader):
         self.size, self.end_offset = position, end_offset
         self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
         self.sealed = self.is_checked = False
+
+    def _entries_unsaved(self, error: OSError) -> None:
+        if not self._files.room.is_missed(error):
+            super()._entries_unsaved(error)
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:

@@ -255,7 +255,8 @@ class LogCleaner:
                     segment.mark(outcome.damage)
             case Exception():
                 # Else something was deleted meanwhile, or the broker is stopping.
-                if _are_there(log, segments.values()) and not isinstance(outcome, ClosedError):
+                is_told = isinstance(outcome, ClosedError) or self._logs.room.is_missed(outcome)
+                if _are_there(log, segments.values()) and not is_told:
                     logger.error("%s: not compacted: %s", log.name, outcome)
                 # Else they would be back when what has replaced them goes.
                 self._logs.remove(doomed, "cleaner")
