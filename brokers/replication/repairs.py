@@ -120,7 +120,8 @@ class Repairs:
                 log.roll()
                 self._logs.dirty[log] = None
         except StorageError as error:
-            logger.warning("%s: not repaired yet: %s", segment.path, error)
+            if not self._logs.room.is_missed(error):
+                logger.warning("%s: not repaired yet: %s", segment.path, error)
             return
         self._steps = self._carried_out(_Repair(replica, segment))
         self._go_on(None)
@@ -139,7 +140,7 @@ class Repairs:
         try:
             yield from self._look(repair)
         except (FolkmootError, OSError) as error:
-            if repair.is_current():
+            if repair.is_current() and not self._logs.room.is_missed(error):
                 logger.error("%s: not repaired yet: %s", repair.segment.path, error)
         except Exception:
             logger.exception("%s: not repaired yet", repair.segment.path)

@@ -18,9 +18,14 @@ from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, LEADER_EPOCHS_FILE, EpochEnd
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
-from folkmoot.brokers.storage.recovery import note_complete, note_incomplete, save_log_start
+from folkmoot.brokers.storage.recovery import (
+    NOTES_SPARE_FILE,
+    note_complete,
+    note_incomplete,
+    save_log_start,
+)
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import (
@@ -307,12 +312,11 @@ class ReplicaManager:
     def _created(self, name: str, key: TopicIdPartition, error: FolkmootError | None) -> None:
         log = self._logs.find(*key)
         if key in self._states and (error is not None or log is None):
-            logger.warning(
-                "%s-%d: its replica here could not be created, trying again: %s",
-                name,
-                key.partition,
-                error,
-            )
+            if not self._logs.room.is_missed(error):
+                logger.warning(
+                    "%s-%d: its replica here could not be created, trying again: %s",
+                    *(name, key.partition, error),
+                )
             self._do_again(key, DISK_AGAIN_AFTER, partial(self._create, name, key))
             return
         topic = self._being_made.pop(key)
@@ -429,7 +433,7 @@ class ReplicaManager:
         elif (
             isinstance(step, Activate)
             and step.write.state.active
-            and (log.is_being_cut or log.failed is not None)
+            and (log.is_being_cut or log.failed is not None or replica.is_busy)
         ):
             state.failed()
             self._try_again(replica)
@@ -487,7 +491,7 @@ class ReplicaManager:
                 self._try_again(replica, DISK_AGAIN_AFTER)
         if isinstance(outcome, OSError) and outcome.errno in (errno.EIO, errno.EROFS):
             self._flusher.disk_failed(DiskFailed(f"leader epochs could not be noted: {outcome}"))
-        elif outcome is not None:
+        elif outcome is not None and not self._logs.room.is_missed(outcome):
             logger.error("leader epochs were not noted, trying again: %s", outcome)
         self._persist()
 
@@ -731,11 +735,13 @@ class ReplicaManager:
         try:
             if isinstance(todo, Truncate):
                 self._truncate(replica, follower, todo.offset)
-            elif todo is not None:
+                return  # it goes on when that has ended, or is tried again
+            if todo is not None:
                 self._append(replica, chunk, result, now)
         except (RetriableError, CorruptBatch) as error:
             # The disk is full, it may be; or the leader's is damaged: then this log is as good as before.
-            logger.warning("%s: %s", log.name, error)
+            if not self._logs.room.is_missed(error):
+                logger.warning("%s: %s", log.name, error)
             if isinstance(error, CorruptBatch):
                 self._report(replica, follower.leader, chunk)
             self._try_again(replica, DISK_AGAIN_AFTER)
@@ -778,6 +784,9 @@ class ReplicaManager:
         if replica.state.follower is None or start > replica.log.high_watermark:
             return
         done = partial(self._gave_up, replica, start)
+        if replica.is_busy:
+            done(Overloaded("it is being cut, or begins anew"))
+            return
         try:
             self._retention.delete_records(replica.log, start, done)
         except Overloaded as error:
@@ -790,7 +799,8 @@ class ReplicaManager:
             self.is_whole(replica)
             self._follow(replica)
         elif replica.log.is_open and replica.log.failed is None:  # the leader does not say it twice
-            logger.warning("%s: what lies before %d stays: %s", replica.log.name, start, error)
+            if not self._logs.room.is_missed(error):
+                logger.warning("%s: what lies before %d stays: %s", replica.log.name, start, error)
             again = partial(self._give_up_before, replica, start)
             self._do_again((replica, "log start"), DISK_AGAIN_AFTER, again)
 
@@ -806,11 +816,6 @@ class ReplicaManager:
 
     def _truncate(self, replica: Replica, follower: FollowerState, offset: int) -> None:
         log = replica.log
-        logger.warning(
-            "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which leads in "
-            "epoch %d",
-            *(log.name, log.log_end, offset, follower.leader, follower.epoch),
-        )
         known = replica.state.known
         if known is not None and log.epoch_starts.latest < known.state.unclean_epoch:
             log.take_back_committed(offset, "an unclean election has lost")
@@ -828,7 +833,7 @@ class ReplicaManager:
         """The next start checks the whole log, until it is flushed again."""
         self._logs.recovery_points.pop(replica.log.directory.name, None)
         points = dict(self._logs.recovery_points)
-        work = partial(save_json, self._logs.data / RECOVERY_POINTS_FILE, points)
+        work = partial(self._logs.save_recovery_points, points)
         # Behind a checkpoint that may be under way, so that what it notes is not the last word.
         self._submit("checkpoint", work, partial(self._cut, replica, follower, offset))
 
@@ -836,10 +841,12 @@ class ReplicaManager:
         self, replica: Replica, follower: FollowerState, offset: int, outcome: Exception | None
     ) -> None:
         log = replica.log
-        if outcome is not None or replica.is_rewritten or log.is_flushing:
+        is_deleting = self._retention.is_deleting(log)
+        if outcome is not None or replica.is_rewritten or log.is_flushing or is_deleting:
             replica.is_busy = False
-            why = outcome or "it is being repaired, or flushed"
-            logger.warning("%s: not cut yet: %s", log.name, why)
+            why = outcome or "it is being repaired, or flushed, or records are deleted"
+            if not self._logs.room.is_missed(outcome):
+                logger.warning("%s: not cut yet: %s", log.name, why)
             self._try_again(replica, DISK_AGAIN_AFTER)
             return
         point = self._logs.recovery_points.get(log.directory.name)
@@ -857,6 +864,11 @@ class ReplicaManager:
             replica.is_busy = False
             self._follow(replica)
         else:
+            logger.warning(
+                "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which leads in "
+                "epoch %d",
+                *(log.name, log.log_end, offset, follower.leader, follower.epoch),
+            )
             self._submit("truncation", job.run, partial(self._was_cut, replica, job.finish))
 
     def _was_cut(self, replica: Replica, finish: Callable[..., None], result: object) -> None:
@@ -888,7 +900,8 @@ class ReplicaManager:
             (result.leader_epoch, result.log_end) == (asked.leader_epoch, asked.log_end)
             and result.log_start >= asked.log_end
         )
-        if follower is None or not is_behind or replica.is_busy:
+        is_deleting = self._retention.is_deleting(replica.log)
+        if follower is None or not is_behind or replica.is_busy or is_deleting:
             self._try_again(replica)
             return
         replica.is_busy = True
@@ -900,13 +913,17 @@ class ReplicaManager:
     def _begin_anew(
         self, replica: Replica, follower: FollowerState, offset: int, outcome: Exception | None
     ) -> None:
-        """The log starts at `offset`, and that is on disk."""
+        """The log starts at `offset`, and that is on disk. If another broker is followed by now, or none,
+        or it cannot begin anew, that is taken back: a replica leads with what it has. A death before
+        that loses nothing that it took since: meanwhile it neither leads nor follows."""
         log = replica.log
-        replica.is_busy = False
+        if replica.state.follower is not follower or log.log_end > offset:
+            self._take_start_back(replica, TRY_AGAIN_AFTER)
+            return
         try:
             if outcome is not None:
                 raise StorageError(str(outcome))
-            if log.is_open and log.log_end <= offset:
+            if log.is_open:
                 logger.warning(
                     "%s: broker %d has nothing before offset %d: this replica goes on there, from %d",
                     *(log.name, follower.leader, offset, log.log_end),
@@ -915,10 +932,29 @@ class ReplicaManager:
                 self._logs.remove(log.begin_anew(offset))
                 self._flusher.flush(log)
         except FolkmootError as error:
-            logger.warning("%s: %s", log.name, error)
-            self._try_again(replica, DISK_AGAIN_AFTER)
+            if not self._logs.room.is_missed(outcome or error):
+                logger.warning("%s: %s", log.name, error)
+            self._take_start_back(replica, DISK_AGAIN_AFTER)
             return
+        replica.is_busy = False
         self._follow(replica)
+
+    def _take_start_back(self, replica: Replica, pause: float) -> None:
+        log = replica.log
+        if log.is_open:
+            log.epoch_starts.changed = True  # their file is gone
+            work = partial(save_log_start, log.directory, log.given_up)
+            self._submit("log starts", work, partial(self._start_taken_back, replica, pause))
+
+    def _start_taken_back(self, replica: Replica, pause: float, outcome: Exception | None) -> None:
+        if outcome is None:
+            replica.is_busy = False
+            self._try_again(replica, pause)
+        else:
+            if not self._logs.room.is_missed(outcome):
+                logger.warning("%s: where it starts is not noted: %s", replica.log.name, outcome)
+            again = partial(self._take_start_back, replica, pause)
+            self._do_again((replica, "its start"), DISK_AGAIN_AFTER, again)
 
     # -- from time to time --------------------------------------------------------------------------
 
@@ -964,13 +1000,13 @@ def _save_epochs(path: Path, epochs: Mapping[str, int], incomplete: Sequence[Pat
     for directory in incomplete:
         with suppress(FileNotFoundError):  # it may have been deleted meanwhile
             note_incomplete(directory)
-    save_json(path, epochs)
+    save_json(path, epochs, path.with_name(NOTES_SPARE_FILE))
 
 
 def _note_start(directory: Path, offset: int) -> None:
     """A death right behind this leaves nothing that tells of the epochs of what is given up."""
     (directory / EPOCH_STARTS_FILE).unlink(missing_ok=True)
-    save_log_start(directory, offset)
+    save_log_start(directory, offset, anew=True)
 
 
 def _ignore(log: Log) -> None:

@@ -220,6 +220,7 @@ class Broker:
             creation.task,
             flusher.task,
             retention.task,
+            logs.room.task,
             scrubber.task,
             reports.task,
             repairs.task,
@@ -356,4 +357,5 @@ def _segments_affordable() -> int:
             soft = hard
         except (OSError, ValueError) as error:
             logger.warning("the limit of open files stays at %d: %s", soft, error)
-    return max(1, (soft - _OTHER_DESCRIPTORS) // OPEN_FILES_PER_SEGMENT)
+    # And as many again that wait to be flushed.
+    return max(1, (soft - _OTHER_DESCRIPTORS) // (OPEN_FILES_PER_SEGMENT + 1))

@@ -26,24 +26,37 @@ _MAX_BYTES = 256 * 1024 * 1024  # the note of a million producers takes half of 
 def write_atomic(path: Path, data: bytes, spare: Path | None = None) -> None:
     """Put `data` at `path`, over what was there. On return it is on disk. Raises OSError.
 
-    On a full disk a `spare` file that is larger (`make_spare`) is used up for it, if it is there.
+    On a full disk a `spare` file (`make_spare`) is used up for it, if it is there. What was at `path`
+    then leaves the room for the next one, which is made at once.
     """
     new = path.with_name(path.name + _NEW_SUFFIX)
     try:
         try:
             _write(new, "wb", data)
         except OSError as error:
-            if spare is None or not is_full(error) or not spare.exists():
+            if spare is None or not is_full(error):
                 raise
-            new.unlink(missing_ok=True)
-            _write(spare, "r+b", data)
-            new = spare
+            try:
+                spare.replace(new)  # two threads may need it: one of them has it
+            except FileNotFoundError:
+                raise error from None
+            _write(new, "r+b", data)
         new.replace(path)
     except OSError:
         with suppress(OSError):  # a full disk is not to keep the half of it
             new.unlink()
         raise
     sync_directory(path.parent)
+    if spare is not None:
+        make_spare(spare, len(data))
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Put `data` in the place of as many bytes, which needs no room. On disk when this returns.
+
+    A death in between leaves some of both. Raises OSError.
+    """
+    _write(path, "r+b", data)
 
 
 def _write(path: Path, mode: str, data: bytes) -> None:
@@ -54,11 +67,12 @@ def _write(path: Path, mode: str, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def make_spare(path: Path) -> None:
-    """Have a block of the disk at hand there, if it has one left."""
+def make_spare(path: Path, size: int = 0) -> None:
+    """Have room for a file of `size` bytes at hand there, and a block more, if the disk has that left."""
     with suppress(OSError):
-        if not path.exists():
-            write_atomic(path, bytes(_SPARE_BYTES))
+        wanted = (-(-size // _SPARE_BYTES) + 1) * _SPARE_BYTES
+        if not path.exists() or path.stat().st_size < wanted:
+            write_atomic(path, bytes(wanted))
 
 
 def write_checked(path: Path, data: bytes, spare: Path | None = None) -> None:
@@ -78,9 +92,9 @@ def read_checked(path: Path) -> bytes | None:
     return data if checksum == b"%08x" % crc32c(data) else None
 
 
-def save_json(path: Path, value: object) -> None:
+def save_json(path: Path, value: object, spare: Path | None = None) -> None:
     """Put a value at `path` as JSON, behind its checksum; on disk when this returns. Raises OSError."""
-    write_checked(path, msgspec.json.encode(value))
+    write_checked(path, msgspec.json.encode(value), spare)
 
 
 def load_json(path: Path, kind: type[_T]) -> _T | None:

@@ -8,10 +8,9 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import save_json
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
-from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.protocol.errors import DiskFailed, FolkmootError
 from folkmoot.protocol.histogram import Histogram
@@ -42,8 +41,8 @@ class Flusher:
     nothing. A failed flush ends the log and, by `failed`, the broker: nothing is acknowledged behind it.
 
     Flushed at once are logs for which somebody waits (`wait_for`, `flush`) and those whose
-    `flush_interval` is over, a few jobs side by side; what is appended to a log while its job is under
-    way is in the next one. Every
+    `flush_interval` is over, a few jobs side by side, or all if many files wait for that; what is
+    appended to a log while its job is under way is in the next one. Every
     CHECKPOINT_INTERVAL, or after CHECKPOINT_BYTES, all others follow in jobs of their own, and then
     `recovery-points` is written. It may be old, which costs the next start time, and it is never ahead
     of the disk.
@@ -75,7 +74,7 @@ class Flusher:
         self._under_way: set[Log] = set()
         self._busy: set[Hashable] = set()
         self._round: list[Log] | None = None
-        self._next_round = self._soonest = self._looked_at = 0.0
+        self._next_round = self._soonest = self._next_relief = self._looked_at = 0.0
         self._appended_before = 0
 
     def appended(self, log: Log, size: int, now: Now) -> None:
@@ -111,6 +110,10 @@ class Flusher:
             log = heapq.heappop(self._timers)[2]
             self._timed.discard(log)
             self._wanted.setdefault(log, []).append((log.log_end, None))
+        if self._logs.files.is_crowded and now.monotonic >= self._next_relief:
+            self._next_relief = now.monotonic + SHORTEST_INTERVAL
+            for log in self._logs.dirty:
+                self._wanted.setdefault(log, []).append((log.log_end, None))
         self._begin_wanted()
         if "checkpoint" in self._busy:
             return _BUSY
@@ -157,7 +160,8 @@ class Flusher:
                 task = log.begin_flush()
             except FolkmootError as error:
                 if log.is_open and log.failed is None:
-                    logger.warning("%s: not flushed: %s", log.name, error)
+                    if not self._logs.room.is_missed(error):
+                        logger.warning("%s: not flushed: %s", log.name, error)
                     self._logs.dirty[log] = None
                     if log.flushes and log not in self._timed:  # somebody may wait until `advanced`
                         self._timed.add(log)
@@ -209,7 +213,8 @@ class Flusher:
     def _answer(self, log: Log, error: FolkmootError | None) -> None:
         """Tell those that waited for as much as is on disk now, or all of them what went wrong."""
         waiting = self._wanted.pop(log, [])
-        late = [each for each in waiting if each[0] > log.recovery_point_offset]
+        flushed = log.recovery_point_offset
+        late = [each for each in waiting if each[0] > flushed]
         if late and error is None:
             try:
                 log.require_writable()
@@ -217,7 +222,7 @@ class Flusher:
                 error = closed
         if late and error is None and log.dirty:
             self._wanted[log] = late  # its next segments follow
-            waiting = [each for each in waiting if each not in late]
+            waiting = [each for each in waiting if each[0] <= flushed]
         for _, done in waiting:
             if done is not None:
                 done(error)
@@ -234,7 +239,7 @@ class Flusher:
             return
         self._busy.add("checkpoint")
         points = dict(self._logs.recovery_points)
-        work = partial(save_json, self._logs.data / RECOVERY_POINTS_FILE, points)
+        work = partial(self._logs.save_recovery_points, points)
         self._submit("checkpoint", work, partial(self._noted, points))
 
     def _noted(self, points: dict[str, RecoveryPoint], outcome: Exception | None) -> None:
@@ -242,7 +247,7 @@ class Flusher:
         if outcome is None:
             self._logs.checkpointed = points
             self._logs.has_stale_points = bool(points.keys() - self._logs.recovery_points.keys())
-        else:
+        elif not self._logs.room.is_missed(outcome):
             logger.warning("the logs' recovery points were not noted: %s", outcome)
 
 

@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 logger = logging.getLogger(__name__)
 
+_SLEW: Final = 60_000
+"""So many ms off a clock may be from one look to the next: nobody has set it."""
 _T = TypeVar("_T")
 
 
@@ -14,6 +16,39 @@ class Now(NamedTuple):
 
     monotonic: float
     wall: int
+
+
+class PassedTime:
+    """The wall clock, as far as time has passed: what is deleted by its age is deleted by this.
+
+    A clock that is set forward makes nothing old: this one stays behind it, by as much, until the clock is
+    put right or the broker starts again. One that goes back is followed, and so is one that goes a little
+    too fast or too slowly. What was appended meanwhile has a stamp that is still to come.
+
+    Owner: the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._ahead: int | None = None
+        self._is_behind = False
+
+    def at(self, now: Now) -> Now:
+        """The moment, with no more of the wall clock than has passed."""
+        passed = round(now.monotonic * 1000)
+        ahead = now.wall - passed
+        if self._ahead is None or abs(ahead - self._ahead) <= _SLEW:
+            self._ahead = ahead
+        is_behind = ahead > self._ahead
+        if is_behind and not self._is_behind:
+            logger.error(
+                "the wall clock was set forward by %d s, or the machine stood still: nothing is deleted for "
+                "its age before as much time has passed; if the clock is right, restart the broker",
+                (ahead - self._ahead) // 1000,
+            )
+        elif self._is_behind and not is_behind:
+            logger.warning("the wall clock is right again: records are deleted by their age")
+        self._is_behind = is_behind
+        return now._replace(wall=min(now.wall, passed + self._ahead))
 
 
 Task = Callable[[Now], float]

@@ -24,7 +24,9 @@ from folkmoot.brokers.storage.producer_state import ProducerSnapshots, ProducerS
 from folkmoot.brokers.storage.recovery import (
     CLEANER_CHECKPOINT_FILE,
     LOG_START_FILE,
+    Listing,
     RecoveryPoint,
+    has_begun_anew,
     list_segments,
     load_log_start,
     note_incomplete,
@@ -33,6 +35,7 @@ from folkmoot.brokers.storage.recovery import (
     save_log_start,
 )
 from folkmoot.brokers.storage.segment import (
+    INDEX_SUFFIX,
     LOG_SUFFIX,
     Damage,
     OpenSegments,
@@ -238,6 +241,8 @@ class Log:
             found = list_segments(self.directory)
             self.is_incomplete = found.is_incomplete
             self._load_log_start()
+            if self.given_up and has_begun_anew(self.directory):
+                found = self._without_former(found)
             if found.segments:  # appends to a rewritten one would go past what its name says
                 newest, size = found.segments[-1]
                 found.segments[-1] = open_again(self.directory, newest), size
@@ -257,7 +262,8 @@ class Log:
             # never gives an offset again where something that was appended later has survived.
             flushed = max(found.snapshots, default=0) if self.is_replica else MAX_OFFSET
             self.recovery_point = recover(
-                self.segments, point, self.directory, self.may_lack_acked, flushed
+                *(self.segments, point, self.directory, self.may_lack_acked, flushed),
+                self._files,
             )
             # A life before has made files, and may have died with their names not on disk.
             self._new_names = self.recovery_point is None or (
@@ -265,11 +271,11 @@ class Log:
             )
         self.is_open = True
         known_end = max(self.given_up, 0 if recovery_point is None else recovery_point.end_offset)
-        if known_end > self.log_end:
-            logger.error("%s: lost offsets %d to %d", self.directory, self.log_end, known_end - 1)
+        found_end = max(self.given_up, self.log_end)
+        if known_end > found_end:
+            logger.error("%s: lost offsets %d to %d", self.directory, found_end, known_end - 1)
             if self.is_replica:
-                if known_end > self.given_up:
-                    self.may_lack_acked()
+                self.may_lack_acked()
                 known_end = self.given_up
         if known_end > self.log_end:  # its offsets are not given again
             for last in self.segments[-1:]:
@@ -289,7 +295,23 @@ class Log:
             self._load_epoch_starts()
         if self.segments and self._snapshots.newest != self.log_end:
             self.producers()
-            self.release()
+            for segment in self.segments:
+                segment.rest()
+
+    def _without_former(self, found: Listing) -> Listing:
+        """The same without what the log had before it began anew, which is removed. A death in between
+        leaves some of it, for the next start. Raises OSError."""
+        former = [name for name, _ in found.segments if name.base < self.given_up]
+        snapshots = [offset for offset in found.snapshots if offset <= self.given_up]
+        for path in (
+            *(self._snapshots.path(offset) for offset in snapshots),
+            *(self.directory / f"{name.stem}{INDEX_SUFFIX}" for name in former),
+            *(self.directory / f"{name.stem}{LOG_SUFFIX}" for name in former),
+        ):
+            path.unlink(missing_ok=True)
+        return found._replace(
+            segments=found.segments[len(former) :], snapshots=found.snapshots[len(snapshots) :]
+        )
 
     def _load_log_start(self) -> None:
         """A replica learns it from its leader again, if the file has rotted. Raises OSError, StorageError."""
@@ -633,11 +655,13 @@ class Log:
             raise BatchTooLarge(
                 f"batches of {total} bytes exceed the {MAX_SEGMENT_BYTES} of a call"
             )
-        segment = self._segment_for(total, now_ms)
+        segment: Segment | None = None
         try:
+            segment = self._segment_for(total, now_ms)
             segment.append(stamped, end, now_ms)
-        except StorageError:
-            if segment.torn is not None:
+        except StorageError as error:
+            self._files.room.is_missed(error)
+            if segment is not None and segment.torn is not None:
                 self.fail(segment.torn, readable=True)
             raise
         self._snapshots.appended(headers, [each.base_offset for each in stamped])
@@ -817,14 +841,13 @@ class Log:
             self.fail(f"it could not be flushed: {result.error}", readable=self.is_open)
         elif self.is_open:
             for segment, size in task.segments:
-                segment.durable_size = max(segment.durable_size, size)
+                segment.flushed(size)
             self.recovery_point = task.point
             if task.snapshot is not None and result.snapshot_error is None:
                 self._snapshots.written(task.snapshot[0], [stale for stale, _ in task.stale])
-        if result.snapshot_error is not None:
-            logger.warning(
-                "%s: epochs or producers are not noted: %s", self.directory, result.snapshot_error
-            )
+        unnoted = result.snapshot_error
+        if unnoted is not None and not self._files.room.is_missed(unnoted):
+            logger.warning("%s: epochs or producers are not noted: %s", self.directory, unnoted)
 
     def flush(self, *, snapshot: bool = False) -> None:
         """Return when all that was appended is on disk. Raises StorageError."""
@@ -854,8 +877,9 @@ class Log:
     def begin_anew(self, offset: int) -> list[Path]:
         """Give up everything and go on at `offset`, the log's end or behind; → files to be removed, in order.
 
-        For a follower whose leader's log begins there. That start is on disk already (`save_log_start`):
-        a crash right before leaves what was there, and the next start goes on at `offset` as well.
+        For a follower whose leader's log begins there. That start is on disk already (`save_log_start`,
+        `anew`): a crash leaves some or all of what was there, which the next start removes, and goes
+        on at `offset` as well.
         Raises StorageError, and nothing has changed.
         """
         self.require_writable()
@@ -876,18 +900,23 @@ class Log:
     def _begin_within_batch(self, base_offset: int) -> None:
         """Have a log that has given up all begin with its leader's batch in which the log's start lies.
 
-        A death after some old files are gone, or all: the next start goes on at the log's start, which is
-        on disk. Without room for the new one the leader is asked from offset 0 on, and says where
-        its log begins. Raises StorageError.
+        What was there before it began anew is gone by then, and on disk that is not said any more: the
+        new segment begins before the start, too. A death after some old files are gone, or all: the
+        next start goes on at the log's start, which is on disk. Without room for the new one the leader is
+        asked from offset 0 on, and says where its log begins. Raises StorageError.
         """
         self._require_no_flush()
-        path = self.directory / f"{SegmentName(base_offset).stem}{LOG_SUFFIX}"
-        if path.exists() and all(segment.path != path for segment in self.segments):
-            raise StorageError(f"{path} is still being removed: ask again later")
+        known = {segment.path for segment in self.segments}
+        if any(path not in known for path in self.directory.glob(f"*{LOG_SUFFIX}")):
+            raise StorageError(
+                f"{self.directory} has files that are being removed: ask again later"
+            )
         start = self.log_end
-        self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
-        former, self.segments = self.segments, []
+        former = self.segments
         try:
+            save_log_start(self.directory, self.given_up)
+            self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
+            self.segments = []
             for segment in former:
                 segment.release()
                 for path in segment.files():
@@ -911,7 +940,8 @@ class Log:
             try:
                 self.roll()
             except StorageError as error:
-                logger.warning("%s: the last segment stays for now: %s", self.directory, error)
+                if not self._files.room.is_missed(error):
+                    logger.warning("%s: the last segment stays for now: %s", self.directory, error)
             count = len(self.segments) - 1
         while count and not self._snapshots.covers(self.segments[count].base_offset):
             count -= 1

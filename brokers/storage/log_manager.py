@@ -16,21 +16,23 @@ from typing import Final, NamedTuple, Self
 import msgspec
 
 from folkmoot.brokers.storage.atomic_file import (
+    is_full,
     load_json,
     make_directory,
     make_spare,
+    overwrite,
     save_json,
     sync_directory,
     write_atomic,
 )
-from folkmoot.brokers.storage.jobs import Now, Submit, at_once, log_failure
+from folkmoot.brokers.storage.jobs import Now, PassedTime, Submit, at_once, log_failure
 from folkmoot.brokers.storage.leader_epochs import (
     EPOCH_STARTS_FILE,
     NO_EPOCH,
     load_highest_epochs,
 )
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import SPARE_FILE, RecoveryPoint, note_incomplete
+from folkmoot.brokers.storage.recovery import NOTES_SPARE_FILE, SPARE_FILE, RecoveryPoint
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.topic_config import LogConfig, topic_config
 from folkmoot.protocol.errors import (
@@ -53,6 +55,8 @@ LOCK_FILE: Final = ".lock"
 IDENTITY_FILE: Final = "broker.json"
 RECOVERY_POINTS_FILE: Final = "recovery-points"
 RUNNING_FILE: Final = "running"
+STOPPED_FILE: Final = "stopped"
+"""What `running` is called after an orderly stop: to rename it needs no room on a full disk."""
 TOPIC_FILE: Final = "topic"
 DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
@@ -98,7 +102,8 @@ class LogManager:
     .lock                     held by flock as long as the broker lives; names its process
     broker.json               {"broker_id":1,"layout":2}: whose directory this is, and what lies in it
     recovery-points           up to where each log is on disk (Flusher); an orderly stop writes the ends
-    running                   there unless the stop was orderly: the machine's boot that it runs in
+    running                   the machine's boot that it runs in; called `stopped` by an orderly stop
+    spare, spare-notes        room on a full disk, for logs' starts and for the notes here
     scrub                     how far the scrub has come (Scrubber)
     leader-epochs             the highest leader epoch that each replica has acted in
     <topic id>-<partition>/   a log (see Log), with the topic's name in the file `topic`
@@ -131,6 +136,10 @@ class LogManager:
         self.data = data
         self.config = config
         self.files = OpenSegments() if files is None else files
+        self.room = self.files.room
+        self.room.data = data
+        self.passed_time = PassedTime()
+        """By which records grow old."""
         self.appended_bytes = 0
         """What producers have brought since the start, over all logs."""
         self.dirty: dict[Log, None] = {}
@@ -166,7 +175,8 @@ class LogManager:
             self._check_identity()
             self._open_all()
             self._note_running()
-            make_spare(self.data / SPARE_FILE)
+            for spare in (SPARE_FILE, NOTES_SPARE_FILE):
+                make_spare(self.data / spare)
         except OSError as error:
             self.abandon()
             raise StorageError(f"{self.data} cannot be used: {error}") from error
@@ -194,9 +204,9 @@ class LogManager:
                 self.recovery_points[log.directory.name] = point
         try:
             delete_directories(self.data, [log.directory.name for log in self._deleted])
-            save_json(self.data / RECOVERY_POINTS_FILE, self.recovery_points)
+            self.save_recovery_points(self.recovery_points)
             if not (self.suspects or self._has_lost):
-                (self.data / RUNNING_FILE).unlink(missing_ok=True)
+                (self.data / RUNNING_FILE).replace(self.data / STOPPED_FILE)
                 sync_directory(self.data)
         except OSError as error:
             failures.append(StorageError(f"{self.data}: the logs' ends were not noted: {error}"))
@@ -227,13 +237,26 @@ class LogManager:
     # -- power --------------------------------------------------------------------------------------
 
     def _note_running(self) -> None:
-        """A start behind a power cut finds the boot of before. Raises OSError."""
-        path = self.data / RUNNING_FILE
-        before = path.read_bytes() if path.exists() else None
-        if before is not None and (before != boot_id() or not before):
-            self.suspects = {log.directory.name for log in self if log.is_replica}
-        if not self.suspects:
-            write_atomic(path, boot_id())
+        """A start behind a power cut finds the boot of before. What an orderly stop has left is put right
+        before it is renamed, and neither needs room. Raises OSError."""
+        path, stopped, boot = self.data / RUNNING_FILE, self.data / STOPPED_FILE, boot_id()
+        if path.exists():
+            before = path.read_bytes()
+            if before != boot or not before:
+                self.suspects = {log.directory.name for log in self if log.is_replica}
+            if before == boot or self.suspects:
+                return
+        elif stopped.exists():
+            overwrite(stopped, boot)
+            stopped.replace(path)
+            sync_directory(self.data)
+            return
+        try:
+            write_atomic(path, boot)
+        except OSError as error:
+            if not (path.exists() and is_full(error)):
+                raise
+            logger.warning("%s: the next start trusts no page cache: %s", path, error)
 
     def distrust(self) -> None:
         """A flush has failed: the next start finds what one behind a power cut would.
@@ -257,6 +280,10 @@ class LogManager:
         write_atomic(self.data / RUNNING_FILE, boot_id())
         if self._has_lost:
             self.distrust()
+
+    def save_recovery_points(self, points: Mapping[str, RecoveryPoint]) -> None:
+        """On disk when this returns. Any thread, one at a time. Raises OSError."""
+        save_json(self.data / RECOVERY_POINTS_FILE, points, self.data / NOTES_SPARE_FILE)
 
     def mark_incomplete(self) -> None:
         """Of all replicas, on disk: another data directory had this broker's id last, and what that one has
@@ -470,17 +497,16 @@ class LogManager:
             name = TopicPartition(found.topic or found.topic_id, found.partition)
             log = Log(found.path, name, found.topic_id, self.config, self.files)
             epoch = self.leader_epochs.get(found.path.name)
-            if epoch is None and (found.path / EPOCH_STARTS_FILE).exists():
-                epoch = (
-                    NO_EPOCH  # the file with its epoch was lost, and with it what it may have acked
-                )
-                note_incomplete(found.path)
-            if epoch is not None:
-                log.become_replica(epoch)
+            # The file with its epoch was lost, and with it what it may have acked.
+            is_blank = epoch is None and (found.path / EPOCH_STARTS_FILE).exists()
+            if epoch is not None or is_blank:
+                log.become_replica(NO_EPOCH if epoch is None else epoch)
             point = points.get(found.path.name)
             if point is not None:
                 self.recovery_points[found.path.name] = point
             try:
+                if is_blank:
+                    log.may_lack_acked()
                 log.start(point)
             except FolkmootError as error:
                 logger.error("%s", error)

@@ -125,7 +125,7 @@ class PartitionCreation:
                 self._logs.add(result)
             elif result is not None:
                 error = result
-                if not waiting:
+                if not self._logs.room.is_missed(error) and not waiting:
                     logger.warning("%s; the first produce will try again", error)
             if wanted.topic_id in self._forgotten:
                 self._logs.delete_topic(wanted.topic_id)

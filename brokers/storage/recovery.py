@@ -14,16 +14,27 @@ from folkmoot.brokers.storage.atomic_file import (
     disk_error,
     read_checked,
     sync_directory,
+    write_atomic,
     write_checked,
 )
 from folkmoot.brokers.storage.producer_state import SNAPSHOT_SUFFIX
-from folkmoot.brokers.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, SegmentName
+from folkmoot.brokers.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    OpenSegments,
+    Segment,
+    SegmentName,
+    flush_if_crowded,
+)
 from folkmoot.protocol.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
 LOG_START_FILE: Final = "log-start"
+_ANEW: Final = b"anew"
 SPARE_FILE: Final = "spare"
+NOTES_SPARE_FILE: Final = "spare-notes"
+"""For the notes of the data directory itself: a start on a full disk needs them."""
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-checkpoint"
 """How far the log is compacted (CleanerCheckpoint)."""
 INCOMPLETE_FILE: Final = "incomplete"
@@ -115,29 +126,42 @@ def load_log_start(directory: Path) -> int:
 
     A file that cannot be understood is no 0: what was deleted would be there again.
     """
+    return _log_start(directory)[0]
+
+
+def has_begun_anew(directory: Path) -> bool:
+    """Whether what lies before its start is of a log that was there before. Raises OSError,
+    StorageError."""
+    return _log_start(directory)[1]
+
+
+def _log_start(directory: Path) -> tuple[int, bool]:
     path = directory / LOG_START_FILE
     noted = read_checked(path)
-    if noted is not None and noted.isdigit():
-        return int(noted)
-    if noted is None and not path.exists():
-        return 0
+    if noted is not None:
+        offset, _, anew = noted.partition(b" ")
+        if offset.isdigit() and anew in (b"", _ANEW):
+            return int(offset), anew == _ANEW
+    elif not path.exists():
+        return 0, False
     raise StorageError(
         f"{path} cannot be understood, and tells which records were deleted: remove it only if they "
         "may be served again, then restart the broker"
     )
 
 
-def save_log_start(directory: Path, offset: int) -> None:
-    """Note it; on disk when this returns. Raises OSError.
+def save_log_start(directory: Path, offset: int, *, anew: bool = False) -> None:
+    """Note it; on disk when this returns. `anew`: nothing before it is of this log. Raises OSError.
 
     The spare file is for this alone: what is deleted makes room on a disk that has none.
     """
-    write_checked(directory / LOG_START_FILE, b"%d" % offset, directory.parent / SPARE_FILE)
+    noted = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
+    write_checked(directory / LOG_START_FILE, noted, directory.parent / SPARE_FILE)
 
 
 def note_incomplete(directory: Path) -> None:
-    """On disk when this returns. Raises OSError."""
-    write_checked(directory / INCOMPLETE_FILE, b"")
+    """On disk when this returns. It is empty: a disk without a block left has room for it. Raises OSError."""
+    write_atomic(directory / INCOMPLETE_FILE, b"")
 
 
 def note_complete(directory: Path) -> None:
@@ -153,6 +177,7 @@ def recover(
     directory: Path,
     before_loss: Callable[[], None],
     flushed: int,
+    files: OpenSegments,
 ) -> RecoveryPoint | None:
     """Check what may not have been on disk, all behind `point`; → that, if it is to be believed.
 
@@ -180,7 +205,8 @@ def recover(
             _give_up_behind(segment, segments)
         if segment is segments[-1]:
             segment.recover(position, offset, before_loss)
-        segment.release()
+        segment.rest()
+        flush_if_crowded(segments, files)
         if is_torn:
             break
     return point

@@ -110,6 +110,7 @@ class Retention:
 
     def task(self, now: Now) -> float:
         """Some logs; then a pause."""
+        now = self._logs.passed_time.at(now)
         if self._reading:
             return _MORE
         if not self._round:
@@ -161,6 +162,10 @@ class Retention:
         if len(waiting) == 1:
             self._flush(log)
 
+    def is_deleting(self, log: Log) -> bool:
+        """Whether a deletion of records is under way there: what it notes is true of the log as it is."""
+        return log in self._wanted
+
     def _flush(self, log: Log) -> None:
         """Step 1, for all that is wanted of a log by now."""
         offset = max(each for each, _ in self._wanted[log])
@@ -168,7 +173,8 @@ class Retention:
             if offset == log.log_end and log.is_open and log.segments[-1].size:
                 log.roll()  # so that the segments before can go
         except StorageError as error:
-            logger.warning("%s: the last segment stays for now: %s", log.name, error)
+            if not self._logs.room.is_missed(error):
+                logger.warning("%s: the last segment stays for now: %s", log.name, error)
         log.snapshot_covers(offset)
         self._flusher.flush(log, partial(self._note, log, offset))
 

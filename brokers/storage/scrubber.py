@@ -164,7 +164,11 @@ class Scrubber:
         if now >= self._next_note:
             self._next_note = now + NOTE_INTERVAL
             work = partial(save_json, self._path, self._place)
-            self._submit("scrub", work, partial(log_failure, "the scrub's place was not noted"))
+            self._submit("scrub", work, self._noted)
+
+    def _noted(self, outcome: Exception | None) -> None:
+        if not self._logs.room.is_missed(outcome):
+            log_failure("the scrub's place was not noted", outcome)
 
     # -- a step -------------------------------------------------------------------------------------
 

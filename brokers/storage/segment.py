@@ -14,7 +14,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from folkmoot.brokers.storage.atomic_file import disk_error, read_at, sync_file, write_at
+from folkmoot.brokers.storage.atomic_file import (
+    disk_error,
+    is_full,
+    read_at,
+    sync_file,
+    write_at,
+)
+from folkmoot.brokers.storage.disk_room import DiskRoom
 from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
@@ -93,7 +100,8 @@ class OpenSegments:
 
     At most `limit` of them: who comes on top makes the one used longest ago release its files. What
     was not used between two calls of `release_idle` is released too, so that a partition without
-    traffic holds no descriptor.
+    traffic holds no descriptor. What is not flushed yet keeps its log's on top of the limit, until it is
+    (`Segment.rest`); with many of these the next flush comes earlier (`is_crowded`).
 
     Owner: the LogManager, on the broker's event loop.
     """
@@ -101,6 +109,9 @@ class OpenSegments:
     def __init__(self, limit: int = 1_000) -> None:
         self.damaged: dict[Segment, float] = {}
         """Segments in which something bad was found, and when to try to repair them (Repairs)."""
+        self.room = DiskRoom()
+        self.unflushed: dict[Segment, None] = {}
+        """Those that were released and have their log open until it is flushed."""
         self._limit = max(1, limit)
         self._round = 0
         self._used: OrderedDict[Segment, int] = OrderedDict()
@@ -108,16 +119,28 @@ class OpenSegments:
     def __len__(self) -> int:
         return len(self._used)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many wait for a flush that it should not wait for its time."""
+        return len(self.unflushed) > self._limit
+
     def use(self, segment: "Segment") -> None:
         """This one is used now, and has or is about to open files."""
+        self.unflushed.pop(segment, None)
         self._used[segment] = self._round
         self._used.move_to_end(segment)
         if len(self._used) > self._limit:
-            next(iter(self._used)).release()
+            next(iter(self._used)).rest()
+
+    def keep(self, segment: "Segment") -> None:
+        """This one has released all but what is to be flushed."""
+        self._used.pop(segment, None)
+        self.unflushed[segment] = None
 
     def forget(self, segment: "Segment") -> None:
         """This one has released its files."""
         self._used.pop(segment, None)
+        self.unflushed.pop(segment, None)
 
     def release_idle(self) -> None:
         """Release what was not used since the last call."""
@@ -125,7 +148,7 @@ class OpenSegments:
             oldest, used = next(iter(self._used.items()))
             if used == self._round:
                 break
-            oldest.release()
+            oldest.rest()
         self._round += 1
 
 
@@ -411,7 +434,8 @@ class SegmentReader:
 
     def _entries_unsaved(self, error: OSError) -> None:
         """The batches are safe: what the file lacks stays in memory, and the next life makes it anew."""
-        logger.warning("%s: entries are not saved: %s", self.index_path, error)
+        if not is_full(error):
+            logger.warning("%s: entries are not saved: %s", self.index_path, error)
 
     def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
         with suppress(OSError), self._left_index() as index:
@@ -569,7 +593,7 @@ class Segment(SegmentReader):
     def seal(self) -> None:
         """No more appends will come."""
         self.seal_index()
-        self.release()
+        self.rest()
         self.sealed = True
 
     def seal_index(self) -> None:
@@ -580,6 +604,30 @@ class Segment(SegmentReader):
                 self._index.seal(self.size, self.end_offset)
             except OSError as error:
                 self._entries_unsaved(error)
+
+    def flush(self) -> None:
+        """Return when it is on disk. Raises StorageError."""
+        try:
+            os.fdatasync(self._file())
+        except OSError as error:
+            raise disk_error(f"{self.path} could not be flushed", error) from error
+        self.flushed(self.size)
+
+    def flushed(self, size: int) -> None:
+        """So much of it is on disk."""
+        self.durable_size = max(self.durable_size, size)
+        if not self.dirty and self in self._files.unflushed:
+            self.release()
+
+    def rest(self) -> None:
+        """As `release`, but a file that is not flushed yet stays open: the kernel tells whoever has it open
+        that it could not be written, and may forget that when nobody has."""
+        if not self.dirty or self._fd < 0:
+            self.release()
+            return
+        if self._index is not None:
+            self._index.release()
+        self._files.keep(self)
 
     def release(self) -> None:
         """Close the files. They are opened again when needed."""
@@ -598,6 +646,10 @@ class Segment(SegmentReader):
         self.size, self.end_offset = position, end_offset
         self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
         self.sealed = self.is_checked = False
+
+    def _entries_unsaved(self, error: OSError) -> None:
+        if not self._files.room.is_missed(error):
+            super()._entries_unsaved(error)
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:
@@ -950,6 +1002,15 @@ class Segment(SegmentReader):
         self._index.replace(self.size, self.end_offset)
         self._next = (self.base_offset, 0)
         return self._index
+
+
+def flush_if_crowded(segments: Iterable[Segment], files: OpenSegments) -> None:
+    """Flush some at a start, where nobody waits for the disk. Raises StorageError."""
+    if not files.is_crowded:
+        return
+    for segment in segments:  # in order: what is not flushed lies at the end
+        if segment in files.unflushed:
+            segment.flush()
 
 
 def _open_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIndex:

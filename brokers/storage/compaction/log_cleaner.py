@@ -77,7 +77,7 @@ class LogCleaner:
 
     def task(self, now: Now) -> float:
         """Look at some logs, or begin a pass; → when to be called again."""
-        self._now = now
+        self._now = self._logs.passed_time.at(now)
         if self._busy:
             return _BUSY
         if not self._round:
@@ -255,7 +255,8 @@ class LogCleaner:
                     segment.mark(outcome.damage)
             case Exception():
                 # Else something was deleted meanwhile, or the broker is stopping.
-                if _are_there(log, segments.values()) and not isinstance(outcome, ClosedError):
+                is_told = isinstance(outcome, ClosedError) or self._logs.room.is_missed(outcome)
+                if _are_there(log, segments.values()) and not is_told:
                     logger.error("%s: not compacted: %s", log.name, outcome)
                 # Else they would be back when what has replaced them goes.
                 self._logs.remove(doomed, "cleaner")

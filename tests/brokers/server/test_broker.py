@@ -28,8 +28,16 @@ from folkmoot.protocol.errors import (
     StorageError,
     ZooKeeperUnreachable,
 )
-from folkmoot.protocol.messages import Api, HelloRequest, MetadataRequest, ProduceRequest
+from folkmoot.protocol.messages import (
+    Api,
+    DeleteRecordsEntry,
+    DeleteRecordsRequest,
+    HelloRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
 from tests.brokers.batches import a_batch, append
+from tests.brokers.full_disk import FILL, mounted
 from tests.brokers.hands import create
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
 from tests.memory_zookeeper import MemoryZooKeeper
@@ -77,6 +85,31 @@ def test_what_was_produced_is_there_after_a_restart(
     ):
         response, (chunk,) = peer.call(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id)))
     assert (response.results[0].high_watermark, len(chunk)) == (2, len(batch))
+
+
+@pytest.mark.parametrize("lacking", FILL)
+def test_a_broker_starts_on_a_full_disk_and_records_are_deleted_there(
+    ensemble: MemoryZooKeeper, tmp_path: Path, lacking: str
+) -> None:
+    user = ensemble.connect()
+    with mounted(tmp_path / "disk", "size=4m,nr_inodes=1000") as disk:
+        with make_broker(ensemble, disk / "b") as broker:
+            topic = execute(user, topics.create("t", 1, list(execute(user, brokers.live()))))
+            with Peer(broker.listeners["client"]) as peer:
+                eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+                for _ in range(3):
+                    to_it = produce(into(0, topic_id=topic.topic_id))
+                    peer.call(Api.PRODUCE, to_it, [make_batch(b"a" * 1000)])
+        FILL[lacking](disk)
+        with (
+            make_broker(ensemble, disk / "b") as broker,
+            Peer(broker.listeners["client"]) as peer,
+        ):
+            response, _ = peer.call(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id)))
+            assert response.results[0].high_watermark == 3
+            request = DeleteRecordsRequest([DeleteRecordsEntry("t", topic.topic_id, 0, -1, 2)])
+            answer, _ = peer.call(Api.DELETE_RECORDS, request)
+            assert (answer.results[0].error, answer.results[0].log_start) == (0, 2)
 
 
 def test_a_deleted_topics_directories_go(ensemble: MemoryZooKeeper, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage import flusher as flushing
+from folkmoot.brokers.storage import log_manager
 from folkmoot.brokers.storage.flusher import (
     CHECKPOINT_BYTES,
     CHECKPOINT_INTERVAL,
@@ -144,6 +145,42 @@ def test_a_log_is_flushed_by_one_job_at_a_time_and_logs_beside_each_other_by_a_f
     disk.hands.work_all()
     ends = dict(disk.advanced)
     assert ends == {logs[0]: 2, **dict.fromkeys(logs[1:], 1)}
+    disk.logs.close()
+
+
+class Waiter:
+    """Somebody who waits for a flush; `compared` counts how often one was compared with another."""
+
+    compared = 0
+
+    def __init__(self, told: list[Exception | None]) -> None:
+        self._told = told
+
+    def __call__(self, error: Exception | None) -> None:
+        self._told.append(error)
+
+    def __eq__(self, other: object) -> bool:
+        Waiter.compared += 1
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+def test_those_who_wait_behind_a_slow_flush_are_not_compared_with_each_other(disk: Disk) -> None:
+    """A second of produce requests would cost as much again, and more than that with each second."""
+    Waiter.compared = 0
+    told: list[Exception | None] = []
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    disk.flusher.flush(log, Waiter(told))
+    disk.append(log, a_batch(b"b"))
+    for _ in range(100):
+        disk.flusher.flush(log, Waiter(told))
+    disk.hands.work()
+    assert told == [None], "the others wait for the next one"
+    disk.hands.work_all()
+    assert told == [None] * 101
+    assert Waiter.compared == 0
     disk.logs.close()
 
 
@@ -498,7 +535,7 @@ def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_roun
     log = disk.log()
     disk.append(log, a_batch(b"a"))
     with monkeypatch.context() as full:
-        full.setattr(flushing, "save_json", refuse)
+        full.setattr(log_manager, "save_json", refuse)
         disk.checkpoint()
     assert disk.points() == b""
     assert disk.logs.checkpointed == {}

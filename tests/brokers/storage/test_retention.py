@@ -25,6 +25,11 @@ WEEK = 7 * 24 * HOUR
 FLIGHTS_OF_2013 = 1_357_000_000_000
 
 
+def moment(wall: int) -> Now:
+    """One that a clock gives which goes as time does."""
+    return Now((wall - NOW) / 1000, wall)
+
+
 class Kept(OneLog):
     """The log, with times of a test's own."""
 
@@ -32,7 +37,7 @@ class Kept(OneLog):
         """A round; what a snapshot has to tell of first goes after the next flush."""
         for _ in range(2):
             for _ in range(20):
-                if self.retention.task(Now(0.0, now)) == RETENTION_INTERVAL:
+                if self.retention.task(moment(now)) == RETENTION_INTERVAL:
                     break
                 self.hands.work_all()
             self.flusher.flush(self.log)
@@ -137,6 +142,40 @@ def test_a_clock_that_goes_back_for_a_while_makes_no_record_old(
     kept.logs.close()
 
 
+@pytest.mark.parametrize("jump", [2 * WEEK, 520 * WEEK])
+def test_a_clock_that_is_set_forward_while_the_broker_runs_makes_no_record_old(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, jump: int
+) -> None:
+    """As much time has to pass, or the clock to be put right; a start believes it."""
+
+    def expire(passed: int, wall: int) -> int:
+        for _ in range(20):
+            if kept.retention.task(Now(passed / 1000, wall)) == RETENTION_INTERVAL:
+                break
+            kept.hands.work_all()
+        kept.flusher.flush(kept.log)
+        kept.hands.work_all()
+        return kept.log.log_start
+
+    kept = filled(tmp_path)
+    now = 20 * HOUR
+    assert expire(now, NOW + now) == 0
+    for later in (60_000, 120_000, HOUR):
+        assert expire(now + later, NOW + now + later + jump) == 0
+    assert caplog.text.count("the wall clock was set forward") == 1
+    append(kept.log, a_batch(b"of the future"), now=NOW + now + HOUR + jump)
+    for _ in range(
+        2
+    ):  # what has grown old all the same goes, with a clock that is ahead and one that is not
+        assert expire(WEEK + 4 * HOUR, NOW + WEEK + 4 * HOUR + jump) == 5
+    assert expire(WEEK + 5 * HOUR, NOW + WEEK + 5 * HOUR) == 5
+    assert caplog.text.count("the wall clock is right again") == 1
+    assert expire(WEEK + 9 * HOUR, NOW + WEEK + 9 * HOUR) == 10
+    kept.reopen(clean=True)
+    assert expire(0, NOW + 2 * WEEK) == 20
+    kept.logs.close()
+
+
 def test_records_of_the_far_future_are_kept_by_the_day_of_their_append(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     for number in range(40):
@@ -204,7 +243,7 @@ def test_a_round_goes_through_all_logs_and_files_are_removed_in_the_background(
         log = create(kept.logs, "flights", "first", partition)
         if partition % 10 == 0:
             append(log, a_batch(b"a"), now=NOW)
-    later = Now(0.0, NOW + WEEK)
+    later = moment(NOW + WEEK)
     for _ in range(3):
         kept.retention.task(later)
         kept.hands.work_all()
@@ -227,7 +266,7 @@ def test_the_first_look_after_a_start_touches_no_disk_on_the_event_loop(
     kept = filled(tmp_path)
     kept.reopen(clean=True)
     names = ("open", "pread", "fsync", "fdatasync", "rename", "unlink", "scandir", "stat")
-    later, jobs = Now(0.0, NOW + WEEK + 4 * HOUR), 0
+    later, jobs = moment(NOW + WEEK + 4 * HOUR), 0
     for _ in range(6):
         with monkeypatch.context() as slow:
             for name in names:
@@ -297,7 +336,7 @@ def test_a_round_passes_over_logs_that_were_deleted_since_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "LOGS_AT_ONCE", 1)
-    later = Now(0.0, NOW + WEEK)
+    later = moment(NOW + WEEK)
     kept = Kept(tmp_path / "data")
     old = create(kept.logs, "old", "old", 0)
     append(old, a_batch(b"old"), now=NOW)
@@ -313,7 +352,7 @@ def test_a_round_passes_over_logs_that_were_deleted_since_it_began(
 
 def test_a_removal_that_was_interrupted_is_finished_by_a_later_life(tmp_path: Path) -> None:
     kept = filled(tmp_path)
-    later = Now(0.0, NOW + WEEK + 4 * HOUR)
+    later = moment(NOW + WEEK + 4 * HOUR)
     kept.flusher.flush(kept.log)
     kept.hands.work_all()
     kept.retention.task(later)

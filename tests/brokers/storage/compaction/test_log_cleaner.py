@@ -150,6 +150,22 @@ def test_a_tombstone_goes_once_readers_had_time_to_see_it(tmp_path: Path) -> Non
     upkept.logs.close()
 
 
+def test_a_clock_that_is_set_forward_takes_no_tombstone_from_readers(tmp_path: Path) -> None:
+    upkept = Upkept(tmp_path)
+    upkept.append(keyed((b"gone", b"value"), (b"stays", b"value")))
+    upkept.append(keyed((b"gone", None)))
+    for number in range(60):
+        upkept.append(keyed((b"other", b"%d" % number * 30)))
+    upkept.compact()
+    upkept.now = Now(upkept.now.monotonic, upkept.now.wall + round(10 * DAY * 1000))
+    upkept.compact()
+    assert None in [record.value for record in records_in(upkept.log)]
+    upkept.later(DAY)
+    upkept.compact()
+    assert None not in [record.value for record in records_in(upkept.log)], "a day has passed"
+    upkept.logs.close()
+
+
 @pytest.mark.parametrize("why", ["an unclean election", "one, and a restart", "damage in front"])
 def test_what_comes_where_a_compacted_log_was_cut_is_compacted_anew(
     tmp_path: Path, why: str
