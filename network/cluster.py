@@ -339,7 +339,8 @@ class Cluster:
     Metadata is fetched inside `poll`, whenever the cache says that it is due, from any broker that
     was not unreachable within the last AVOID_FOR seconds, nor for metadata since there was any. When
     there is none, `discover` is called for addresses (it reads ZooKeeper, or has fixed ones); it runs
-    on the owner's thread and must end by itself. Producer ids are fetched in the same way. Replies to
+    on the owner's thread and must end by itself. Until it has answered once, an error that will not go
+    away is raised: an address or a listener is misspelt. Later any error is waited out. Producer ids are fetched in the same way. Replies to
     these requests are not given out; all others are, after what they say about leaders was taken in: an
     answer that names the leader counts at once, a wrong leader or a lost broker makes the cache ask
     again.
@@ -360,7 +361,9 @@ class Cluster:
         *,
         listener: str = "client",
         clock: Callable[[], float] = time.monotonic,
+        found: Sequence[str] | None = None,
     ) -> None:
+        """`found`: what `discover` has answered already, if it was asked."""
         self._connections = connections
         self.send = connections.send
         self._listener = listener
@@ -378,7 +381,8 @@ class Cluster:
         self._leaderless = Leaderless()
         self._discover = discover
         self._clock = clock
-        self._found: list[str] = []
+        self._found = list(found or ())
+        self._has_discovered = found is not None
         self._avoid: dict[str, float] = {}
         # Where metadata was not to be had since it last was: without this, addresses of brokers that
         # have all moved would be tried by turns for ever, each while the others are avoided.
@@ -554,9 +558,12 @@ class Cluster:
         """Some broker that was found just now, even if it has just failed, if there is no other."""
         try:
             self._found = list(self._discover())
-        except RetriableError as error:
+        except FolkmootError as error:
+            if not self._has_discovered and not isinstance(error, RetriableError):
+                raise
             self._note(error)
             return None
+        self._has_discovered = True
         if not self._found:
             self._note(BrokerUnreachable("no broker is registered: is one running?"))
             return None

@@ -220,7 +220,7 @@ class AsyncProducer(Generic[K, V]):
     # -- life ---------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable, MissingExtra."""
+        """Connect to ZooKeeper and begin to work. Raises as `Producer.start`."""
         self._hub.begin()
         async with self._starting:
             await _in_thread(self._core.start, undo=partial(self._core.close, 0.0))

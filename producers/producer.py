@@ -37,6 +37,7 @@ from folkmoot.protocol.errors import (
     FlushTimeout,
     FolkmootError,
     RequestTimeout,
+    RetriableError,
 )
 from folkmoot.protocol.options import configured, explained
 from folkmoot.protocol.quantities import counted
@@ -102,7 +103,8 @@ class Producer(Generic[K, V]):
     def start(self) -> None:
         """Find the cluster and begin to work.
 
-        Raises ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable; MissingExtra.
+        Raises ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable; NoCluster, ConfigError for a
+        listener that no broker has; MissingExtra.
         """
         if self._closed is not None:
             raise self._closed
@@ -110,6 +112,8 @@ class Producer(Generic[K, V]):
         if self._thread is None:
             try:
                 self._discovery.open()
+                with suppress(RetriableError):
+                    self._sender.found = self._discovery()
                 self._accumulator.open()
                 name = f"folkmoot-{self.config.client_id}"
                 self._thread = threading.Thread(target=self._sender.run, name=name, daemon=True)

@@ -56,6 +56,8 @@ class Sender:
         self._accumulator = accumulator
         self._wakeup = wakeup
         self._discover = discover
+        self.found: Sequence[str] = ()
+        """Where brokers were when the producer started."""
         self._sequences = sequences
         self.call_back: Callable[[Batch], None] = run_callbacks
         # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
@@ -74,7 +76,9 @@ class Sender:
     def run(self) -> None:
         self._accumulator.thread = threading.get_ident()
         connections = Connections(self._config.client_id)
-        cluster = Cluster(connections, self._discover, listener=self._config.listener)
+        cluster = Cluster(
+            connections, self._discover, listener=self._config.listener, found=self.found
+        )
         state = SenderState(self._config, cluster, Random(), self.counters, self._sequences)
         reason = ClosedError("the producer was closed before the record was acknowledged")
         try:

@@ -10,6 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from folkmoot.coordination import brokers
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.producers.appender import AsyncDelivery, BatchDelivery, Delivery
 from folkmoot.producers.async_producer import AsyncBatchDelivery, AsyncProducer
 from folkmoot.producers.producer import Producer
@@ -21,6 +25,7 @@ from folkmoot.protocol.errors import (
     CorruptBatch,
     FlushTimeout,
     InvalidName,
+    NoCluster,
     RecordsPurged,
     RecordTooLarge,
     RequestTimeout,
@@ -221,6 +226,51 @@ def test_an_unreachable_zookeeper_is_an_error_of_start(
     async def scenario() -> None:
         with pytest.raises(ZooKeeperUnreachable):
             await client(zookeeper=connect).start()
+
+    run(scenario)
+
+
+@each
+def test_a_listener_that_no_broker_has_is_an_error_of_start(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match="listener 'inside'"):
+            await client(zookeeper=cluster.connect, listener="inside").start()
+
+    run(scenario)
+
+
+@each
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_brokers_that_come_back_one_after_the_other_are_waited_for(
+    client: Client, cluster: FakeCluster, made_anew: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first one lacks the listener, or there is no cluster at all for a while."""
+    is_away = False
+    said = "no cluster was ever made" if made_anew else "no broker has a listener"
+
+    def connect(session_timeout: float) -> Session:
+        if is_away:
+            raise NoCluster("no cluster was ever made there")
+        return cluster.connect(session_timeout)
+
+    async def scenario() -> None:
+        nonlocal is_away
+        async with client(zookeeper=connect, retry_backoff=0.01) as producer:
+            await (await producer.send("t", b"before", partition=0))
+            is_away = made_anew
+            cluster.brokers[1].stop()
+            for session in list(cluster.zookeeper._sessions.values()):
+                cluster.zookeeper.expire(session)
+            cluster._session = cluster.zookeeper.connect()
+            other = Registration({"inside": "127.0.0.1:1"}, "another")
+            execute(cluster._session, brokers.register(7, other))
+            delivery = await producer.send("t", b"after", partition=0)
+            await eventually(lambda: said in caplog.text)
+            cluster.start(1)
+            is_away = False
+            assert (await delivery).offset == 1
 
     run(scenario)
 
