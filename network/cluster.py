@@ -340,10 +340,10 @@ class Cluster:
     was not unreachable within the last AVOID_FOR seconds, nor for metadata since there was any. When
     there is none, `discover` is called for addresses (it reads ZooKeeper, or has fixed ones); it runs
     on the owner's thread and must end by itself. Until it has answered once, an error that will not go
-    away is raised: an address or a listener is misspelt. Later any error is waited out. Producer ids are fetched in the same way. Replies to
-    these requests are not given out; all others are, after what they say about leaders was taken in: an
-    answer that names the leader counts at once, a wrong leader or a lost broker makes the cache ask
-    again.
+    away is raised: an address or a listener is misspelt. Later any error is waited out. Producer ids are
+    fetched in the same way. Replies to these requests are not given out; all others are, after what they
+    say about leaders was taken in: an answer that names the leader counts at once, a wrong leader or a
+    lost broker makes the cache ask again.
 
     A broker that owes an answer for SILENCE (its process stands still, the network is cut, or its followers
     have left it) is not waited for, whatever else it answers: others are asked whether it was replaced, and
