@@ -92,7 +92,9 @@ class Metadata:
         self._brokers: dict[int, str] = {}
         self._racks: dict[int, str] = {}
         self._topics: dict[str, _Topic] = {}
-        self._missing: set[str] = set()
+        self._missing: dict[
+            str, tuple[float, float]
+        ] = {}  # since when that was said, and said last
         self._wanted: set[str] = set()
         self._rest: list[str] = []
         self._at_a_time = MAX_ENTRIES
@@ -172,6 +174,10 @@ class Metadata:
         """Whether a broker has said, most recently, that the topic does not exist."""
         return topic in self._missing
 
+    def gone(self, patience: float) -> list[str]:
+        """Wanted topics that all answers of at least `patience` seconds have called missing."""
+        return [each for each, (first, last) in self._missing.items() if last - first >= patience]
+
     def _leader(self, partition: TopicPartition) -> _Leader | None:
         self.want(partition.topic)
         known = self._topics.get(partition.topic)
@@ -197,7 +203,7 @@ class Metadata:
         """Nobody needs this topic any more."""
         self._wanted.discard(topic)
         self._topics.pop(topic, None)
-        self._missing.discard(topic)
+        self._missing.pop(topic, None)
 
     def expire(self) -> None:
         """Something that is known has proven wrong, or a broker is gone: ask again soon."""
@@ -252,7 +258,7 @@ class Metadata:
             self._brokers = brokers
             self.version += 1
         for topic in response.topics:
-            self._take(topic)
+            self._take(topic, now)
         if self._rest:
             self._expired, self._not_before = True, now
             return
@@ -295,17 +301,17 @@ class Metadata:
                 del self._doubted[partition]
         return bool(self._doubted)
 
-    def _take(self, topic: TopicMetadata) -> None:
+    def _take(self, topic: TopicMetadata, now: float) -> None:
         if topic.topic not in self._wanted:
             return
         numbers = [partition.partition for partition in topic.partitions]
         former = self._topics.get(topic.topic)
         if topic.error == UnknownTopicOrPartition.code:
             self.version += topic.topic not in self._missing
-            self._missing.add(topic.topic)
+            self._missing[topic.topic] = self._missing.get(topic.topic, (now, now))[0], now
             self._topics.pop(topic.topic, None)
         elif topic.error == 0 and numbers and sorted(numbers) == list(range(len(numbers))):
-            self._missing.discard(topic.topic)
+            self._missing.pop(topic.topic, None)
             leaders = {
                 each.partition: _Leader(each.leader, each.leader_epoch, each.isr, each.replicas)
                 for each in topic.partitions
@@ -375,6 +381,7 @@ class Cluster:
         self.topic_id = metadata.topic_id
         self.partitions = metadata.partitions
         self.is_missing = metadata.is_missing
+        self.gone = metadata.gone
         self.want = metadata.want
         self.forget = metadata.forget
         self.refresh = metadata.expire

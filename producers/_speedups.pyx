@@ -870,6 +870,14 @@ cdef object kept(object headers):
     return as_headers(headers)
 
 
+cdef int close_all(Topic topic) except -1:
+    cdef BatchBuilder builder
+    for builder in topic.builders:
+        if builder is not None:
+            builder.closed = True
+    return 0
+
+
 # -- the appender -------------------------------------------------------------------------------------
 
 @cython.final
@@ -1196,6 +1204,12 @@ cdef class Appender:
         known.count, known.candidates = partitions, candidates
         if known.sticky not in candidates:
             known.sticky_left = 0
+
+    def forget(self, str topic not None):
+        cdef Topic known = self._topics.pop(topic, None)
+        if known is not None:
+            known.count = 0  # who is about to append to it looks again
+            close_all(known)
 
     def place(self):
         """Tell the owner of batches that it may not know."""

@@ -347,6 +347,12 @@ class Accumulator:
             self.wanted.pop(topic, None)
             self._notify()
 
+    def forget(self, topic: str) -> None:
+        """The topic is looked up again when a record is sent to it."""
+        with self.lock:
+            self.appender.forget(topic)
+            self.counts.pop(topic, None)
+
     def refuse(self, topic: str, error: FolkmootError) -> None:
         """Tell who waits for this topic that it will not be known."""
         with self.lock:

@@ -297,6 +297,12 @@ class _Topic:
                     del self.rows[:count]
                 self.carry_out()
 
+    def close(self) -> None:
+        """Nothing is appended to the batches that are open. Raises MemoryError."""
+        self.place()
+        for builder in self._builders.values():
+            builder.closed = True
+
     def put(self, rows: list[_Row], framed: bool, size: int) -> list[_Step]:
         """Plan to place rows that were not staged, behind those that are, and count them. Raises
         MemoryError; then they are not taken. The lock is held. `framed`: their values begin with a
@@ -619,6 +625,15 @@ class Appender:
                 if known is None:
                     known = self._topics[topic] = _Topic(topic, self)
                 known.known(partitions, available)
+
+    def forget(self, topic: str) -> None:
+        """Its open batches are closed, and the owner is asked before another record is taken."""
+        with self.owner.lock:
+            known = self._topics.get(topic)
+            if known is not None:
+                with suppress(MemoryError):  # then it stays
+                    known.close()
+                    del self._topics[topic]
 
     def place(self) -> None:
         """Move everything staged to its builders, and tell the owner of the next record."""

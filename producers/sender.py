@@ -23,7 +23,10 @@ from folkmoot.protocol.records import TopicPartition
 
 LONGEST_WAIT: Final = 10.0
 TOPIC_PATIENCE: Final = 3.0
+"""So long brokers must say that there is no such topic."""
 TOPIC_PAUSE: Final = 0.1
+TOPIC_IDLE: Final = 300.0
+"""A topic that nothing was sent to for so long is not asked about any more."""
 LINGER_AFTER_CLOSE: Final = 1.0
 TICK: Final = 0.001
 """Waiting for sockets ends at whole milliseconds, the last one rounded up."""
@@ -63,7 +66,8 @@ class Sender:
         # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
         self._early = min(TICK, config.linger / 2)
         self._stopping = False
-        self._missing_since: dict[str, float] = {}
+        self._used: dict[str, float] = {}  # when a batch of each topic was opened last
+        self._idle_at = inf  # when to look for topics that are idle
         self._version = -1
         self._leaders: set[str] = set()
         self._untold: list[Batch] = []
@@ -102,9 +106,11 @@ class Sender:
             self._look_up(cluster, now)
         if state.wants_ids:
             self._provide_id(cluster, state)
+        self._forget_topics(cluster, state, now)
         self._busy = self._busy or bool(taken.opened)
         while self._untold:
             state.add(self._untold[0])
+            self._used[self._untold[0].topic_partition.topic] = now
             del self._untold[0]
         for batch in taken.filled:
             state.filled(batch)
@@ -147,18 +153,33 @@ class Sender:
                 self._tell_topic(cluster, topic, len(cluster.partitions(topic)) or count)
         for topic in list(accumulator.wanted):
             if partitions := len(cluster.partitions(topic)):
-                self._missing_since.pop(topic, None)
+                self._used[topic] = now
+                self._idle_at = min(self._idle_at, now + TOPIC_IDLE)
                 self._tell_topic(cluster, topic, partitions)
-            elif cluster.is_missing(topic):
-                # It may have been created a moment ago, and the broker asked may not know yet.
-                since = self._missing_since.setdefault(topic, now)
-                if now - since >= TOPIC_PATIENCE:
-                    del self._missing_since[topic]
-                    cluster.forget(topic)
-                    error = UnknownTopicOrPartition(
-                        f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
-                    )
-                    accumulator.refuse(topic, error)
+
+    def _forget_topics(self, cluster: Cluster, state: SenderState, now: float) -> None:
+        """Those that do not exist, whose records fail, and those that nothing is sent to.
+
+        A topic may have been created a moment ago, and the broker asked may not know yet.
+        """
+        for topic in cluster.gone(TOPIC_PATIENCE):
+            error = UnknownTopicOrPartition(
+                f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
+            )
+            self._accumulator.forget(topic)
+            self._accumulator.refuse(topic, error)
+            state.end_topic(topic, error)
+            self._used.pop(topic, None)
+            cluster.forget(topic)
+        if now < self._idle_at:
+            return
+        waiting = state.topics()
+        for topic in [each for each, at in self._used.items() if now - at >= TOPIC_IDLE]:
+            if topic not in waiting:
+                self._accumulator.forget(topic)
+                del self._used[topic]
+                cluster.forget(topic)
+        self._idle_at = now + TOPIC_IDLE / 4 if self._used else inf
 
     def _tell_topic(self, cluster: Cluster, topic: str, partitions: int) -> None:
         leaders = [

@@ -33,6 +33,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
+from folkmoot.protocol.messages import Api
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
@@ -228,6 +229,90 @@ def test_an_unreachable_zookeeper_is_an_error_of_start(
             await client(zookeeper=connect).start()
 
     run(scenario)
+
+
+def topics_asked_for(cluster: FakeCluster) -> list[str]:
+    """By the last request for metadata."""
+    asked = [body.topics for api, body, _ in cluster.brokers[1].seen if api == Api.METADATA]
+    return sorted(asked[-1])
+
+
+@each
+@pytest.mark.parametrize("restored", [False, True])
+def test_records_of_a_deleted_topic_fail_soon_and_leave_their_room_to_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch, restored: bool
+) -> None:
+    """If its topic comes back with its log, nothing new is taken for what was sent before."""
+    monkeypatch.setattr("folkmoot.producers.sender.TOPIC_PATIENCE", 0.3)
+
+    async def scenario() -> None:
+        options = {"buffer_bytes": 1000, "linger": 0.0, "retry_backoff": 0.01}
+        async with client(zookeeper=cluster.connect, **options) as producer:
+            await (await producer.send("dead", b"before", partition=0))
+            cluster.topics = ("t", "another")
+            dead = [await producer.send("dead", b"x" * 100, b"%d" % key) for key in range(8)]
+            alive = await producer.send("t", b"waits for room")  # the buffer is full
+            assert (await alive).topic == "t"
+            for delivery in dead:
+                error = await delivery.exception(timeout=30)
+                assert isinstance(error, UnknownTopicOrPartition)
+                assert "topic dead does not exist" in str(error)
+            with pytest.raises(UnknownTopicOrPartition, match="dead"):
+                await producer.send("dead", b"x")
+            await (await producer.send("another", b"y"))
+            assert topics_asked_for(cluster) == ["another", "t"]
+            cluster.topics = ("t", "dead")
+            if not restored:
+                cluster.replace()
+            after = await producer.send("dead", b"after", partition=0)
+            assert (await after).offset == int(restored)
+
+    with FakeCluster(topics=("t", "dead")) as cluster:
+        run(scenario)
+
+
+@each
+def test_a_topic_that_is_not_used_is_not_asked_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.producers.sender.TOPIC_IDLE", 0.2)
+
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, linger=0.0) as producer:
+            await (await producer.send("t", b"one", partition=0))
+            counts = getattr(producer, "client", producer)._accumulator.counts
+
+            async def is_forgotten() -> bool:
+                await (await producer.send("u", b"x", partition=0))
+                return "t" not in counts
+
+            await eventually(is_forgotten)
+            await (await producer.send("v", b"x", partition=0))
+            assert "t" not in topics_asked_for(cluster)
+            assert (await (await producer.send("t", b"two", partition=0))).offset == 1
+
+    with FakeCluster(topics=("t", "u", "v")) as cluster:
+        run(scenario)
+    assert cluster.values() == [b"one", b"two"]
+
+
+@each
+def test_records_for_a_partition_that_is_gone_fail_at_once(client: Client) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, linger=0.0) as producer:
+            for number in range(6):
+                await (await producer.send("t", b"before", partition=number))
+            cluster.replace()
+            cluster.partitions = 1
+            deliveries = [await producer.send("t", b"after", partition=each) for each in range(6)]
+            assert (await deliveries[0]).offset == 0
+            for number, delivery in enumerate(deliveries[1:], 1):
+                error = await delivery.exception(timeout=30)
+                assert isinstance(error, UnknownTopicOrPartition)
+                assert f"t-{number} does not exist any more" in str(error)
+
+    with FakeCluster(partitions=6) as cluster:
+        run(scenario)
 
 
 @each

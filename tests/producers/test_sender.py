@@ -34,6 +34,9 @@ class Quiet:
     def partitions(self, topic: str) -> range:
         return range(self.bench.view.count)
 
+    def gone(self, patience: float) -> list[str]:
+        return []
+
     def leader_address(self, partition: TopicPartition) -> str | None:
         return self.bench.view.leader_address(partition)
 
