@@ -105,6 +105,8 @@ class Metadata:
         self._unhelpful = 0.0
         self._doubted: dict[TopicPartition, tuple[_Leader, float]] = {}
         self.version = 0
+        self.answers = 0
+        """How many there were."""
 
     # -- what is known ------------------------------------------------------------------------------
 
@@ -245,6 +247,7 @@ class Metadata:
     def update(self, response: MetadataResponse, now: float) -> None:
         """Take an answer in."""
         self._asked = False
+        self.answers += 1
         self._answered_at = now
         brokers = {
             broker.broker_id: broker.listeners[self._listener]
@@ -412,6 +415,11 @@ class Cluster:
     def leaderless(self) -> Waiting:
         """The partitions of wanted topics that nobody leads, and whom they wait for. From any thread."""
         return self._leaderless.waiting
+
+    @property
+    def answers(self) -> int:
+        """How often brokers have told of the topics that are wanted."""
+        return self._metadata.answers
 
     # -- requests -----------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, Final
@@ -12,6 +13,7 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
@@ -25,6 +27,8 @@ LONGEST_WAIT: Final = 10.0
 TOPIC_PATIENCE: Final = 3.0
 """So long brokers must say that there is no such topic."""
 TOPIC_PAUSE: Final = 0.1
+CALLBACK_WAIT: Final = 5.0
+"""So long at most a topic is looked up while an `on_delivery` is called, and nothing is sent."""
 TOPIC_IDLE: Final = 300.0
 """A topic that nothing was sent to for so long is not asked about any more."""
 LINGER_AFTER_CLOSE: Final = 1.0
@@ -70,6 +74,7 @@ class Sender:
         self._idle_at = inf  # when to look for topics that are idle
         self._version = -1
         self._leaders: set[str] = set()
+        self._late: list[Reply] = []  # that came while a callback was called
         self._untold: list[Batch] = []
         self._busy = False  # something has happened in this round
 
@@ -84,6 +89,7 @@ class Sender:
             connections, self._discover, listener=self._config.listener, found=self.found
         )
         state = SenderState(self._config, cluster, Random(), self.counters, self._sequences)
+        self._accumulator.look_up = partial(self._look_up_now, cluster, state)
         reason = ClosedError("the producer was closed before the record was acknowledged")
         try:
             while not self._stopping:
@@ -132,8 +138,9 @@ class Sender:
         )
         if self._busy and accumulator.patience:
             until = min(until, now + accumulator.patience)
-        until = accumulator.sleep(until)
-        replies = cluster.poll(max(0.0, until - time.monotonic()), self._wakeup)
+        until = accumulator.sleep(-inf if self._late else until)
+        late, self._late = self._late, []
+        replies = late + cluster.poll(max(0.0, until - time.monotonic()), self._wakeup)
         self._busy = bool(replies)
         if accumulator.awake() or (not replies and time.monotonic() < until):
             self._wakeup.clear()
@@ -151,11 +158,20 @@ class Sender:
             self._leaders = set()
             for topic, count in list(accumulator.counts.items()):
                 self._tell_topic(cluster, topic, len(cluster.partitions(topic)) or count)
-        for topic in list(accumulator.wanted):
+        for topic, wanted in list(accumulator.wanted.items()):
             if partitions := len(cluster.partitions(topic)):
                 self._used[topic] = now
                 self._idle_at = min(self._idle_at, now + TOPIC_IDLE)
                 self._tell_topic(cluster, topic, partitions)
+                if partitions <= wanted.partition:  # it may have been added a moment ago
+                    wanted.begun = wanted.begun or (now, cluster.answers)
+                    began, answers = wanted.begun
+                    # The first answer may be to what was asked before.
+                    if now - began >= wanted.patience and cluster.answers > answers + 1:
+                        error = no_partition(topic, wanted.partition, partitions)
+                        accumulator.refuse(topic, error)
+                    else:
+                        cluster.refresh()
 
     def _forget_topics(self, cluster: Cluster, state: SenderState, now: float) -> None:
         """Those that do not exist, whose records fail, and those that nothing is sent to.
@@ -180,6 +196,18 @@ class Sender:
                 del self._used[topic]
                 cluster.forget(topic)
         self._idle_at = now + TOPIC_IDLE / 4 if self._used else inf
+
+    def _look_up_now(self, cluster: Cluster, state: SenderState, topic: str, wait: float) -> float:
+        """Find a topic for who sends within an `on_delivery`, in this thread, which finds topics: so that
+        what has failed can be sent to another one. → how many seconds that took."""
+        began = now = time.monotonic()
+        until = began + min(wait, CALLBACK_WAIT)
+        while topic in self._accumulator.wanted and now < until and not self._stopping:
+            self._late += cluster.poll(min(until - now, TOPIC_PAUSE))
+            now = time.monotonic()
+            self._look_up(cluster, now)
+            self._forget_topics(cluster, state, now)
+        return now - began
 
     def _tell_topic(self, cluster: Cluster, topic: str, partitions: int) -> None:
         leaders = [

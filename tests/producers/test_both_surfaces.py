@@ -316,6 +316,58 @@ def test_records_for_a_partition_that_is_gone_fail_at_once(client: Client) -> No
 
 
 @each
+@pytest.mark.parametrize("call", ["send", "send_batch", "partitions_of"])
+def test_a_partition_that_was_added_a_moment_ago_is_looked_up_once(
+    client: Client, cluster: FakeCluster, call: str
+) -> None:
+    """The brokers that are asked first do not know of it yet, but for `partitions_of`."""
+    handle, late = cluster.brokers[1].handler, 0 if call == "partitions_of" else 3
+    is_added = False
+
+    def handler(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        nonlocal late
+        if envelope.api == Api.METADATA and is_added:
+            cluster.partitions = 3 if late > 0 else 6
+            late -= 1
+        return handle(envelope, body, payloads)
+
+    async def scenario() -> None:
+        nonlocal is_added
+        async with client(zookeeper=cluster.connect, linger=0.0) as producer:
+            await (await producer.send("t", b"before", partition=2))
+            is_added = True
+            if call == "send":
+                assert (await (await producer.send("t", b"x", partition=5))).partition == 5
+            elif call == "send_batch":
+                delivery = await producer.send_batch("t", [b"x", b"y"], partition=5)
+                assert await delivery.result(20.0) == {5: [range(2)]}
+            else:
+                assert await producer.partitions_of("t") == [*range(6)]
+
+    cluster.brokers[1].handler = handler
+    run(scenario)
+
+
+@each
+def test_a_partition_that_a_topic_lacks_is_refused_when_brokers_have_been_asked(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, max_block=30.0) as producer:
+            for _ in range(2):
+                with pytest.raises(UnknownTopicOrPartition, match="partition 3"):
+                    await producer.send("t", b"x", partition=3)
+            with pytest.raises(UnknownTopicOrPartition, match="partition 9"):
+                await producer.send_batch("t", [b"x"], partition=9)
+            with pytest.raises(UnknownTopicOrPartition, match="partition -1"):
+                await producer.send("t", b"x", partition=-1)
+            assert await producer.partitions_of("t") == [0, 1, 2]
+            assert producer.unacknowledged() == 0
+
+    run(scenario)
+
+
+@each
 def test_a_listener_that_no_broker_has_is_an_error_of_start(
     client: Client, cluster: FakeCluster
 ) -> None:

@@ -34,6 +34,8 @@ class Quiet:
     def partitions(self, topic: str) -> range:
         return range(self.bench.view.count)
 
+    answers = 0
+
     def gone(self, patience: float) -> list[str]:
         return []
 
