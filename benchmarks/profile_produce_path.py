@@ -59,6 +59,12 @@ class OneBroker:
     def topic_id(self, topic: str) -> str:
         return "id"
 
+    def partitions(self, topic: str) -> range:
+        return range(PARTITIONS)
+
+    def is_missing(self, topic: str) -> bool:
+        return False
+
 
 def values_of(count: int) -> list[bytes]:
     """Distinct values of 100 bytes, 40 of them random hexadecimal digits."""

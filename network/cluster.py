@@ -92,7 +92,9 @@ class Metadata:
         self._brokers: dict[int, str] = {}
         self._racks: dict[int, str] = {}
         self._topics: dict[str, _Topic] = {}
-        self._missing: set[str] = set()
+        self._missing: dict[
+            str, tuple[float, float]
+        ] = {}  # since when that was said, and said last
         self._wanted: set[str] = set()
         self._rest: list[str] = []
         self._at_a_time = MAX_ENTRIES
@@ -103,6 +105,8 @@ class Metadata:
         self._unhelpful = 0.0
         self._doubted: dict[TopicPartition, tuple[_Leader, float]] = {}
         self.version = 0
+        self.answers = 0
+        """How many there were."""
 
     # -- what is known ------------------------------------------------------------------------------
 
@@ -172,6 +176,10 @@ class Metadata:
         """Whether a broker has said, most recently, that the topic does not exist."""
         return topic in self._missing
 
+    def gone(self, patience: float) -> list[str]:
+        """Wanted topics that all answers of at least `patience` seconds have called missing."""
+        return [each for each, (first, last) in self._missing.items() if last - first >= patience]
+
     def _leader(self, partition: TopicPartition) -> _Leader | None:
         self.want(partition.topic)
         known = self._topics.get(partition.topic)
@@ -197,7 +205,7 @@ class Metadata:
         """Nobody needs this topic any more."""
         self._wanted.discard(topic)
         self._topics.pop(topic, None)
-        self._missing.discard(topic)
+        self._missing.pop(topic, None)
 
     def expire(self) -> None:
         """Something that is known has proven wrong, or a broker is gone: ask again soon."""
@@ -239,6 +247,7 @@ class Metadata:
     def update(self, response: MetadataResponse, now: float) -> None:
         """Take an answer in."""
         self._asked = False
+        self.answers += 1
         self._answered_at = now
         brokers = {
             broker.broker_id: broker.listeners[self._listener]
@@ -252,7 +261,7 @@ class Metadata:
             self._brokers = brokers
             self.version += 1
         for topic in response.topics:
-            self._take(topic)
+            self._take(topic, now)
         if self._rest:
             self._expired, self._not_before = True, now
             return
@@ -295,17 +304,17 @@ class Metadata:
                 del self._doubted[partition]
         return bool(self._doubted)
 
-    def _take(self, topic: TopicMetadata) -> None:
+    def _take(self, topic: TopicMetadata, now: float) -> None:
         if topic.topic not in self._wanted:
             return
         numbers = [partition.partition for partition in topic.partitions]
         former = self._topics.get(topic.topic)
         if topic.error == UnknownTopicOrPartition.code:
             self.version += topic.topic not in self._missing
-            self._missing.add(topic.topic)
+            self._missing[topic.topic] = self._missing.get(topic.topic, (now, now))[0], now
             self._topics.pop(topic.topic, None)
         elif topic.error == 0 and numbers and sorted(numbers) == list(range(len(numbers))):
-            self._missing.discard(topic.topic)
+            self._missing.pop(topic.topic, None)
             leaders = {
                 each.partition: _Leader(each.leader, each.leader_epoch, each.isr, each.replicas)
                 for each in topic.partitions
@@ -339,10 +348,11 @@ class Cluster:
     Metadata is fetched inside `poll`, whenever the cache says that it is due, from any broker that
     was not unreachable within the last AVOID_FOR seconds, nor for metadata since there was any. When
     there is none, `discover` is called for addresses (it reads ZooKeeper, or has fixed ones); it runs
-    on the owner's thread and must end by itself. Producer ids are fetched in the same way. Replies to
-    these requests are not given out; all others are, after what they say about leaders was taken in: an
-    answer that names the leader counts at once, a wrong leader or a lost broker makes the cache ask
-    again.
+    on the owner's thread and must end by itself. Until it has answered once, an error that will not go
+    away is raised: an address or a listener is misspelt. Later any error is waited out. Producer ids are
+    fetched in the same way. Replies to these requests are not given out; all others are, after what they
+    say about leaders was taken in: an answer that names the leader counts at once, a wrong leader or a
+    lost broker makes the cache ask again.
 
     A broker that owes an answer for SILENCE (its process stands still, the network is cut, or its followers
     have left it) is not waited for, whatever else it answers: others are asked whether it was replaced, and
@@ -360,7 +370,9 @@ class Cluster:
         *,
         listener: str = "client",
         clock: Callable[[], float] = time.monotonic,
+        found: Sequence[str] | None = None,
     ) -> None:
+        """`found`: what `discover` has answered already, if it was asked."""
         self._connections = connections
         self.send = connections.send
         self._listener = listener
@@ -372,13 +384,15 @@ class Cluster:
         self.topic_id = metadata.topic_id
         self.partitions = metadata.partitions
         self.is_missing = metadata.is_missing
+        self.gone = metadata.gone
         self.want = metadata.want
         self.forget = metadata.forget
         self.refresh = metadata.expire
         self._leaderless = Leaderless()
         self._discover = discover
         self._clock = clock
-        self._found: list[str] = []
+        self._found = list(found or ())
+        self._has_discovered = found is not None
         self._avoid: dict[str, float] = {}
         # Where metadata was not to be had since it last was: without this, addresses of brokers that
         # have all moved would be tried by turns for ever, each while the others are avoided.
@@ -401,6 +415,11 @@ class Cluster:
     def leaderless(self) -> Waiting:
         """The partitions of wanted topics that nobody leads, and whom they wait for. From any thread."""
         return self._leaderless.waiting
+
+    @property
+    def answers(self) -> int:
+        """How often brokers have told of the topics that are wanted."""
+        return self._metadata.answers
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -554,9 +573,12 @@ class Cluster:
         """Some broker that was found just now, even if it has just failed, if there is no other."""
         try:
             self._found = list(self._discover())
-        except RetriableError as error:
+        except FolkmootError as error:
+            if not self._has_discovered and not isinstance(error, RetriableError):
+                raise
             self._note(error)
             return None
+        self._has_discovered = True
         if not self._found:
             self._note(BrokerUnreachable("no broker is registered: is one running?"))
             return None

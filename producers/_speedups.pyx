@@ -872,6 +872,14 @@ cdef object kept(object headers):
     return as_headers(headers)
 
 
+cdef int close_all(Topic topic) except -1:
+    cdef BatchBuilder builder
+    for builder in topic.builders:
+        if builder is not None:
+            builder.closed = True
+    return 0
+
+
 # -- the appender -------------------------------------------------------------------------------------
 
 @cython.final
@@ -945,7 +953,7 @@ cdef class Appender:
             delivery = self._take(topic, value, key, partition, headers, timestamp, on_delivery)
             if delivery is not None:
                 return delivery
-            self.owner.admit(topic)
+            self.owner.admit(topic, -1 if partition is None else as_int("partition", partition))
 
     def try_send(
         self, topic, value, key=None, partition=None, headers=None, timestamp=None, on_delivery=None
@@ -1007,8 +1015,10 @@ cdef class Appender:
             known = <Topic>found
             spends = 0
             if partition is not None:
-                if not 0 <= number < known.count:
+                if number < 0:
                     raise no_partition(topic, partition, known.count)
+                if number >= known.count:
+                    return None
             elif self._strategy == FUNCTION:
                 if among != known.count:
                     among = known.count
@@ -1108,6 +1118,7 @@ cdef class Appender:
     def send_columns(self, topic, columns, Py_ssize_t start):
         cdef Rows rows = Rows(columns)
         cdef PyObject* found
+        asked = -1 if columns.partition is None else columns.partition
         if start < 0:
             raise ValueError("the first row is 0")
         if start == 0 and not rows.check(self._most):
@@ -1115,8 +1126,8 @@ cdef class Appender:
             rows = Rows(columns)
         while start < rows.count:
             found = PyDict_GetItemWithError(self._topics, topic)
-            if found == NULL or self.used >= self.limit:
-                self.owner.admit(topic)
+            if found == NULL or self.used >= self.limit or asked >= (<Topic>found).count:
+                self.owner.admit(topic, asked)
             else:
                 return self._take_columns(<Topic>found, columns, rows, start)
         return start, []
@@ -1198,6 +1209,12 @@ cdef class Appender:
         known.count, known.candidates = partitions, candidates
         if known.sticky not in candidates:
             known.sticky_left = 0
+
+    def forget(self, str topic not None):
+        cdef Topic known = self._topics.pop(topic, None)
+        if known is not None:
+            known.count = 0  # who is about to append to it looks again
+            close_all(known)
 
     def place(self):
         """Tell the owner of batches that it may not know."""

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.network.memory import keep_freed_memory
 from folkmoot.producers.appender import Appender, BatchBuilder, Delivery
+from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.partition_queue import Batch
 from folkmoot.protocol.errors import (
@@ -27,6 +28,8 @@ from folkmoot.schemas.values.serialization import writes_schema_id
 MOST_WANTED: Final = 1000
 """So many topics are looked up at a time; who comes with another one waits in vain."""
 FAILED_KEPT: Final = 100
+PARTITION_PATIENCE: Final = 0.5
+"""So long brokers may not know yet that a partition was added."""
 
 Ring = Callable[[], None]
 
@@ -55,12 +58,20 @@ class WouldBlock(Exception):
 
 
 class _Wanted:
-    """A topic that is being looked up; `error` is why it will not be known."""
+    """A topic that is being looked up, until it is known to have `partition`; `error` is why it will not be.
 
-    __slots__ = ("error",)
+    Brokers learn of a new partition a moment late: it is waited for as long as `patience`.
+    """
+
+    __slots__ = ("begun", "error", "partition", "patience")
 
     def __init__(self) -> None:
         self.error: FolkmootError | None = None
+        self.partition = -1
+        self.patience = 0.0
+        self.begun: tuple[float, int] | None = (
+            None  # the sender's: when, and after how many answers
+        )
 
 
 class Accumulator:
@@ -110,6 +121,8 @@ class Accumulator:
         self.patience = config.linger
         """How long a batch that is opened now may wait until the sender's thread looks at it."""
         self.thread: int | None = None  # of the sender, which may not wait for itself
+        self.look_up: Callable[[str, float], float] = lambda topic, wait: 0.0
+        """Of the sender's thread: look a topic up, in at most so many seconds. → how many were waited."""
         self.blocks = True
         """Whether who is to be admitted waits; else WouldBlock."""
         self._max_block = config.max_block
@@ -157,25 +170,29 @@ class Accumulator:
                 self._filled.append(builder.batch)
                 self._wake()
 
-    def admit(self, topic: str) -> None:
-        """Return when the topic is known and there is room, at most `max_block` seconds later.
+    def admit(self, topic: str, partition: int = -1) -> None:
+        """Return when the topic is known, and that partition if one is named, and there is room, at most
+        `max_block` seconds later.
 
         Raises ClosedError, BufferFull, UnknownTopicOrPartition, BrokerUnreachable, InvalidName,
         TypeError; WouldBlock at once where nobody may wait.
         """
         check_topic(topic)
-        with self.lock:
-            is_admitted = self.admission(topic)
+        is_admitted, wait = self.admission(topic, partition), self._max_block
+        if is_admitted():
+            return
+        if not self.blocks:
+            raise WouldBlock
+        if threading.get_ident() == self.thread:
+            # In an on_delivery: it would wait for itself where there is no room. Topics it finds itself.
+            wait = self.look_up(topic, wait)
             if is_admitted():
                 return
-            if not self.blocks:
-                raise WouldBlock
-            # The sender's thread, in an on_delivery, would wait for itself.
-            wait = 0.0 if threading.get_ident() == self.thread else self._max_block
-            if not self.changed.wait_for(is_admitted, wait):
-                raise self.too_late(topic, wait)
+        elif self.until(is_admitted, wait):
+            return
+        raise self.too_late(topic, wait, partition)
 
-    def admission(self, topic: str) -> Callable[[], bool]:
+    def admission(self, topic: str, partition: int = -1) -> Callable[[], bool]:
         """→ whether a record of the topic may be appended by now; `changed` tells when to look again.
 
         It raises why none will be, as far as that became known since this call.
@@ -187,35 +204,50 @@ class Accumulator:
             with self.lock:
                 if self._closed is not None:
                     raise self._closed
-                if topic in self.counts:
+                if partition < self.counts.get(topic, -1):
                     if self.appender.used < self.appender.limit:
                         return True
                     self._wake()
                     return False
                 if looked_up is not None and looked_up.error is not None:
                     raise looked_up.error
-                looked_up = looked_up or self._want(topic)
+                looked_up = looked_up or self._want(topic, partition, PARTITION_PATIENCE)
                 return False
 
         return is_admitted
 
-    def _want(self, topic: str) -> _Wanted | None:
+    def recount(self, topic: str) -> Callable[[], bool]:
+        """→ whether brokers have been asked again how many partitions a known topic has."""
+        with self.lock:
+            wanted = self._want(topic, self.counts.get(topic, 0), 0.0)
+            is_over = wanted is None
+            return lambda: (
+                is_over or self._closed is not None or self.wanted.get(topic) is not wanted
+            )
+
+    def _want(self, topic: str, partition: int, patience: float) -> _Wanted | None:
         wanted = self.wanted.get(topic)
         if wanted is None and len(self.wanted) < MOST_WANTED:
             wanted = self.wanted[topic] = _Wanted()
             self._wake()
+        if wanted is not None and partition >= 0:
+            if partition > wanted.partition:
+                wanted.partition, wanted.begun = partition, None
+            wanted.patience = max(wanted.patience, patience)
         return wanted
 
-    def too_late(self, topic: str, waited: float) -> FolkmootError:
+    def too_late(self, topic: str, waited: float, partition: int = -1) -> FolkmootError:
         """Why waiting for so many seconds was in vain."""
         with self.lock:
-            if topic in self.counts:
+            if partition < self.counts.get(topic, -1):
                 return BufferFull(
                     f"{self.appender.used} bytes are not acknowledged yet, and no room came within "
                     f"{waited:g} s: send less, or raise buffer_bytes"
                 )
             if self.trouble is not None:
                 return BrokerUnreachable(f"topic {topic} could not be looked up: {self.trouble}")
+            if topic in self.counts:
+                return no_partition(topic, partition, self.counts[topic])
             return UnknownTopicOrPartition(f"topic {topic} was not found within {waited:g} s")
 
     # -- callers' threads ---------------------------------------------------------------------------
@@ -344,8 +376,16 @@ class Accumulator:
         with self.lock:
             self.appender.topic_known(topic, partitions, list(available))
             self.counts[topic] = partitions
-            self.wanted.pop(topic, None)
+            wanted = self.wanted.get(topic)
+            if wanted is not None and wanted.partition < partitions:
+                del self.wanted[topic]
             self._notify()
+
+    def forget(self, topic: str) -> None:
+        """The topic is looked up again when a record is sent to it."""
+        with self.lock:
+            self.appender.forget(topic)
+            self.counts.pop(topic, None)
 
     def refuse(self, topic: str, error: FolkmootError) -> None:
         """Tell who waits for this topic that it will not be known."""

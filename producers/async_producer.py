@@ -21,13 +21,14 @@ from folkmoot.producers.columns import (
     RecordColumns,
     TableSerializer,
     as_headers,
+    as_int,
     is_table,
 )
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.direct_send import DirectSend
 from folkmoot.producers.futures import Run
 from folkmoot.producers.partition_queue import Batch
-from folkmoot.producers.producer import CLOSE_AFTER_ERROR, Producer
+from folkmoot.producers.producer import CLOSE_AFTER_ERROR, RECOUNT_WAIT, Producer
 from folkmoot.producers.sender import run_callbacks
 from folkmoot.protocol.errors import (
     BufferFull,
@@ -227,7 +228,7 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
     # -- life ---------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect to ZooKeeper and begin to work. Raises ZooKeeperUnreachable, MissingExtra."""
+        """Connect to ZooKeeper and begin to work. Raises as `Producer.start`."""
         self._hub.begin()
         async with self._starting:
             await _in_thread(self._core.start, undo=partial(self._core.close, 0.0))
@@ -318,7 +319,8 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
             record = (topic, value, key, partition, headers, timestamp, on_delivery)
             taken = None if self._in_line else self._try_send(*record)
             while taken is None:
-                await self._admission(topic)
+                number = -1 if partition is None else as_int("partition", partition)
+                await self._admission(topic, number)
                 taken = self._try_send(*record)
             return taken
         except WouldWait:  # nothing was taken
@@ -372,7 +374,9 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
                 try:
                     row, some = self._appender.send_columns(topic, columns, row)
                 except WouldBlock:
-                    await self._admission(topic)
+                    await self._admission(
+                        topic, -1 if columns.partition is None else columns.partition
+                    )
                     continue
                 runs += some
                 await asyncio.sleep(0)
@@ -386,8 +390,8 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
         if self._core._thread is not None and self._core._closed is None:
             self._hub.check_loop()
 
-    async def _admission(self, topic: str) -> None:
-        """Wait for the topic to be known and for room: from here to the next await there is.
+    async def _admission(self, topic: str, partition: int = -1) -> None:
+        """Wait for the topic, and that partition, to be known, and for room: there is until the next await.
 
         The sender makes and takes room at any moment, so it would be luck who looks when there is
         some: of those who wait for a topic only the first one looks.
@@ -395,7 +399,8 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
         accumulator, max_block = self._accumulator, self.config.max_block
         self._check_loop()
         check_topic(topic)
-        admitted, deadline = accumulator.admission(topic), time.monotonic() + max_block
+        admitted = accumulator.admission(topic, partition)
+        deadline = time.monotonic() + max_block
         turn = self._turns.setdefault(topic, asyncio.Lock())
         self._in_line += 1
         self._appender.left = 0
@@ -404,11 +409,11 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
                 await turn.acquire()
             try:
                 if not await self._hub.until(admitted, deadline - time.monotonic()):
-                    raise accumulator.too_late(topic, max_block)
+                    raise accumulator.too_late(topic, max_block, partition)
             finally:
                 turn.release()
         except TimeoutError:
-            raise accumulator.too_late(topic, max_block) from None
+            raise accumulator.too_late(topic, max_block, partition) from None
         finally:
             self._in_line -= 1
 
@@ -437,11 +442,14 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
         self._hub.call_back()
 
     async def partitions_of(self, topic: str) -> list[int]:
-        """The topic's partitions; the first time it may wait as `send` does."""
+        """The topic's partitions, as brokers know them now; it may wait as `send` does the first time."""
         check_topic(topic)
         if topic not in self._accumulator.counts:
             await self._admission(topic)
-        return self._core.partitions_of(topic)
+        else:
+            self._check_loop()
+            await self._hub.until(self._accumulator.recount(topic), RECOUNT_WAIT)
+        return self._core._partitions_known(topic)
 
     def unacknowledged(self) -> int:
         """How many records are neither delivered nor failed."""

@@ -64,8 +64,9 @@ class Owner(Protocol):
     def wait_for(self, done: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until it is true, which only batches that are done make it. → whether it is."""
 
-    def admit(self, topic: str) -> None:
-        """The topic is not known, or the buffer is full, or all is closed: wait, or raise why not."""
+    def admit(self, topic: str, partition: int = -1) -> None:
+        """The topic, or that partition, is not known, or the buffer is full, or all is closed: wait, or
+        raise why not."""
 
     def batch_opened(self, builder: Any) -> None:
         """A batch has got its first record. May be told twice."""
@@ -297,6 +298,12 @@ class _Topic:
                     del self.rows[:count]
                 self.carry_out()
 
+    def close(self) -> None:
+        """Nothing is appended to the batches that are open. Raises MemoryError."""
+        self.place()
+        for builder in self._builders.values():
+            builder.closed = True
+
     def put(self, rows: list[_Row], framed: bool, size: int) -> list[_Step]:
         """Plan to place rows that were not staged, behind those that are, and count them. Raises
         MemoryError; then they are not taken. The lock is held. `framed`: their values begin with a
@@ -511,13 +518,17 @@ class Appender:
         while True:
             with self.owner.lock:
                 known = self._topics.get(topic)
-                if known is not None and self.used < self.limit:
+                if (
+                    known is not None
+                    and self.used < self.limit
+                    and (partition is None or partition < known.count)
+                ):
                     if partition is None:
                         if key is not None and self._by_key:
                             number = -1
                         else:
                             number = self._choose(known, key, size)
-                    elif 0 <= partition < known.count:
+                    elif partition >= 0:
                         number = partition
                     else:
                         raise no_partition(topic, partition, known.count)
@@ -538,7 +549,7 @@ class Appender:
                     return delivery
             if not _wait:
                 return None  # type: ignore[return-value]  # try_send says so
-            self.owner.admit(topic)
+            self.owner.admit(topic, -1 if partition is None else partition)
 
     def try_send(
         self,
@@ -572,19 +583,20 @@ class Appender:
         """
         if start == 0:
             columns.check(self._largest - RECORD_OVERHEAD_BYTES)
+        asked = -1 if columns.partition is None else columns.partition
         while start < len(columns):
             with self.owner.lock:
                 known = self._topics.get(topic)
-                if known is not None and self.used < self.limit:
+                if known is not None and self.used < self.limit and asked < known.count:
                     return self._take_columns(known, columns, start)
-            self.owner.admit(topic)
+            self.owner.admit(topic, asked)
         return start, []
 
     def _take_columns(
         self, topic: _Topic, columns: RecordColumns, start: int
     ) -> tuple[int, list[Run]]:
         given, count = columns.partition, topic.count
-        if given is not None and not 0 <= given < count:
+        if given is not None and given < 0:
             raise no_partition(topic.name, given, count)
         chosen: list[int] | None = None
         end = min(len(columns), start + ROWS_AT_ONCE)
@@ -619,6 +631,15 @@ class Appender:
                 if known is None:
                     known = self._topics[topic] = _Topic(topic, self)
                 known.known(partitions, available)
+
+    def forget(self, topic: str) -> None:
+        """Its open batches are closed, and the owner is asked before another record is taken."""
+        with self.owner.lock:
+            known = self._topics.get(topic)
+            if known is not None:
+                with suppress(MemoryError):  # then it stays
+                    known.close()
+                    del self._topics[topic]
 
     def place(self) -> None:
         """Move everything staged to its builders, and tell the owner of the next record."""

@@ -106,6 +106,12 @@ class Sequences:
             self._current = self._ids.popleft() if self._ids else None
         place.producer_id = None
 
+    def forget(self, partition: TopicPartition) -> None:
+        """What is sent to it from here on is not known by what was sent before."""
+        if partition in self._places:
+            self.restart(partition, new_id=True)
+            del self._places[partition]
+
 
 class TakenOver(Sequences):
     """Identities of a producer with a name (coordination.producer_takeovers), as its holder was told them.
@@ -130,6 +136,9 @@ class TakenOver(Sequences):
         self._given.append(places)
 
     def break_silence(self, partition: TopicPartition, now: float) -> None:
+        pass
+
+    def forget(self, partition: TopicPartition) -> None:
         pass
 
     def next(self, partition: TopicPartition) -> Identity | None:

@@ -307,7 +307,8 @@ class PartitionQueue:
 
     __slots__ = (
         *("_broken", "_flying", "_ghosts", "_retry_at", "_terms", "_turns", "_window"),
-        *("batches", "leader", "leader_epoch", "partition", "timer", "topic_id", "version"),
+        *("batches", "last_error", "leader", "leader_epoch", "missing", "partition", "timer"),
+        *("topic_id", "version"),
     )
 
     def __init__(self, partition: TopicPartition, terms: Terms) -> None:
@@ -317,6 +318,10 @@ class PartitionQueue:
         self.leader: str | None = None
         self.leader_epoch = -1
         self.topic_id = ""
+        self.missing: FolkmootError | None = None
+        """Why there is no such partition any more."""
+        self.last_error: FolkmootError | None = None
+        """Of the last attempt, if it has failed."""
         self.timer = inf
         self._terms = terms
         self._window = 1 if terms.sequences is None else WINDOW
@@ -414,6 +419,7 @@ class PartitionQueue:
             batch.finish(base_offset, None)
             self._terms.finished(batch)
             self._take_out(batch)
+            self.last_error = None
         self._mend()
 
     def refused(
@@ -429,7 +435,7 @@ class PartitionQueue:
             misplaced = self._terms.sequences is not None and isinstance(error, _MISPLACED)
             if misplaced or isinstance(error, RetriableError):
                 batch.attempts += 1
-                batch.last_error = error
+                batch.last_error = self.last_error = error
                 self._terms.counters.batches_retried += 1
                 # A misplaced one that was not the oldest: what was before it did not get there.
                 if misplaced and batch.was_oldest:
@@ -442,6 +448,11 @@ class PartitionQueue:
             else:
                 self._end(batch, error)
         self._mend()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing, and no answer is to come."""
+        return not self.batches and not self._flying
 
     def has_new_leader(self) -> None:
         """Another attempt need not wait: what went wrong did so at an earlier leader."""

@@ -40,6 +40,8 @@ from folkmoot.protocol.errors import (
     FlushTimeout,
     FolkmootError,
     RequestTimeout,
+    RetriableError,
+    UnknownTopicOrPartition,
 )
 from folkmoot.protocol.options import configured, explained
 from folkmoot.protocol.process.thread_log import thread_log, wait_until_written
@@ -48,6 +50,8 @@ from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.values.serialization import KEY, VALUE, serializer, writes_schema_id
 
 CLOSE_GRACE: Final = 1.0
+RECOUNT_WAIT: Final = 5.0
+"""So long brokers are asked how many partitions a topic has; then what was known is told."""
 CLOSE_AFTER_ERROR: Final = 5.0
 
 _log = thread_log(__name__)
@@ -66,7 +70,7 @@ class Producer(Generic[K, V], metaclass=DirectSend):
 
     `send` may be called from any number of threads; it appends the
     record to its partition's batch and returns. It blocks, for at most `max_block`, while the buffer is
-    full and when a topic is used for the first time; within an `on_delivery` it does not block. What
+    full and when a topic is used for the first time; within an `on_delivery` it does not wait for room. What
     became of a record is told by its `Delivery`, or to its `on_delivery`; a failure that was asked
     about in neither way is raised by `flush` or `close`, so that none passes unseen.
 
@@ -108,7 +112,8 @@ class Producer(Generic[K, V], metaclass=DirectSend):
     def start(self) -> None:
         """Find the cluster and begin to work.
 
-        Raises ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable; MissingExtra.
+        Raises ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable; NoCluster, ConfigError for a
+        listener that no broker has; MissingExtra.
         """
         if self._closed is not None:
             raise self._closed
@@ -116,6 +121,8 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         if self._thread is None:
             try:
                 self._discovery.open()
+                with suppress(RetriableError):
+                    self._sender.found = self._discovery()
                 self._accumulator.open()
                 name = f"folkmoot-{self.config.client_id}"
                 self._thread = threading.Thread(target=self._sender.run, name=name, daemon=True)
@@ -344,10 +351,21 @@ class Producer(Generic[K, V], metaclass=DirectSend):
             raise RequestTimeout(f"records were not given up within {timeout:g} s; they may be")
 
     def partitions_of(self, topic: str) -> list[int]:
-        """The topic's partitions; the first time it may block as `send` does."""
+        """The topic's partitions, as brokers know them now; it may block as `send` does the first time."""
+        accumulator = self._accumulator
         check_topic(topic)
+        if topic not in accumulator.counts:
+            accumulator.admit(topic)
+        elif threading.get_ident() == accumulator.thread:
+            accumulator.recount(topic)
+            accumulator.look_up(topic, RECOUNT_WAIT)
+        else:
+            accumulator.until(accumulator.recount(topic), RECOUNT_WAIT)
+        return self._partitions_known(topic)
+
+    def _partitions_known(self, topic: str) -> list[int]:
         if topic not in self._accumulator.counts:
-            self._accumulator.admit(topic)
+            raise UnknownTopicOrPartition(f"topic {topic} does not exist any more")
         return list(range(self._accumulator.counts[topic]))
 
     def unacknowledged(self) -> int:

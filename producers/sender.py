@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, Final
@@ -11,6 +12,7 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
@@ -23,7 +25,12 @@ from folkmoot.protocol.records import TopicPartition
 
 LONGEST_WAIT: Final = 10.0
 TOPIC_PATIENCE: Final = 3.0
+"""So long brokers must say that there is no such topic."""
 TOPIC_PAUSE: Final = 0.1
+CALLBACK_WAIT: Final = 5.0
+"""So long at most a topic is looked up while an `on_delivery` is called, and nothing is sent."""
+TOPIC_IDLE: Final = 300.0
+"""A topic that nothing was sent to for so long is not asked about any more."""
 LINGER_AFTER_CLOSE: Final = 1.0
 TICK: Final = 0.001
 """Waiting for sockets ends at whole milliseconds, the last one rounded up."""
@@ -56,14 +63,18 @@ class Sender:
         self._accumulator = accumulator
         self._wakeup = wakeup
         self._discover = discover
+        self.found: Sequence[str] = ()
+        """Where brokers were when the producer started."""
         self._sequences = sequences
         self.call_back: Callable[[Batch], None] = run_callbacks
         # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
         self._early = min(TICK, config.linger / 2)
         self._stopping = False
-        self._missing_since: dict[str, float] = {}
+        self._used: dict[str, float] = {}  # when a batch of each topic was opened last
+        self._idle_at = inf  # when to look for topics that are idle
         self._version = -1
         self._leaders: set[str] = set()
+        self._late: list[Reply] = []  # that came while a callback was called
         self._untold: list[Batch] = []
         self._busy = False  # something has happened in this round
 
@@ -78,8 +89,11 @@ class Sender:
     def _run(self) -> None:
         self._accumulator.thread = threading.get_ident()
         connections = Connections(self._config.client_id)
-        cluster = Cluster(connections, self._discover, listener=self._config.listener)
+        cluster = Cluster(
+            connections, self._discover, listener=self._config.listener, found=self.found
+        )
         state = SenderState(self._config, cluster, Random(), self.counters, self._sequences)
+        self._accumulator.look_up = partial(self._look_up_now, cluster, state)
         reason = ClosedError("the producer was closed before the record was acknowledged")
         try:
             while not self._stopping:
@@ -102,9 +116,11 @@ class Sender:
             self._look_up(cluster, now)
         if state.wants_ids:
             self._provide_id(cluster, state)
+        self._forget_topics(cluster, state, now)
         self._busy = self._busy or bool(taken.opened)
         while self._untold:
             state.add(self._untold[0])
+            self._used[self._untold[0].topic_partition.topic] = now
             del self._untold[0]
         for batch in taken.filled:
             state.filled(batch)
@@ -126,8 +142,9 @@ class Sender:
         )
         if self._busy and accumulator.patience:
             until = min(until, now + accumulator.patience)
-        until = accumulator.sleep(until)
-        replies = cluster.poll(max(0.0, until - time.monotonic()), self._wakeup)
+        until = accumulator.sleep(-inf if self._late else until)
+        late, self._late = self._late, []
+        replies = late + cluster.poll(max(0.0, until - time.monotonic()), self._wakeup)
         self._busy = bool(replies)
         if accumulator.awake() or (not replies and time.monotonic() < until):
             self._wakeup.clear()
@@ -145,20 +162,56 @@ class Sender:
             self._leaders = set()
             for topic, count in list(accumulator.counts.items()):
                 self._tell_topic(cluster, topic, len(cluster.partitions(topic)) or count)
-        for topic in list(accumulator.wanted):
+        for topic, wanted in list(accumulator.wanted.items()):
             if partitions := len(cluster.partitions(topic)):
-                self._missing_since.pop(topic, None)
+                self._used[topic] = now
+                self._idle_at = min(self._idle_at, now + TOPIC_IDLE)
                 self._tell_topic(cluster, topic, partitions)
-            elif cluster.is_missing(topic):
-                # It may have been created a moment ago, and the broker asked may not know yet.
-                since = self._missing_since.setdefault(topic, now)
-                if now - since >= TOPIC_PATIENCE:
-                    del self._missing_since[topic]
-                    cluster.forget(topic)
-                    error = UnknownTopicOrPartition(
-                        f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
-                    )
-                    accumulator.refuse(topic, error)
+                if partitions <= wanted.partition:  # it may have been added a moment ago
+                    wanted.begun = wanted.begun or (now, cluster.answers)
+                    began, answers = wanted.begun
+                    # The first answer may be to what was asked before.
+                    if now - began >= wanted.patience and cluster.answers > answers + 1:
+                        error = no_partition(topic, wanted.partition, partitions)
+                        accumulator.refuse(topic, error)
+                    else:
+                        cluster.refresh()
+
+    def _forget_topics(self, cluster: Cluster, state: SenderState, now: float) -> None:
+        """Those that do not exist, whose records fail, and those that nothing is sent to.
+
+        A topic may have been created a moment ago, and the broker asked may not know yet.
+        """
+        for topic in cluster.gone(TOPIC_PATIENCE):
+            error = UnknownTopicOrPartition(
+                f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
+            )
+            self._accumulator.forget(topic)
+            self._accumulator.refuse(topic, error)
+            state.end_topic(topic, error)
+            self._used.pop(topic, None)
+            cluster.forget(topic)
+        if now < self._idle_at:
+            return
+        waiting = state.topics()
+        for topic in [each for each, at in self._used.items() if now - at >= TOPIC_IDLE]:
+            if topic not in waiting:
+                self._accumulator.forget(topic)
+                del self._used[topic]
+                cluster.forget(topic)
+        self._idle_at = now + TOPIC_IDLE / 4 if self._used else inf
+
+    def _look_up_now(self, cluster: Cluster, state: SenderState, topic: str, wait: float) -> float:
+        """Find a topic for who sends within an `on_delivery`, in this thread, which finds topics: so that
+        what has failed can be sent to another one. → how many seconds that took."""
+        began = now = time.monotonic()
+        until = began + min(wait, CALLBACK_WAIT)
+        while topic in self._accumulator.wanted and now < until and not self._stopping:
+            self._late += cluster.poll(min(until - now, TOPIC_PAUSE))
+            now = time.monotonic()
+            self._look_up(cluster, now)
+            self._forget_topics(cluster, state, now)
+        return now - began
 
     def _tell_topic(self, cluster: Cluster, topic: str, partitions: int) -> None:
         leaders = [

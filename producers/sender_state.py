@@ -26,6 +26,7 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     NotLeader,
     RecordsPurged,
+    UnknownTopicOrPartition,
     from_wire,
 )
 from folkmoot.protocol.messages import ProduceEntry, ProduceRequest
@@ -49,6 +50,10 @@ class View(Protocol):
     def leader_epoch(self, partition: TopicPartition) -> int: ...
 
     def topic_id(self, topic: str) -> str | None: ...
+
+    def partitions(self, topic: str) -> range: ...
+
+    def is_missing(self, topic: str) -> bool: ...
 
     @property
     def leaderless(self) -> Waiting: ...
@@ -126,6 +131,7 @@ class SenderState:
         self._ready: dict[str | None, dict[PartitionQueue, None]] = {}  # by leader; None: not known
         self._lingering: dict[str | None, dict[PartitionQueue, None]] = {}  # so are these
         self._pausing: dict[PartitionQueue, None] = {}  # until their time, or a new leader
+        self._displaced: dict[PartitionQueue, None] = {}  # their partitions do not exist any more
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._serial = count()
         self._hurry = False
@@ -151,6 +157,8 @@ class SenderState:
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = PartitionQueue(partition, self._terms)
+        if queue.missing is not None:
+            self._displaced[queue] = None
         queue.batches.append(batch)
         self._order.append(batch)
         self._examine(queue)
@@ -205,7 +213,7 @@ class SenderState:
                 f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
                 f"within {self._config.delivery_timeout:g} s{self._why(batch)}"
             )
-            error.__cause__ = batch.last_error or self.trouble
+            error.__cause__ = self._cause(batch)
             queue.end_oldest(error)
             self._examine(queue)
 
@@ -218,6 +226,22 @@ class SenderState:
         for queue in self._queues.values():
             queue.end_waiting(error)
             self._examine(queue)
+
+    def topics(self) -> set[str]:
+        """Those of all batches that are not done."""
+        return {each.topic_partition.topic for each in self._order if not each.done}
+
+    def end_topic(self, topic: str, error: FolkmootError) -> None:
+        """Fail all that is left of a topic, and forget it."""
+        for partition, queue in list(self._queues.items()):
+            if partition.topic != topic:
+                continue
+            while queue.batches:
+                queue.end_oldest(error)
+            if queue.is_idle:
+                del self._queues[partition]
+                if self._sequences is not None:
+                    self._sequences.forget(partition)
 
     def give_up(self, error: FolkmootError) -> None:
         """Fail all that is left."""
@@ -267,7 +291,8 @@ class SenderState:
             ready, self._ready = self._ready, {}
             lingering, self._lingering = self._lingering, {}
             for queue in chain.from_iterable(ready.values()):
-                self._make_ready(queue)
+                if queue.batches:
+                    self._make_ready(queue)
             pausing, self._pausing = self._pausing, {}
             for queue in chain(*lingering.values(), pausing):
                 self._leader(queue)  # a new one changes when it is ready
@@ -289,6 +314,10 @@ class SenderState:
                             self._make_ready(other)
                         else:
                             self._pausing[other] = None
+        displaced, self._displaced = self._displaced, {}
+        for queue in displaced:
+            if queue.missing is not None:
+                queue.end_waiting(queue.missing)
 
     def _examine(self, queue: PartitionQueue, now: float = -inf) -> bool:
         """Something has happened to it: find out when it is to send. → whether it is ready as of `now`."""
@@ -322,6 +351,15 @@ class SenderState:
                 queue.has_new_leader()
             queue.leader_epoch = epoch
             queue.is_of(self._view.topic_id(queue.partition.topic) or queue.topic_id)
+            queue.missing = None
+            if queue.leader is None:
+                count = len(self._view.partitions(queue.partition.topic))
+                if 0 < count <= queue.partition.partition:
+                    queue.missing = UnknownTopicOrPartition(
+                        f"{queue.partition} does not exist any more: topic {queue.partition.topic} was "
+                        f"made anew with {counted(count, 'partition')}"
+                    )
+                    self._displaced[queue] = None
         return queue.leader
 
     def _may_send(self, address: str) -> bool:
@@ -417,6 +455,8 @@ class SenderState:
             gone = isinstance(error, NotLeader | BrokerUnreachable)
             moved = gone and leader not in (None, address)
             queue.refused(batch, error, now, sent=sent, at_once=moved)
+            if queue.missing is not None:
+                self._displaced[queue] = None
         self._examine(queue)
 
     def _oldest(self) -> Batch | None:
@@ -433,8 +473,14 @@ class SenderState:
             return f": {said_of({where: awaited})}"
         asked = [each.address for each in self._shipments.values() if batch in each.batches]
         said = f": broker {asked[0]} has not answered" if asked else ""
-        cause = batch.last_error or self.trouble
+        cause = self._cause(batch)
         return f"{said}; last error: {cause}" if cause else said
+
+    def _cause(self, batch: Batch) -> FolkmootError | None:
+        topic, queue = batch.topic_partition.topic, self._queues[batch.topic_partition]
+        if self._view.is_missing(topic):
+            return UnknownTopicOrPartition(f"topic {topic} does not exist")
+        return batch.last_error or queue.last_error or self.trouble
 
     def _deadline(self, batch: Batch) -> float:
         return batch.opened_at + self._config.delivery_timeout

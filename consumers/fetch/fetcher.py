@@ -370,6 +370,8 @@ class Fetcher:
             what = f"topic {topic} was deleted and created again: seek() to read the new one"
             gone = UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
             self._fail(state, gone if missing else StaleTopicId(what))
+            if missing:
+                self._cluster.forget(topic)  # until something of it is sought
         return False
 
     def _fetch(self, fetch: InFlightFetch, after: int | None = None) -> None:

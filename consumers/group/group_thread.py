@@ -34,7 +34,7 @@ from folkmoot.coordination.zookeeper import operations
 from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Create, Recipe, WatchCallback, ZooKeeperError
 from folkmoot.coordination.zookeeper.session import Connect, Guarded, Outcome, Session, SessionState
-from folkmoot.protocol.errors import ClosedError, ZooKeeperUnreachable
+from folkmoot.protocol.errors import ClosedError, FolkmootError
 from folkmoot.protocol.process.thread_log import logging_aside, thread_log, wait_until_written
 from folkmoot.protocol.records import TopicPartition
 
@@ -82,6 +82,7 @@ class Member:
         self._session: Session | None = None
         self._connect_at = 0.0
         self._connecting = False
+        self._no_session = ""  # why none could be opened at the last attempt
         self._stopping = False
         self._over = False
         self.error: BaseException | None = None
@@ -399,12 +400,15 @@ class Member:
 
     def _connected(self, found: Any) -> None:
         self._connecting = False
-        if isinstance(found, ZooKeeperUnreachable):
-            log.warning("group %s: %s", self.settings.group, found)
+        if isinstance(found, FolkmootError):  # at the start it was raised: this may go away
+            if str(found) != self._no_session:
+                log.warning("group %s: %s", self.settings.group, found)
+            self._no_session = str(found)
             self._connect_at = self._clock() + RECONNECT_PAUSE
         elif isinstance(found, Exception):
             raise found
         else:
+            self._no_session = ""
             self._open(found)
 
     def _end_session(self, why: str = "") -> None:

@@ -385,6 +385,7 @@ def test_a_topic_that_is_gone_is_an_error_for_who_assigned_it(bench: Bench) -> N
     bench.poll()
     with pytest.raises(UnknownTopicOrPartition):
         bench.fetcher.check()
+    assert bench.cluster.forgotten == ["t"]
 
 
 def test_a_member_waits_for_the_topic_that_the_group_has_named(bench: Bench) -> None:

@@ -32,7 +32,7 @@ from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.coordination.zookeeper.operations import Delete, Recipe, Set, ZooKeeperError
 from folkmoot.coordination.zookeeper.recipes import ensure
 from folkmoot.coordination.zookeeper.session import Session, SessionState
-from folkmoot.protocol.errors import ZooKeeperUnreachable
+from folkmoot.protocol.errors import ConfigError, FolkmootError, NoCluster, ZooKeeperUnreachable
 from folkmoot.protocol.records import TopicPartition
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.waiting import eventually
@@ -55,6 +55,7 @@ class Scene:
         self.admin = self.zookeeper.connect()
         execute(self.admin, topics.create("t", 2, [1]))
         self.reachable = True
+        self.trouble: FolkmootError = ZooKeeperUnreachable("no server answers")
         self.attempts = 0
         self.sessions: list[MemorySession] = []
         self.notices: list[Notice] = []
@@ -63,7 +64,7 @@ class Scene:
     def connect(self, session_timeout: float) -> Session:
         self.attempts += 1
         if not self.reachable:
-            raise ZooKeeperUnreachable("no server answers")
+            raise self.trouble
         self.sessions.append(self.zookeeper.connect(session_timeout))
         return self.sessions[-1]
 
@@ -115,9 +116,18 @@ def test_a_lost_session_is_replaced_and_all_is_owned_under_the_next_epoch(scene:
     assert len(scene.sessions) == 2
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        ZooKeeperUnreachable("no server answers"),
+        NoCluster("no cluster was ever made there"),
+        ConfigError("the chroot has layout version 2"),
+    ],
+)
 def test_with_zookeeper_out_of_reach_commits_are_refused_and_not_left_waiting(
-    scene: Scene,
+    scene: Scene, trouble: FolkmootError
 ) -> None:
+    scene.trouble = trouble
     scene.pass_time(0.5)
     before = scene.epochs()
     scene.reachable = False

@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.network import cluster as cluster_module
 from folkmoot.network.client import Connections, Reply, SupportsFileno
 from folkmoot.network.cluster import LOOK_PAUSE, SILENCE, Cluster
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
+    ConfigError,
+    FolkmootError,
+    NoCluster,
     NoProducerId,
     NotLeader,
     ResponseTooLarge,
@@ -218,6 +222,40 @@ def test_a_discovery_that_fails_is_trouble_and_is_tried_again() -> None:
         with Cluster(Connections("me"), discover) as cluster:
             poll_until(cluster, lambda: cluster.leader_address(T0))
             assert len(calls) == 3
+
+
+@pytest.mark.parametrize("error", [ConfigError("no listener"), NoCluster("none"), Malformed("bad")])
+@pytest.mark.parametrize("started", [[], None])
+def test_trouble_of_the_cluster_is_waited_for_and_a_mistake_at_the_start_is_raised(
+    error: FolkmootError, started: list[str] | None
+) -> None:
+    """`started`: what was found before the first look, None if nothing was looked for."""
+    world, now = World(), 0.0
+    with world.broker(1) as one:
+        world.brokers = {1: one.address}
+        errors: list[FolkmootError] = [error] * (1 if started is None else 3)
+
+        def discover() -> list[str]:
+            if errors:
+                raise errors.pop()
+            return [one.address]
+
+        connections = Connections("me")
+        with Cluster(connections, discover, clock=lambda: now, found=started) as cluster:
+            cluster.want("t")
+            if started is None:
+                with pytest.raises(type(error)):
+                    cluster.poll(0.05)
+            while cluster.leader_address(T0) is None:
+                now += 1.0
+                cluster.poll(0.05)
+            one.stop()
+            errors[:] = [error] * 3
+            cluster.refresh()
+            while errors:
+                now += 1.0
+                cluster.poll(0.05)
+            assert cluster.trouble is error
 
 
 def test_brokers_without_the_listener_asked_for_are_the_trouble_and_not_leaders_that_are_missing(

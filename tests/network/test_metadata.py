@@ -80,6 +80,23 @@ def test_a_missing_topic_is_asked_for_with_growing_pauses() -> None:
     assert metadata.due() <= now
 
 
+def test_a_topic_is_gone_when_answers_have_said_so_for_long_enough_and_not_by_silence() -> None:
+    metadata = filled((1, 0))
+    for now in (1.0, 3.0):
+        metadata.ask(now)
+        metadata.update(MetadataResponse(BROKERS, [MISSING]), now)
+    assert metadata.gone(3.0) == []
+    metadata.ask(9.0)
+    metadata.fail(9.0)
+    assert metadata.gone(3.0) == []
+    metadata.ask(10.0)
+    metadata.update(MetadataResponse(BROKERS, [MISSING]), 10.0)
+    assert metadata.gone(3.0) == ["t"]
+    metadata.ask(11.0)
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 0))]), 11.0)
+    assert metadata.gone(0.0) == []
+
+
 def test_a_partition_without_leader_keeps_it_due() -> None:
     metadata = filled((1, 0), (-1, 3))
     assert metadata.leader_address(T1) is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from folkmoot.producers import batch_builder, futures
+from folkmoot.producers.columns import no_partition
 from folkmoot.protocol import batch_header, record_batch, speedups
 from folkmoot.protocol.errors import BufferFull, ClosedError, UnknownTopicOrPartition
 from folkmoot.protocol.records import Record, TopicPartition
@@ -43,7 +44,7 @@ class Owner:
             self, random=Random(seed), **{**settings, **options}
         )
 
-    def admit(self, topic: str) -> None:
+    def admit(self, topic: str, partition: int = -1) -> None:
         if self.closed:
             raise ClosedError("the producer is closed")
         if not isinstance(topic, str):
@@ -52,6 +53,8 @@ class Owner:
             raise UnknownTopicOrPartition(f"topic {topic} was not found")
         if self.appender.used >= self.appender.limit:
             raise BufferFull("no room")
+        if partition >= self.topics[topic]:
+            raise no_partition(topic, partition, self.topics[topic])
         self.know(topic, self.topics[topic])
 
     def wait_for(self, done: Callable[[], bool], timeout: float | None) -> bool:

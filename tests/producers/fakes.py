@@ -147,6 +147,8 @@ class FakeCluster:
         return ProduceResponse(results) if body.acks else None
 
     def _append(self, entry: Any, payload: bytes) -> int:
+        if entry.topic not in self.topics or entry.partition >= self.partitions:
+            raise UnknownTopicOrPartition(f"{entry.topic}-{entry.partition} does not exist")
         if entry.topic_id != self._topic_id(entry.topic):
             raise StaleTopicId(f"topic {entry.topic} has another id: it was created anew")
         log = self.logs.setdefault(TopicPartition(entry.topic, entry.partition), [])

@@ -23,6 +23,7 @@ class FixedView:
         self.looked_up = 0
         self.epoch = 3
         self.made = ""
+        self.missing = False
         self.leaderless: dict[TopicPartition, tuple[int, ...]] = {}
         self._seen: tuple[int, str, dict[int, str]] = (0, "", {})
         self._version = 0
@@ -44,6 +45,12 @@ class FixedView:
 
     def topic_id(self, topic: str) -> str | None:
         return f"id of {topic}{self.made}"
+
+    def partitions(self, topic: str) -> range:
+        return range(self.count)
+
+    def is_missing(self, topic: str) -> bool:
+        return self.missing
 
     def available(self) -> list[int]:
         return [number for number in range(self.count) if number in self.leaders]

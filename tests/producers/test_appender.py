@@ -209,6 +209,34 @@ def partitions(owner: Owner, *keys: bytes | None, **options: Any) -> list[int]:
     return [handle.builder.topic_partition.partition for handle in handles]
 
 
+def test_a_topic_that_is_forgotten_is_asked_for_again_and_its_batches_get_nothing_more(
+    implementation: Any,
+) -> None:
+    owner = Owner(implementation)
+    owner.appender.send("t", b"one", None, 0)
+    owner.appender.forget("t")
+    owner.appender.forget("unknown")
+    owner.topics["t"] = 1
+    owner.appender.send("t", b"two", None, 0)
+    owner.appender.send("t", b"three", b"key")
+    first, second = owner.batches()[TopicPartition("t", 0)]
+    assert (first.count, second.count, owner.appender.records) == (1, 2, 3)
+
+
+def test_the_owner_is_asked_for_a_partition_that_is_not_known(implementation: Any) -> None:
+    owner = Owner(implementation)
+    owner.appender.send("t", b"one", None, 2)
+    owner.topics["t"] = 6
+    assert owner.appender.try_send("t", b"two", None, 5) is None
+    assert partitions(owner, b"", partition=5) == [5]
+    owner.topics["t"] = 8
+    owner.appender.send_columns("t", RecordColumns([b"x"], partition=7), 0)
+    assert len(owner.batches()[TopicPartition("t", 7)]) == 1
+    for number in (8, -1, 1 << 70):
+        with pytest.raises(UnknownTopicOrPartition):
+            owner.appender.send("t", b"", None, number)
+
+
 def test_a_key_decides(implementation: Any) -> None:
     keys = [b"%d" % number * (number % 5) for number in range(200)]
     assert partitions(Owner(implementation, 7), *keys) == [partition_for(key, 7) for key in keys]

@@ -173,8 +173,8 @@ def test_who_has_waited_longest_goes_first_also_where_room_comes_and_goes(
     source, order = random.Random(5), list[int]()
     admission = Accumulator.admission
 
-    def now_and_then(accumulator: Accumulator, topic: str) -> Callable[[], bool]:
-        is_admitted = admission(accumulator, topic)
+    def now_and_then(accumulator: Accumulator, *wanted: Any) -> Callable[[], bool]:
+        is_admitted = admission(accumulator, *wanted)
         return lambda: source.random() < 0.3 and is_admitted()
 
     monkeypatch.setattr(Accumulator, "admission", now_and_then)

@@ -10,6 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from folkmoot.coordination import brokers
+from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.producers.appender import AsyncDelivery, BatchDelivery, Delivery
 from folkmoot.producers.async_producer import AsyncBatchDelivery, AsyncProducer
 from folkmoot.producers.producer import Producer
@@ -21,6 +25,7 @@ from folkmoot.protocol.errors import (
     CorruptBatch,
     FlushTimeout,
     InvalidName,
+    NoCluster,
     RecordsPurged,
     RecordTooLarge,
     RequestTimeout,
@@ -28,6 +33,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
+from folkmoot.protocol.messages import Api
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import TopicPartition
 from tests.producers.fakes import FakeCluster
@@ -221,6 +227,187 @@ def test_an_unreachable_zookeeper_is_an_error_of_start(
     async def scenario() -> None:
         with pytest.raises(ZooKeeperUnreachable):
             await client(zookeeper=connect).start()
+
+    run(scenario)
+
+
+def topics_asked_for(cluster: FakeCluster) -> list[str]:
+    """By the last request for metadata."""
+    asked = [body.topics for api, body, _ in cluster.brokers[1].seen if api == Api.METADATA]
+    return sorted(asked[-1])
+
+
+@each
+@pytest.mark.parametrize("restored", [False, True])
+def test_records_of_a_deleted_topic_fail_soon_and_leave_their_room_to_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch, restored: bool
+) -> None:
+    """If its topic comes back with its log, nothing new is taken for what was sent before."""
+    monkeypatch.setattr("folkmoot.producers.sender.TOPIC_PATIENCE", 0.3)
+
+    async def scenario() -> None:
+        options = {"buffer_bytes": 1000, "linger": 0.0, "retry_backoff": 0.01}
+        async with client(zookeeper=cluster.connect, **options) as producer:
+            await (await producer.send("dead", b"before", partition=0))
+            cluster.topics = ("t", "another")
+            dead = [await producer.send("dead", b"x" * 100, b"%d" % key) for key in range(8)]
+            alive = await producer.send("t", b"waits for room")  # the buffer is full
+            assert (await alive).topic == "t"
+            for delivery in dead:
+                error = await delivery.exception(timeout=30)
+                assert isinstance(error, UnknownTopicOrPartition)
+                assert "topic dead does not exist" in str(error)
+            with pytest.raises(UnknownTopicOrPartition, match="dead"):
+                await producer.send("dead", b"x")
+            await (await producer.send("another", b"y"))
+            assert topics_asked_for(cluster) == ["another", "t"]
+            cluster.topics = ("t", "dead")
+            if not restored:
+                cluster.replace()
+            after = await producer.send("dead", b"after", partition=0)
+            assert (await after).offset == int(restored)
+
+    with FakeCluster(topics=("t", "dead")) as cluster:
+        run(scenario)
+
+
+@each
+def test_a_topic_that_is_not_used_is_not_asked_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.producers.sender.TOPIC_IDLE", 0.2)
+
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, linger=0.0) as producer:
+            await (await producer.send("t", b"one", partition=0))
+            counts = getattr(producer, "client", producer)._accumulator.counts
+
+            async def is_forgotten() -> bool:
+                await (await producer.send("u", b"x", partition=0))
+                return "t" not in counts
+
+            await eventually(is_forgotten)
+            await (await producer.send("v", b"x", partition=0))
+            assert "t" not in topics_asked_for(cluster)
+            assert (await (await producer.send("t", b"two", partition=0))).offset == 1
+
+    with FakeCluster(topics=("t", "u", "v")) as cluster:
+        run(scenario)
+    assert cluster.values() == [b"one", b"two"]
+
+
+@each
+def test_records_for_a_partition_that_is_gone_fail_at_once(client: Client) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, linger=0.0) as producer:
+            for number in range(6):
+                await (await producer.send("t", b"before", partition=number))
+            cluster.replace()
+            cluster.partitions = 1
+            deliveries = [await producer.send("t", b"after", partition=each) for each in range(6)]
+            assert (await deliveries[0]).offset == 0
+            for number, delivery in enumerate(deliveries[1:], 1):
+                error = await delivery.exception(timeout=30)
+                assert isinstance(error, UnknownTopicOrPartition)
+                assert f"t-{number} does not exist any more" in str(error)
+
+    with FakeCluster(partitions=6) as cluster:
+        run(scenario)
+
+
+@each
+@pytest.mark.parametrize("call", ["send", "send_batch", "partitions_of"])
+def test_a_partition_that_was_added_a_moment_ago_is_looked_up_once(
+    client: Client, cluster: FakeCluster, call: str
+) -> None:
+    """The brokers that are asked first do not know of it yet, but for `partitions_of`."""
+    handle, late = cluster.brokers[1].handler, 0 if call == "partitions_of" else 3
+    is_added = False
+
+    def handler(envelope: Any, body: Any, payloads: list[bytes]) -> Any:
+        nonlocal late
+        if envelope.api == Api.METADATA and is_added:
+            cluster.partitions = 3 if late > 0 else 6
+            late -= 1
+        return handle(envelope, body, payloads)
+
+    async def scenario() -> None:
+        nonlocal is_added
+        async with client(zookeeper=cluster.connect, linger=0.0) as producer:
+            await (await producer.send("t", b"before", partition=2))
+            is_added = True
+            if call == "send":
+                assert (await (await producer.send("t", b"x", partition=5))).partition == 5
+            elif call == "send_batch":
+                delivery = await producer.send_batch("t", [b"x", b"y"], partition=5)
+                assert await delivery.result(20.0) == {5: [range(2)]}
+            else:
+                assert await producer.partitions_of("t") == [*range(6)]
+
+    cluster.brokers[1].handler = handler
+    run(scenario)
+
+
+@each
+def test_a_partition_that_a_topic_lacks_is_refused_when_brokers_have_been_asked(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        async with client(zookeeper=cluster.connect, max_block=30.0) as producer:
+            for _ in range(2):
+                with pytest.raises(UnknownTopicOrPartition, match="partition 3"):
+                    await producer.send("t", b"x", partition=3)
+            with pytest.raises(UnknownTopicOrPartition, match="partition 9"):
+                await producer.send_batch("t", [b"x"], partition=9)
+            with pytest.raises(UnknownTopicOrPartition, match="partition -1"):
+                await producer.send("t", b"x", partition=-1)
+            assert await producer.partitions_of("t") == [0, 1, 2]
+            assert producer.unacknowledged() == 0
+
+    run(scenario)
+
+
+@each
+def test_a_listener_that_no_broker_has_is_an_error_of_start(
+    client: Client, cluster: FakeCluster
+) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match="listener 'inside'"):
+            await client(zookeeper=cluster.connect, listener="inside").start()
+
+    run(scenario)
+
+
+@each
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_brokers_that_come_back_one_after_the_other_are_waited_for(
+    client: Client, cluster: FakeCluster, made_anew: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first one lacks the listener, or there is no cluster at all for a while."""
+    is_away = False
+    said = "no cluster was ever made" if made_anew else "no broker has a listener"
+
+    def connect(session_timeout: float) -> Session:
+        if is_away:
+            raise NoCluster("no cluster was ever made there")
+        return cluster.connect(session_timeout)
+
+    async def scenario() -> None:
+        nonlocal is_away
+        async with client(zookeeper=connect, retry_backoff=0.01) as producer:
+            await (await producer.send("t", b"before", partition=0))
+            is_away = made_anew
+            cluster.brokers[1].stop()
+            for session in list(cluster.zookeeper._sessions.values()):
+                cluster.zookeeper.expire(session)
+            cluster._session = cluster.zookeeper.connect()
+            other = Registration({"inside": "127.0.0.1:1"}, "another")
+            execute(cluster._session, brokers.register(7, other))
+            delivery = await producer.send("t", b"after", partition=0)
+            await eventually(lambda: said in caplog.text)
+            cluster.start(1)
+            is_away = False
+            assert (await delivery).offset == 1
 
     run(scenario)
 

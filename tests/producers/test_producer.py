@@ -290,6 +290,39 @@ def test_a_callback_that_sends_into_a_full_buffer_is_refused_at_once(cluster: Fa
     assert len(cluster.values()) > 5
 
 
+def test_a_callback_can_send_what_has_failed_to_a_topic_that_was_never_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sender, "TOPIC_PATIENCE", 0.2)
+    letters: list[Delivery] = []
+    seen: list[object] = []
+
+    def send_on(failed: Delivery) -> None:
+        error = failed.exception()
+        seen.append(type(error))
+        try:
+            sending.send("missing", b"x")
+        except UnknownTopicOrPartition as unknown:
+            seen.append(str(unknown))
+        seen.append(sending.partitions_of("t"))
+        cluster.failing = 0
+        letters.append(sending.send("dead-letters", b"why", headers={"error": b"corrupt"}))
+        cluster.partitions = 5
+        letters.append(sending.send("dead-letters", b"added", partition=4))
+
+    with FakeCluster(topics=("t", "dead-letters")) as cluster, make(cluster) as sending:
+        know(sending)
+        cluster.failing = CorruptBatch.code
+        sending.send("t", b"first", partition=0, on_delivery=send_on)
+        eventually(lambda: len(letters) == 2)
+        assert letters[0].result(20).topic == "dead-letters"
+        assert letters[1].result(20).partition == 4
+        sending.send("t", b"after", partition=0).result(20)
+    assert seen[0] is CorruptBatch
+    assert "folkmoot topic create missing" in str(seen[1])
+    assert seen[2] == [0, 1, 2]
+
+
 def test_a_callback_that_waits_for_another_record_is_refused(cluster: FakeCluster) -> None:
     heard: list[Any] = []
 

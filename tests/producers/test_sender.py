@@ -35,6 +35,11 @@ class Quiet:
     def partitions(self, topic: str) -> range:
         return range(self.bench.view.count)
 
+    answers = 0
+
+    def gone(self, patience: float) -> list[str]:
+        return []
+
     def leader_address(self, partition: TopicPartition) -> str | None:
         return self.bench.view.leader_address(partition)
 

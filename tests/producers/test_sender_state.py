@@ -322,6 +322,36 @@ def test_records_that_are_too_old_fail_with_the_last_error() -> None:
     assert bench.accumulator.appender.used == 0
 
 
+def test_all_that_is_too_old_says_what_went_wrong_though_only_the_oldest_was_sent() -> None:
+    bench = Bench(delivery_timeout=10.0, linger=0.0, batch_bytes=100)
+    for _ in range(3):
+        bench.stage(b"x" * 100)
+    bench.take()
+    ((number, shipment), *_) = bench.ship()
+    bench.answer(number, shipment, StorageError.code)
+    bench.now += 11.0
+    bench.sender.expire(bench.now)
+    bench.settle()
+    assert len(bench.done) == 3
+    assert {type(batch.error.__cause__) for batch in bench.done if batch.error} == {StorageError}
+
+
+def test_what_is_too_old_for_a_topic_that_does_not_exist_says_so() -> None:
+    bench = Bench(delivery_timeout=1.0, batch_bytes=100)
+    bench.view.leaders.clear()
+    bench.view.missing = True
+    for _ in range(3):
+        bench.stage(b"x" * 100)
+    bench.take()
+    bench.now += 2.0
+    bench.sender.expire(bench.now)
+    bench.settle()
+    assert len(bench.done) == 3
+    for batch in bench.done:
+        assert isinstance(batch.error, DeliveryTimeout)
+        assert "topic t does not exist" in str(batch.error)
+
+
 def test_what_expired_under_way_holds_the_next_batch_back_until_its_answer() -> None:
     bench = Bench(linger=0.0, delivery_timeout=10.0)
     first = bench.stage(b"one")
