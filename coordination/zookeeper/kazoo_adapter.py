@@ -297,6 +297,12 @@ _REFUSALS: dict[type[BaseException], tuple[type[zk.ZooKeeperError], str]] = {
     refused.NodeExistsError: (zk.NodeExists, "the node exists"),
     refused.BadVersionError: (zk.BadVersion, "the node was written since the version named"),
     refused.NotEmptyError: (zk.NotEmpty, "the node has children"),
+    refused.NoAuthError: (
+        zk.Refused,
+        "an ACL does not permit it: see `getAcl` in ZooKeeper's shell",
+    ),
+    refused.InvalidACLError: (zk.Refused, "ZooKeeper does not take the ACL of an open node"),
+    refused.BadArgumentsError: (zk.Refused, "ZooKeeper takes the arguments for wrong"),
 }
 # A RuntimeError is that of kazoo's connection thread when ZooKeeper has left an answer out and gives the
 # next one, as it may when somebody else ends the session; the thread ends with it, and so the session.

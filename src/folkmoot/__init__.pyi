@@ -139,6 +139,7 @@ from folkmoot.protocol.errors import UnsupportedVersion as UnsupportedVersion
 from folkmoot.protocol.errors import VersionNotFound as VersionNotFound
 from folkmoot.protocol.errors import VersionNotSoftDeleted as VersionNotSoftDeleted
 from folkmoot.protocol.errors import VersionSoftDeleted as VersionSoftDeleted
+from folkmoot.protocol.errors import ZooKeeperRefused as ZooKeeperRefused
 from folkmoot.protocol.errors import ZooKeeperUnreachable as ZooKeeperUnreachable
 from folkmoot.protocol.records import Headers as Headers
 from folkmoot.protocol.records import OffsetAndMetadata as OffsetAndMetadata
