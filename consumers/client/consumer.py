@@ -410,7 +410,7 @@ class Consumer(Generic[K, V]):
         """How many partitions a topic has now, whatever was known of it: brokers may learn a moment late
         that there is a `last` one."""
         if isinstance(self._discovery, ZooKeeperDiscovery):
-            found = self._discovery.ask(topics.read(topic))
+            found = self._discovery.ask(topics.read(topic), METADATA_WAIT)
             return 0 if found is None else len(found.partitions)
         until = time.monotonic() + TOPIC_PATIENCE
         while True:
@@ -428,7 +428,7 @@ class Consumer(Generic[K, V]):
         cluster.want(topic)
         while not (known := cluster.partitions(topic)):
             left = began + timeout - time.monotonic()
-            if cluster.is_missing(topic) and self._is_gone(topic, began):
+            if cluster.is_missing(topic) and self._is_gone(topic, began, max(LOOK_PAUSE, left)):
                 cluster.forget(topic)
                 raise UnknownTopicOrPartition(
                     f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
@@ -441,10 +441,10 @@ class Consumer(Generic[K, V]):
             self._fetcher.poll(min(left, TURN))
         return [TopicPartition(topic, number) for number in known]
 
-    def _is_gone(self, topic: str, since: float) -> bool:
+    def _is_gone(self, topic: str, since: float, timeout: float) -> bool:
         """Whether a topic that brokers do not know is none: they learn of a new one a moment late."""
         if isinstance(self._discovery, ZooKeeperDiscovery):
-            return self._discovery.ask(topics.read(topic)) is None
+            return self._discovery.ask(topics.read(topic), timeout) is None
         return time.monotonic() - since > TOPIC_PATIENCE
 
     def fencing_token(self, partition: TopicPartition) -> int:
@@ -857,7 +857,8 @@ class Consumer(Generic[K, V]):
 
     def _session(self, session_timeout: float) -> Session | None:
         """What to ask ZooKeeper in: the member's session, if there is one, or another."""
-        return self._connect(session_timeout) if self._group is None else self._group.member.session
+        group = self._group  # read once: it is asked for on any thread
+        return self._connect(session_timeout) if group is None else group.member.session
 
     def _serve(self) -> None:
         if self._attention or self._waited:  # what wakes us later ends the next wait

@@ -60,7 +60,7 @@ class Lookups:
     """
 
     def __init__(
-        self, client_id: str, listener: str, discover: Callable[[], Sequence[str]]
+        self, client_id: str, listener: str, discover: Callable[[], Sequence[str] | None]
     ) -> None:
         self._discover = discover
         self._found: frozenset[str] = frozenset()
