@@ -410,7 +410,8 @@ class AsyncConsumer(Generic[K, V]):
     ) -> list[Record[K, V]]:
         """Up to `max_records` records; waits at most `timeout` seconds for the first.
 
-        Asking says that everything handed out before is processed.
+        No more than `buffer_bytes`, decompressed, but for the last batch. Asking says that everything
+        handed out before is processed.
         """
         read = partial(self._core.poll, max_records=max_records)
         return await self._read(read, timeout, asyncio.current_task())

@@ -249,7 +249,8 @@ class Consumer(Generic[K, V]):
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record[K, V]]:
         """Up to `max_records` records; waits at most `timeout` seconds for the first.
 
-        Asking says that everything handed out before is processed.
+        No more than `buffer_bytes`, decompressed, but for the last batch. Asking says that everything
+        handed out before is processed.
         """
         limit = _limit(max_records, self.config.max_poll_records)
         take = self._take_records if self._deserialization.is_wanted else None
@@ -271,7 +272,8 @@ class Consumer(Generic[K, V]):
         headers: bool = False,
         schema: "ColumnDeserializer | str | Mapping[str, Any] | Sequence[Any] | int | type | None" = None,
     ) -> "pa.Table":
-        """What is there, up to `max_records` (100,000), as an Arrow table; waits for the first row.
+        """What is there, up to `max_records` (100,000) and as `poll` in bytes, as an Arrow table; waits for
+        the first row.
 
         Its columns are those of Spark's Kafka source: key, value, topic, partition, offset,
         timestamp, timestampType, and headers if asked for. With a `schema`, they are the fields of
@@ -681,20 +683,24 @@ class Consumer(Generic[K, V]):
     ) -> list[_Made]:
         """What `make` makes of batches of up to `limit` records in all, or of one; waits for the first.
 
+        Together they have up to `buffer_bytes`, decompressed, but for the last one.
         Nothing counts as handed out before all that could raise is behind us.
         """
         deadline = time.monotonic() + timeout
         if isnan(deadline):  # that moment never comes
             raise ValueError(f"timeout={timeout} is no number of seconds")
-        take = take or self._fetcher.take_view
+        take, rotation = take or self._fetcher.take_view, self._fetcher.rotation
+        most = self.config.buffer_bytes
         self._ask_for_more()
         while True:
             self._serve()
-            self._fetcher.rotation.begin()
+            rotation.begin()
             try:
                 views: list[RecordBatchView | Skipped] = []
                 left = limit
-                while left > 0 and not self._stopped and (view := take(left)) is not None:
+                while left > 0 and rotation.taken_bytes < most and not self._stopped:
+                    if (view := take(left)) is None:
+                        break
                     views.append(view)
                     # The group is looked at behind a record that is skipped: there may be many.
                     left = 0 if one or isinstance(view, Skipped) else left - len(view)
@@ -709,7 +715,7 @@ class Consumer(Generic[K, V]):
                 for view in views:
                     self._hand_out(view.topic_partition, view.next_offset)
             except BaseException:
-                self._fetcher.rotation.read_again()
+                rotation.read_again()
                 raise
             if is_over:
                 return made
