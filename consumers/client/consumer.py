@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, SupportsIndex, Type
 
 from folkmoot.consumers.client.health import Health, health_of
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, settings_of
+from folkmoot.consumers.client.signals import Signalled
 from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeError
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
@@ -478,9 +479,7 @@ class Consumer(Generic[K, V]):
         }
 
     @contextmanager
-    def leave_on_signals(
-        self, *signals: signal.Signals
-    ) -> Iterator[Callable[[], signal.Signals | None]]:
+    def leave_on_signals(self, *signals: signal.Signals) -> Iterator[Signalled]:
         """While it lasts, the first of these signals (SIGTERM and SIGINT) stops the consumer.
 
         ```
@@ -490,14 +489,20 @@ class Consumer(Generic[K, V]):
         ```
 
         The iteration ends after the record under way, and leaving the `with` block gives partitions
-        up, commits, and leaves the group. What is yielded tells which signal came first, if any. A
-        second Ctrl-C interrupts at once, a second SIGTERM does nothing. For the main thread; what handled
-        the signals before does so again afterwards: if one came, when the consumer is closed.
+        up, commits, and leaves the group. What is yielded is true once a signal came, and called it tells
+        which came first, if any. A second Ctrl-C interrupts at once, a second SIGTERM does nothing. What
+        handled the signals before does so again afterwards: if one came, when the consumer is closed.
+        Raises ConcurrentUse off the main thread, which alone may handle signals.
         """
-        came: list[signal.Signals] = []
+        if threading.current_thread() is not threading.main_thread():
+            raise ConcurrentUse(
+                "only the main thread may handle signals: call leave_on_signals() there, or stop() from a "
+                "handler of your own"
+            )
+        signalled = Signalled()
 
         def handle(number: int, frame: FrameType | None) -> None:
-            came.append(signal.Signals(number))
+            signalled.came.append(signal.Signals(number))
             if signal.SIGINT in before:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             self.stop()
@@ -506,12 +511,12 @@ class Consumer(Generic[K, V]):
         try:
             for each in before:
                 signal.signal(each, handle)
-            yield lambda: came[0] if came else None
+            yield signalled
         finally:
             for each, handler in before.items():
                 self._signals.callback(signal.signal, each, handler)
             # Some tell the process and then its group, as `timeout` does: that disturbs no close.
-            if not came or self._closed:
+            if not signalled or self._closed:
                 self._signals.close()
 
     # -- offsets ----------------------------------------------------------------------------------
