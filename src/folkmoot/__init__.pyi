@@ -23,6 +23,7 @@ from folkmoot.consumers.client.consumer import Consumer as Consumer
 from folkmoot.consumers.client.health import Health as Health
 from folkmoot.consumers.client.health import State as State
 from folkmoot.consumers.client.rebalance_listener import Starts as Starts
+from folkmoot.consumers.client.signals import Signalled as Signalled
 from folkmoot.consumers.config import AdminConfig as AdminConfig
 from folkmoot.consumers.config import ConsumerConfig as ConsumerConfig
 from folkmoot.consumers.group.events import Rebalanced as Rebalanced
