@@ -1,7 +1,12 @@
 """Finding brokers in ZooKeeper, and what else is asked there on a thread that must not wait for long."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from math import inf
+from threading import Lock, Thread
 from typing import Annotated, TypeVar
 
 from msgspec import Meta
@@ -23,6 +28,8 @@ from folkmoot.protocol.options import check_options
 _T = TypeVar("_T")
 
 ANSWER_WAIT = 5.0
+LOOK_WAIT = 0.1
+"""So long a look for brokers waits for an answer, which comes sooner as a rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +54,14 @@ class ClientConfig:
 
 
 class ZooKeeperDiscovery:
-    """Finds the addresses of live brokers, and answers other questions; one thread at a time may call.
+    """Finds the addresses of live brokers, and answers other questions; one thread at a time may ask.
 
     The session stays open between calls: it is asked only when all known brokers have failed, which
     is the moment at which ZooKeeper should not have to be found first. A lost session is replaced, by
     what `connect` returns for it: a member's own session of the moment, or None, will do as well.
+
+    Sessions are opened, and brokers looked up, on threads of their own, so that who calls can go on.
+    `close` may be called from any thread: what is opened then is closed as soon as it is open.
     """
 
     def __init__(
@@ -60,25 +70,102 @@ class ZooKeeperDiscovery:
         self._connect = connect
         self._session_timeout = session_timeout
         self._listener = listener
+        self._lock = Lock()
         self._session: Session | None = None
+        self._opening: Future[Session | None] | None = None
+        self._looking: Future[list[str]] | None = None
 
-    def open(self) -> None:
-        """Raises ZooKeeperUnreachable."""
-        if self._session is None or self._session.state is SessionState.LOST:
-            self._session = self._connect(self._session_timeout)
+    def open(self, timeout: float | None = None) -> None:
+        """Raises ZooKeeperUnreachable, at the latest after `timeout` seconds."""
+        try:
+            self._opened(timeout)
+        except TimeoutError:
+            raise ZooKeeperUnreachable(
+                f"no ZooKeeper server answers within {timeout:g} s"
+            ) from None
 
-    def __call__(self) -> list[str]:
-        """Raises ZooKeeperUnreachable."""
-        return self.ask(addresses(self._listener))
+    def _opened(self, timeout: float | None) -> Session | None:
+        """The session. Raises TimeoutError while it is being opened, and what `connect` raises."""
+        with self._lock:
+            if self._session is not None and self._session.state is not SessionState.LOST:
+                return self._session
+            if self._opening is None:
+                self._opening = _begin(partial(self._connect, self._session_timeout))
+            opening = self._opening
+        try:
+            session = opening.result(timeout)
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and not opening.done():
+                raise
+            if not opening.done():  # Ctrl-C
+                self.close()
+            with self._lock:
+                self._opening = None if self._opening is opening else self._opening
+            raise
+        with self._lock:
+            if self._opening is opening:  # else it was closed meanwhile
+                self._session, self._opening = session, None
+            return self._session
 
-    def ask(self, question: Recipe[_T]) -> _T:
-        """What the recipe returns. Raises ZooKeeperUnreachable, at once while nobody answers."""
-        self.open()
-        session = self._session
-        if session is None or session.state is not SessionState.CONNECTED:
-            raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        return execute(session, question, ANSWER_WAIT)
+    def __call__(self) -> list[str] | None:
+        """None while they are looked for: call again. Waits for LOOK_WAIT, not for ZooKeeper.
+
+        Raises ZooKeeperUnreachable.
+        """
+        until = time.monotonic() + LOOK_WAIT
+        try:
+            if self._looking is None:
+                session = _answering(self._opened(LOOK_WAIT))
+                question = addresses(self._listener)
+                self._looking = _begin(partial(execute, session, question, ANSWER_WAIT))
+            found = self._looking.result(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            return None
+        except BaseException:
+            self._looking = None
+            raise
+        self._looking = None
+        return found
+
+    def ask(self, question: Recipe[_T], timeout: float | None = None) -> _T:
+        """What the recipe returns. Raises ZooKeeperUnreachable, at once while nobody answers, and after
+        `timeout` seconds."""
+        began = time.monotonic()
+        self.open(timeout)
+        left = inf if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        return execute(_answering(self._session), question, min(ANSWER_WAIT, left))
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
+        with self._lock:
+            opening, self._opening = self._opening, None
+            session = self._session
+        if opening is not None:
+            opening.add_done_callback(_close_opened)
+        if session is not None:
+            session.close()
+
+
+def _begin(work: Callable[[], _T]) -> "Future[_T]":
+    """Do this on a thread of its own."""
+    future = Future[_T]()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, name="folkmoot-discovery", daemon=True).start()
+    return future
+
+
+def _answering(session: Session | None) -> Session:
+    """Raises ZooKeeperUnreachable if no server answers in it at the moment."""
+    if session is None or session.state is not SessionState.CONNECTED:
+        raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
+    return session
+
+
+def _close_opened(opening: "Future[Session | None]") -> None:
+    if opening.exception() is None and (session := opening.result()) is not None:
+        session.close()

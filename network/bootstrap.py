@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from folkmoot.network.client import Connections
-from folkmoot.protocol.addresses import bootstrap_addresses
+from folkmoot.protocol.addresses import HostNames, bootstrap_addresses
 from folkmoot.protocol.errors import BrokerUnreachable
 from folkmoot.protocol.messages import Api, MetadataRequest
 
@@ -32,6 +32,7 @@ class Bootstrap:
     def open(self) -> None:
         """Return as soon as one of them answers. Raises BrokerUnreachable if none does."""
         deadline = time.monotonic() + min(CONNECT_WAIT, self._request_timeout)
+        names = HostNames(each.rpartition(":")[0].strip("[]") for each in self._addresses)
         question = MetadataRequest([])
         with Connections(self._client_id) as connections:
             for address in self._addresses:
@@ -45,6 +46,8 @@ class Bootstrap:
                     connections.send(reply.address, Api.METADATA, question)
                 time.sleep(PAUSE)  # one that starts says at once that it knows nothing yet
         why = "; ".join(errors.get(each, f"{each} does not answer") for each in self._addresses)
+        if unresolved := names.unresolved():
+            why = f"{unresolved}; {why}"
         raise BrokerUnreachable(
             f"no broker of bootstrap={','.join(self._addresses)} answers: {why}"
         )

@@ -348,11 +348,11 @@ class Cluster:
     Metadata is fetched inside `poll`, whenever the cache says that it is due, from any broker that
     was not unreachable within the last AVOID_FOR seconds, nor for metadata since there was any. When
     there is none, `discover` is called for addresses (it reads ZooKeeper, or has fixed ones); it runs
-    on the owner's thread and must end by itself. Until it has answered once, an error that will not go
-    away is raised: an address or a listener is misspelt. Later any error is waited out. Producer ids are
-    fetched in the same way. Replies to these requests are not given out; all others are, after what they
-    say about leaders was taken in: an answer that names the leader counts at once, a wrong leader or a
-    lost broker makes the cache ask again.
+    on the owner's thread, must not wait for long, and returns None while it looks. Until it has answered
+    once, an error that will not go away is raised: an address or a listener is misspelt. Later any error is
+    waited out. Producer ids are fetched in the same way. Replies to these requests are not given out; all
+    others are, after what they say about leaders was taken in: an answer that names the leader counts at
+    once, a wrong leader or a lost broker makes the cache ask again.
 
     A broker that owes an answer for SILENCE (its process stands still, the network is cut, or its followers
     have left it) is not waited for, whatever else it answers: others are asked whether it was replaced, and
@@ -366,7 +366,7 @@ class Cluster:
     def __init__(
         self,
         connections: Connections,
-        discover: Callable[[], Sequence[str]],
+        discover: Callable[[], Sequence[str] | None],
         *,
         listener: str = "client",
         clock: Callable[[], float] = time.monotonic,
@@ -572,13 +572,16 @@ class Cluster:
     def _discovered(self, now: float) -> str | None:
         """Some broker that was found just now, even if it has just failed, if there is no other."""
         try:
-            self._found = list(self._discover())
+            found = self._discover()
         except FolkmootError as error:
             if not self._has_discovered and not isinstance(error, RetriableError):
                 raise
             self._note(error)
             return None
+        if found is None:
+            return None
         self._has_discovered = True
+        self._found = list(found)
         if not self._found:
             self._note(BrokerUnreachable("no broker is registered: is one running?"))
             return None

@@ -55,7 +55,7 @@ class Sender:
         config: ProducerConfig[Any, Any],
         accumulator: Accumulator,
         wakeup: Wakeup,
-        discover: Callable[[], Sequence[str]],
+        discover: Callable[[], Sequence[str] | None],
         sequences: Sequences | None = None,
     ) -> None:
         self.counters = ProducerCounters()

@@ -1,10 +1,16 @@
 """Which cluster a client talks to: its ZooKeeper, or the addresses of some of its brokers."""
 
+import logging
 import re
-from collections.abc import Sequence
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_address
 from typing import Final
 
 from folkmoot.protocol.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/,\[\]]+):(?P<port>[0-9]{1,5})")
 
@@ -40,3 +46,37 @@ def check_cluster(zookeeper: object, bootstrap: str | Sequence[str]) -> None:
         raise ConfigError(
             f"zookeeper={zookeeper!r} is not allowed: use HOST:PORT[,HOST:PORT]...[/chroot]"
         )
+
+
+class HostNames:
+    """Looks names up on a thread of its own, since that may take seconds; logs each that does not resolve."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._unresolved: list[str] = []
+        if names := [each for each in dict.fromkeys(hosts) if not _is_address(each)]:
+            look_up = threading.Thread(target=self._look_up, args=(names,), daemon=True)
+            look_up.name = "folkmoot-host-names"
+            look_up.start()
+
+    def _look_up(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                socket.getaddrinfo(name, None)
+            except OSError as error:
+                log.warning("host name %s does not resolve: %s", name, error.strerror or error)
+                self._unresolved.append(name)
+
+    def unresolved(self) -> str:
+        """As a sentence, those that are known not to resolve; else empty."""
+        names = self._unresolved
+        return (
+            f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not resolve" if names else ""
+        )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

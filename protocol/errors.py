@@ -242,6 +242,10 @@ class ZooKeeperUnreachable(RetriableError, code=31):
     """No ZooKeeper server of the connect string answers, or has answered the broker that was asked."""
 
 
+class ZooKeeperRefused(FolkmootError):
+    """ZooKeeper refuses an operation, and will refuse it again: an ACL forbids it, or it is too large."""
+
+
 class DeliveryTimeout(FolkmootError):
     """A record was not acknowledged within `delivery_timeout`; it may or may not be in the log."""
 

@@ -97,14 +97,19 @@ def openable_together(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[mem
     return bodies[: compression.count_together(bodies, MAX_BODY_BYTES)]
 
 
+def body_of(header: BatchHeader, batch: _Bytes) -> _Bytes:
+    """The body of a batch that `check` has passed, decompressed. Raises CorruptBatch, UnsupportedCodec."""
+    compressed = memoryview(batch)[HEADER_BYTES : header.length]
+    return compression.decompress(header.codec, compressed, MAX_BODY_BYTES)
+
+
 def columns_of(header: BatchHeader, batch: _Bytes, body: _Bytes | None = None) -> Columns:
     """The columns of a batch that `check` has passed; `body` if it was opened before.
 
     Raises CorruptBatch, UnsupportedCodec.
     """
     if body is None:
-        compressed = memoryview(batch)[HEADER_BYTES : header.length]
-        body = compression.decompress(header.codec, compressed, MAX_BODY_BYTES)
+        body = body_of(header, batch)
     columns = unpack(body, header.record_count, header.base_timestamp)
     offsets = columns.offsets
     if offsets is None:

@@ -73,7 +73,7 @@ class End(NamedTuple):
 class LogWatch(Lookups):
     """Lookups whose ends are watched; owned by the engine's thread."""
 
-    def __init__(self, config: SourceConfig, discover: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, config: SourceConfig, discover: Callable[[], Sequence[str] | None]) -> None:
         super().__init__(config.clientId, config.listener, discover)
         self._config = ConsumerConfig[bytes, bytes](
             zookeeper=config.zookeeper, client_id=config.clientId, listener=config.listener

@@ -14,7 +14,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -60,6 +60,7 @@ CLOSE_GRACE: Final = 1.0
 LOOK: Final = 0.5
 RECORDS_IN_A_ROW: Final = 1000
 _NOT_OPEN: Final = "the consumer is not open: use it in an async with block"
+_NOT_ENDED: Final = "a callback did not end before the consumer had to be closed"
 _LOOP_CLOSED: Final = "the event loop of this consumer is closed"
 
 log = thread_log(__name__)
@@ -70,6 +71,57 @@ _calling_back: contextvars.ContextVar[object] = contextvars.ContextVar("calling 
 
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 """What is to be done, and who is told what it returned or raised."""
+
+
+class _RunningCallback:
+    """An `on_revoke` on the loop, for which the thread does not wait: it reads other partitions meanwhile.
+
+    What the callback asks for comes through `aside`, and is done in the thread, between its own jobs.
+    """
+
+    def __init__(self, core: "_Core[Any, Any]") -> None:
+        self.aside = SimpleQueue[_Job | None]()
+        self._core = core
+        self._future: Future[Any] | None = None
+
+    def begin(self, future: "Future[Any]") -> None:
+        self._future = future
+        future.add_done_callback(self._ended)
+
+    def _ended(self, _: object) -> None:
+        self.aside.put(None)
+        self._core.wake_for(self._core.end_revocation)
+
+    @property
+    def is_over(self) -> bool:
+        return self._future is not None and self._future.done()
+
+    def serve(self) -> None:
+        """Do what the callback has asked for."""
+        with suppress(Empty):
+            while True:
+                self._do(self.aside.get_nowait())
+
+    def wait(self, until: float) -> None:
+        while not self.is_over and (left := until - time.monotonic()) > 0:
+            with suppress(Empty):
+                self._do(self.aside.get(timeout=left))
+
+    def _do(self, job: "_Job | None") -> None:
+        if job is not None:
+            call, tell = job
+            tell(*self._core.outcome_within_callback(call))
+
+    def error(self) -> Exception | None:
+        if self._future is None or not self._future.done():
+            return RequestTimeout(_NOT_ENDED)
+        try:
+            raised = self._future.exception()
+        except CancelledError:
+            return ClosedError("a callback was cancelled")
+        return (
+            raised if raised is None or isinstance(raised, Exception) else ClosedError(repr(raised))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +183,24 @@ class _Core(Consumer[K, V]):
                 outcome = _outcome(call)
                 self.is_busy = False
                 tell(*outcome)
+
+    def wake_for(self, call: Callable[[], None]) -> None:
+        """Have this done soon, for nobody. From any thread."""
+        self.jobs.put((call, lambda result, error: None))
+        if self.is_busy:
+            self._wakeup.wake()
+
+    def end_revocation(self) -> None:
+        if self._group is not None:
+            self._group.end_revocation()
+
+    def outcome_within_callback(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """What is done for a callback does not count as processed what a task has in hand."""
+        before, self._calling_back = self._calling_back, True
+        try:
+            return _outcome(call)
+        finally:
+            self._calling_back = before
 
     def _is_wanted(self) -> bool:
         return not self.jobs.empty()
@@ -215,8 +285,8 @@ class AsyncConsumer(Generic[K, V]):
     cancelled may come to pass.
 
     Callbacks may be coroutine functions. They are called on the loop, as tasks of their own, and the
-    consumer waits for them as for others; they may not read or close, and tasks that they begin may
-    when they have ended.
+    consumer waits for them as for others, but reads what does not move while `on_revoke` runs; they may
+    not read or close, and tasks that they begin may when they have ended.
 
     Records are handed out when the task that asked goes on: what was on its way to a task that is
     cancelled then is read again by the next one. `close` goes on when the task that awaits it is
@@ -231,7 +301,7 @@ class AsyncConsumer(Generic[K, V]):
         self.config = config
         options = given(config)
         options |= {
-            name: self._on_loop(option)
+            name: self._on_loop(option, waits=name != "on_revoke")
             for name, option in options.items()
             if name.startswith("on_") and callable(option)
         }
@@ -241,6 +311,8 @@ class AsyncConsumer(Generic[K, V]):
         """The one that has started it."""
         self._aside: SimpleQueue[_Job | None] | None = None
         """There while a callback runs, for which the thread waits: what it asks for is done then."""
+        self._running: _RunningCallback | None = None
+        """An `on_revoke`, for which the thread does not wait."""
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
         """Of each iteration that goes on, the task that has begun it."""
@@ -339,7 +411,8 @@ class AsyncConsumer(Generic[K, V]):
     ) -> list[Record[K, V]]:
         """Up to `max_records` records; waits at most `timeout` seconds for the first.
 
-        Asking says that everything handed out before is processed.
+        No more than `buffer_bytes`, decompressed, but for the last batch. Asking says that everything
+        handed out before is processed.
         """
         read = partial(self._core.poll, max_records=max_records)
         return await self._read(read, timeout, asyncio.current_task())
@@ -443,13 +516,17 @@ class AsyncConsumer(Generic[K, V]):
 
         Within a callback, for which the thread waits, at once, unless it is to be done `alone`.
         """
-        core, loop = self._core, asyncio.get_running_loop()
+        core, loop, running = self._core, asyncio.get_running_loop(), self._running
         job: asyncio.Future[T] = loop.create_future()
 
         def tell(result: Any, error: BaseException | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
                 loop.call_soon_threadsafe(self._told, job, alone, result, error)
 
+        if running is not None and _calling_back.get() is running.aside:
+            running.aside.put((call, tell))
+            core.wake_for(running.serve)
+            return job
         (core.jobs if alone or self._aside is None else self._aside).put((call, tell))
         if core.is_busy:
             core._wakeup.wake()
@@ -486,10 +563,32 @@ class AsyncConsumer(Generic[K, V]):
         self._core.jobs.put(None)
 
     def _on_loop(
-        self, callback: Callable[["AsyncConsumer[K, V]", Any], Any]
+        self, callback: Callable[["AsyncConsumer[K, V]", Any], Any], *, waits: bool
     ) -> Callable[[Consumer[K, V], Any], Any]:
         """What the consumer calls in its thread, so that the callback is called on the loop."""
-        return lambda _, notice: self._call_back(callback, notice)
+        call = self._call_back if waits else self._begin_callback
+        return lambda _, notice: call(callback, notice)
+
+    def _begin_callback(
+        self, callback: Callable[["AsyncConsumer[K, V]", Any], Any], notice: Any
+    ) -> _RunningCallback:
+        """In the thread: have the loop call it, and do not wait for it."""
+        loop, running = self._loop, _RunningCallback(self._core)
+        if loop is None or loop.is_closed():
+            raise ClosedError(_LOOP_CLOSED)
+
+        async def call() -> None:
+            _calling_back.set(running.aside)  # for this task, and for those that it makes
+            self._running = running
+            try:
+                outcome = callback(self, notice)
+                if isawaitable(outcome):
+                    await outcome
+            finally:
+                self._running = None
+
+        running.begin(asyncio.run_coroutine_threadsafe(call(), loop))
+        return running
 
     def _call_back(self, callback: Callable[["AsyncConsumer[K, V]", Any], Any], notice: Any) -> Any:
         """In the thread: have the loop call it, and await what can be awaited; → its result."""
@@ -533,9 +632,9 @@ class AsyncConsumer(Generic[K, V]):
             raise ConcurrentUse("a consumer belongs to the event loop that started it")
 
     def _check_not_called_back(self) -> None:
-        if (
-            self._aside is not None and _calling_back.get() is self._aside
-        ):  # the thread waits for it
+        called = (self._aside, None if self._running is None else self._running.aside)
+        here = _calling_back.get()
+        if here is not None and here in called:  # the thread waits for it, or will
             raise ConcurrentUse("a callback may not poll, subscribe or close: call stop() to end")
 
     # -- the rest, as the consumer has it ---------------------------------------------------------

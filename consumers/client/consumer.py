@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, SupportsIndex, Type
 
 from folkmoot.consumers.client.health import Health, health_of
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, settings_of
+from folkmoot.consumers.client.signals import Signalled
 from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeError
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
@@ -249,7 +250,8 @@ class Consumer(Generic[K, V]):
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record[K, V]]:
         """Up to `max_records` records; waits at most `timeout` seconds for the first.
 
-        Asking says that everything handed out before is processed.
+        No more than `buffer_bytes`, decompressed, but for the last batch. Asking says that everything
+        handed out before is processed.
         """
         limit = _limit(max_records, self.config.max_poll_records)
         take = self._take_records if self._deserialization.is_wanted else None
@@ -271,7 +273,8 @@ class Consumer(Generic[K, V]):
         headers: bool = False,
         schema: "ColumnDeserializer | str | Mapping[str, Any] | Sequence[Any] | int | type | None" = None,
     ) -> "pa.Table":
-        """What is there, up to `max_records` (100,000), as an Arrow table; waits for the first row.
+        """What is there, up to `max_records` (100,000) and as `poll` in bytes, as an Arrow table; waits for
+        the first row.
 
         Its columns are those of Spark's Kafka source: key, value, topic, partition, offset,
         timestamp, timestampType, and headers if asked for. With a `schema`, they are the fields of
@@ -410,7 +413,7 @@ class Consumer(Generic[K, V]):
         """How many partitions a topic has now, whatever was known of it: brokers may learn a moment late
         that there is a `last` one."""
         if isinstance(self._discovery, ZooKeeperDiscovery):
-            found = self._discovery.ask(topics.read(topic))
+            found = self._discovery.ask(topics.read(topic), METADATA_WAIT)
             return 0 if found is None else len(found.partitions)
         until = time.monotonic() + TOPIC_PATIENCE
         while True:
@@ -428,7 +431,7 @@ class Consumer(Generic[K, V]):
         cluster.want(topic)
         while not (known := cluster.partitions(topic)):
             left = began + timeout - time.monotonic()
-            if cluster.is_missing(topic) and self._is_gone(topic, began):
+            if cluster.is_missing(topic) and self._is_gone(topic, began, max(LOOK_PAUSE, left)):
                 cluster.forget(topic)
                 raise UnknownTopicOrPartition(
                     f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
@@ -441,10 +444,10 @@ class Consumer(Generic[K, V]):
             self._fetcher.poll(min(left, TURN))
         return [TopicPartition(topic, number) for number in known]
 
-    def _is_gone(self, topic: str, since: float) -> bool:
+    def _is_gone(self, topic: str, since: float, timeout: float) -> bool:
         """Whether a topic that brokers do not know is none: they learn of a new one a moment late."""
         if isinstance(self._discovery, ZooKeeperDiscovery):
-            return self._discovery.ask(topics.read(topic)) is None
+            return self._discovery.ask(topics.read(topic), timeout) is None
         return time.monotonic() - since > TOPIC_PATIENCE
 
     def fencing_token(self, partition: TopicPartition) -> int:
@@ -476,9 +479,7 @@ class Consumer(Generic[K, V]):
         }
 
     @contextmanager
-    def leave_on_signals(
-        self, *signals: signal.Signals
-    ) -> Iterator[Callable[[], signal.Signals | None]]:
+    def leave_on_signals(self, *signals: signal.Signals) -> Iterator[Signalled]:
         """While it lasts, the first of these signals (SIGTERM and SIGINT) stops the consumer.
 
         ```
@@ -488,14 +489,20 @@ class Consumer(Generic[K, V]):
         ```
 
         The iteration ends after the record under way, and leaving the `with` block gives partitions
-        up, commits, and leaves the group. What is yielded tells which signal came first, if any. A
-        second Ctrl-C interrupts at once, a second SIGTERM does nothing. For the main thread; what handled
-        the signals before does so again afterwards: if one came, when the consumer is closed.
+        up, commits, and leaves the group. What is yielded is true once a signal came, and called it tells
+        which came first, if any. A second Ctrl-C interrupts at once, a second SIGTERM does nothing. What
+        handled the signals before does so again afterwards: if one came, when the consumer is closed.
+        Raises ConcurrentUse off the main thread, which alone may handle signals.
         """
-        came: list[signal.Signals] = []
+        if threading.current_thread() is not threading.main_thread():
+            raise ConcurrentUse(
+                "only the main thread may handle signals: call leave_on_signals() there, or stop() from a "
+                "handler of your own"
+            )
+        signalled = Signalled()
 
         def handle(number: int, frame: FrameType | None) -> None:
-            came.append(signal.Signals(number))
+            signalled.came.append(signal.Signals(number))
             if signal.SIGINT in before:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             self.stop()
@@ -504,12 +511,12 @@ class Consumer(Generic[K, V]):
         try:
             for each in before:
                 signal.signal(each, handle)
-            yield lambda: came[0] if came else None
+            yield signalled
         finally:
             for each, handler in before.items():
                 self._signals.callback(signal.signal, each, handler)
             # Some tell the process and then its group, as `timeout` does: that disturbs no close.
-            if not came or self._closed:
+            if not signalled or self._closed:
                 self._signals.close()
 
     # -- offsets ----------------------------------------------------------------------------------
@@ -684,20 +691,24 @@ class Consumer(Generic[K, V]):
     ) -> list[_Made]:
         """What `make` makes of batches of up to `limit` records in all, or of one; waits for the first.
 
+        Together they have up to `buffer_bytes`, decompressed, but for the last one.
         Nothing counts as handed out before all that could raise is behind us.
         """
         deadline = time.monotonic() + timeout
         if isnan(deadline):  # that moment never comes
             raise ValueError(f"timeout={timeout} is no number of seconds")
-        take = take or self._fetcher.take_view
+        take, rotation = take or self._fetcher.take_view, self._fetcher.rotation
+        most = self.config.buffer_bytes
         self._ask_for_more()
         while True:
             self._serve()
-            self._fetcher.rotation.begin()
+            rotation.begin()
             try:
                 views: list[RecordBatchView | Skipped] = []
                 left = limit
-                while left > 0 and not self._stopped and (view := take(left)) is not None:
+                while left > 0 and rotation.taken_bytes < most and not self._stopped:
+                    if (view := take(left)) is None:
+                        break
                     views.append(view)
                     # The group is looked at behind a record that is skipped: there may be many.
                     left = 0 if one or isinstance(view, Skipped) else left - len(view)
@@ -712,7 +723,7 @@ class Consumer(Generic[K, V]):
                 for view in views:
                     self._hand_out(view.topic_partition, view.next_offset)
             except BaseException:
-                self._fetcher.rotation.read_again()
+                rotation.read_again()
                 raise
             if is_over:
                 return made
@@ -867,7 +878,8 @@ class Consumer(Generic[K, V]):
 
     def _session(self, session_timeout: float) -> Session | None:
         """What to ask ZooKeeper in: the member's session, if there is one, or another."""
-        return self._connect(session_timeout) if self._group is None else self._group.member.session
+        group = self._group  # read once: it is asked for on any thread
+        return self._connect(session_timeout) if group is None else group.member.session
 
     def _serve(self) -> None:
         if self._attention or self._waited:  # what wakes us later ends the next wait

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.consumers.config import ConsumerConfig
@@ -45,6 +45,29 @@ from folkmoot.protocol.records import TopicPartition
 log = thread_log(__name__)
 
 _LOOK: Final = 0.5
+
+
+class RunningCallback(Protocol):
+    """An `on_revoke` that runs elsewhere, while the consumer hands out what does not move."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def wait(self, until: float) -> None:
+        """Until it is over, or until a time (monotonic)."""
+        ...
+
+    def error(self) -> Exception | None:
+        """What it raised, once it is over; before, that it is not."""
+        ...
+
+
+class _Revocation(NamedTuple):
+    """Partitions that are given up when a callback is over."""
+
+    callback: RunningCallback
+    partitions: list[TopicPartition]
+
 
 Starts = Mapping[TopicPartition, SeekTarget | None]
 """Where to go on, per partition; None: at the committed offset, as without an answer."""
@@ -82,6 +105,9 @@ class RebalanceListener:
         self._call_back = call_back
         self._wakeup = wakeup
         self._notices: deque[Notice] = deque()
+        self._revocation: _Revocation | None = None
+        self._revocation_error: Exception | None = None
+        """What its callback raised, until `serve` raises it."""
         self._unaccepted: dict[TopicPartition, Assigned] = {}
         """Ours, but on_assign has failed for them: not read before it has succeeded."""
         self._starts: dict[TopicPartition, int] = {}
@@ -99,7 +125,11 @@ class RebalanceListener:
         """
         self.member.polled(time.monotonic())
         self._pump()
-        while self._notices:
+        self.end_revocation()
+        if (error := self._revocation_error) is not None:
+            self._revocation_error = None
+            raise error
+        while self._notices and self._revocation is None:
             notice = self._notices.popleft()
             match notice:
                 case Assigned():
@@ -113,7 +143,7 @@ class RebalanceListener:
                 case Left():
                     self.left = True
         self._check_not_replaced()
-        if self._unaccepted and self._leave_by is None:
+        if self._unaccepted and self._leave_by is None and self._revocation is None:
             self._assigned([*self._unaccepted.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
             self._plan_commit()
@@ -202,6 +232,7 @@ class RebalanceListener:
         error: Exception | None = None
         try:
             self.member.begin_to_leave(deadline)
+            self._wait_for_revocation()
             while not (self.left or (self.replaced and not self._notices) or self.member.error):
                 try:
                     self.serve()
@@ -214,6 +245,7 @@ class RebalanceListener:
                     self._wakeup.wait(min(remaining, _LOOK))
         finally:
             self.member.stop(max(0.0, deadline - time.monotonic()))
+        error = error or self._revocation_error
         if error is not None:
             raise error
 
@@ -295,20 +327,51 @@ class RebalanceListener:
         named = [each.partition for each in notices]
         partitions = [each for each in named if each in self.epochs and each not in gone]
         accepted = [each for each in partitions if each not in self._unaccepted]
-        finished = False
+        running: RunningCallback | None = None
         try:
             for each in accepted:
                 self.member.draining(each, self.epochs[each])
             if accepted:
-                self._call_back("on_revoke", accepted)
-            finished = True
-        finally:  # what the callback raises must not keep the partitions from others
-            commits = finished and self._config.auto_commit
-            final = self._positions.due(frozenset(partitions)) if commits else {}
-            for partition in partitions:
-                epoch = self.epochs[partition]
-                self._give_up(partition)
-                self.member.drained(partition, epoch, final.get(partition))
+                running = self._call_back("on_revoke", accepted)
+        except BaseException:  # it must not keep the partitions from others
+            self._release(partitions, is_done=False)
+            raise
+        if running is None:
+            self._release(partitions, is_done=True)
+            return
+        self._release([each for each in partitions if each not in accepted], is_done=True)
+        for each in accepted:
+            self._fetcher.pause(each, True)
+        self._revocation = _Revocation(running, accepted)
+        self._wait_for_revocation()
+
+    def end_revocation(self) -> None:
+        """Give up what an `on_revoke` was called for, if it is over by now; `serve` raises its error."""
+        revocation = self._revocation
+        if revocation is not None and revocation.callback.is_over:
+            self._revocation = None
+            self._revocation_error = error = revocation.callback.error()
+            self._release(revocation.partitions, is_done=error is None)
+
+    def _wait_for_revocation(self) -> None:
+        """While leaving: the last part of the time is the member's, to end its session."""
+        if self._revocation is not None and self._leave_by is not None:
+            callback, partitions = self._revocation
+            now = time.monotonic()
+            callback.wait(self._leave_by - min(1.0, (self._leave_by - now) / 4))
+            self.end_revocation()
+            if self._revocation is not None:
+                self._revocation, self._revocation_error = None, callback.error()
+                self._release(partitions, is_done=False)
+
+    def _release(self, partitions: list[TopicPartition], *, is_done: bool) -> None:
+        """Let go of partitions; what was processed is committed if the application is done with them."""
+        commits = is_done and self._config.auto_commit
+        final = self._positions.due(frozenset(partitions)) if commits else {}
+        for partition in partitions:
+            epoch = self.epochs[partition]
+            self._give_up(partition)
+            self.member.drained(partition, epoch, final.get(partition))
 
     def _lost(self, notices: list[Lost]) -> None:
         named = [each.partition for each in notices]

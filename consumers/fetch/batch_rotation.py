@@ -55,6 +55,8 @@ class BatchRotation:
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
         self._prefetched: deque[_Prefetch] = deque()
+        self.taken_bytes = 0
+        """Taken since `begin`, decompressed."""
 
     @property
     def is_idle(self) -> bool:
@@ -89,6 +91,7 @@ class BatchRotation:
                     self._ready[partition] = None
                 self._queue.offer(state)
             if taken is not None:
+                self.taken_bytes += state.taken_bytes
                 return taken
         return None
 
@@ -102,6 +105,7 @@ class BatchRotation:
     def begin(self) -> None:
         """What was taken so far has been seen."""
         self._taken.clear()
+        self.taken_bytes = 0
 
     def read_again(self) -> None:
         """Go back to before what was taken since `begin`."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
-from folkmoot.protocol import batch_header
+from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import CorruptBatch, FolkmootError
 from folkmoot.protocol.messages import EARLIEST
@@ -92,6 +92,10 @@ class PartitionFetchState:
     bodies: deque[Body] = field(default_factory=deque)
     opened: RecordBatchView | None = None
     row: int = 0
+    opened_bytes: int = 0
+    """Of the batch that was opened, decompressed."""
+    taken_bytes: int = 0
+    """Of what was taken last, decompressed."""
     resume: int = 0
     """Where to go on after the batch that was opened; behind its last record, there may be a gap."""
     may_return: bool = False
@@ -175,6 +179,7 @@ class PartitionFetchState:
         end = min(start + limit, len(whole))
         part = whole.part(start, end)
         self.may_return = True
+        self.taken_bytes = self.opened_bytes * (end - start) // len(whole)
         if end < len(whole):
             self.row, self.hand_out = end, whole.offsets[end]
         else:
@@ -188,14 +193,15 @@ class PartitionFetchState:
         """
         if self.may_return and row < len(taken):
             self.hand_out = taken.offsets[row]
-            self.opened = self.opened or taken
+            if self.opened is None:
+                self.opened, self.opened_bytes = taken, self.taken_bytes
             self.row = self.opened.row_of_offset(self.hand_out)
 
     def _open_next(self) -> None:
         """Open the next batch; its first records may lie before the place where we started."""
         header, data = self.batches[0]
-        body = self.bodies[0] if self.bodies else None
         try:
+            body = self.bodies[0] if self.bodies else record_batch.body_of(header, data)
             view = view_of_batch(self.partition, header, data, body)
         except FolkmootError as error:
             where = f"{self.partition}, batch at {header.base_offset}"
@@ -215,7 +221,7 @@ class PartitionFetchState:
             return
         if self.since is not None:
             self.hand_out, self.since = view.offsets[row], None
-        self.opened, self.row = view, row
+        self.opened, self.row, self.opened_bytes = view, row, len(body)
 
 
 def whole_batches(data: memoryview) -> tuple[list[FetchedBatch], CorruptBatch | None]:

@@ -7,8 +7,10 @@ many claims cost about as many round trips as one. What takes long, a session to
 to be assigned, is done on a thread of its own, whose result comes through the inbox.
 
 A lost session is replaced by a new one under a new nonce; answers that belong to the old one are
-thrown away. While there is none the consumer is answered all the same: nothing is owned then. An
-unforeseen error ends the group thread and is raised to the consumer at each of its calls.
+thrown away. While there is none the consumer is answered all the same: nothing is owned then. What
+ZooKeeper refuses for a reason that no recipe foresaw ends the session, and the next one comes after a pause
+that grows. What it will refuse again (ZooKeeperRefused), and any other unforeseen error, ends the group
+thread and is raised to the consumer at each of its calls.
 """
 
 import copy
@@ -27,20 +29,26 @@ from typing import Any, Final, NamedTuple
 from folkmoot.consumers.group.events import Committed, Notice, Rebalanced
 from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.consumers.group.member_state import Beside, GroupMember, MemberSettings, Phase
-from folkmoot.consumers.group.owned_partitions import EndSession, Failed, Task
+from folkmoot.consumers.group.owned_partitions import EndSession, Task
 from folkmoot.coordination import paths
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper import operations
 from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Create, Recipe, WatchCallback, ZooKeeperError
 from folkmoot.coordination.zookeeper.session import Connect, Guarded, Outcome, Session, SessionState
-from folkmoot.protocol.errors import ClosedError, FolkmootError
+from folkmoot.protocol.errors import (
+    ClosedError,
+    FolkmootError,
+    ZooKeeperRefused,
+)
 from folkmoot.protocol.process.thread_log import logging_aside, thread_log, wait_until_written
 from folkmoot.protocol.records import TopicPartition
 
 log = thread_log(__name__)
 
 RECONNECT_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+"""Between two sessions, while ZooKeeper refuses what a member does in them. It doubles each time."""
 
 
 class _Message(NamedTuple):
@@ -81,6 +89,7 @@ class Member:
         self._session_number = 0
         self._session: Session | None = None
         self._connect_at = 0.0
+        self._pause = RECONNECT_PAUSE
         self._connecting = False
         self._no_session = ""  # why none could be opened at the last attempt
         self._stopping = False
@@ -210,7 +219,9 @@ class Member:
                 self._wakeup.wait(None if due is None else max(0.0, due - now))
                 self.turn()
         except BaseException as error:
-            log.exception("the group thread of %s ended", self.settings.group)
+            is_plain = isinstance(error, ZooKeeperRefused)
+            said = "the group thread of %s ended: %s"
+            log.error(said, self.settings.group, error, exc_info=not is_plain)
             self.error = error
         finally:
             self._over = True
@@ -287,7 +298,7 @@ class Member:
                 if self._session is not None:
                     self._advance(effect, effect.recipe(*effect.arguments), None)
             elif isinstance(effect, EndSession):
-                self._end_session(effect.why)
+                self._end_session(effect.why, has_failed=effect.has_failed)
             else:
                 self.notices.append(effect)
                 told = True
@@ -331,10 +342,11 @@ class Member:
                 self._feed(task.done, stop.value)
         except operations.SessionLost:
             pass  # the session's own state says so, too
+        except ZooKeeperRefused:
+            raise
         except ZooKeeperError as error:
-            log.exception("group %s: %s failed", self.settings.group, task.recipe.__name__)
             if self.state.phase is not Phase.LEFT:
-                self._feed(task.done, Failed(str(error)))
+                self._feed(self.state.failed, task, error)
         else:
             number = self._session_number
             if isinstance(step, Beside):
@@ -411,18 +423,28 @@ class Member:
             self._no_session = ""
             self._open(found)
 
-    def _end_session(self, why: str = "") -> None:
-        """Nothing of this session counts any more; another is opened, at once if there was a member in it."""
+    def _end_session(self, why: str = "", *, has_failed: bool = False) -> None:
+        """Nothing of this session counts any more; another is opened, at once if there was a member in it.
+
+        If something `has_failed` there, which an alarm says, after a pause that doubles: until no failure
+        comes for a while.
+        """
         session, self._session = self._session, None
         self._session_number += 1
-        if why:
+        if why and not has_failed:
             log.warning("group %s: this member joins again: %s", self.settings.group, why)
         if session is not None:
             if why and self._joined_as:
                 note = paths.departure(self.settings.group, self._joined_as)
                 session.submit(Create(note, why.encode()), lambda outcome: None)
             session.close()
-        self._connect_at = 0.0 if self._joined_as else self._clock() + RECONNECT_PAUSE
+        now = self._clock()
+        if has_failed:
+            is_again = now < self._connect_at + 2 * LONGEST_PAUSE
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause) if is_again else RECONNECT_PAUSE
+            self._connect_at = now + self._pause
+        else:
+            self._connect_at = 0.0 if self._joined_as else now + RECONNECT_PAUSE
         self._joined_as = ""
         self._feed(self.state.session_lost)
 

@@ -34,7 +34,6 @@ from folkmoot.consumers.group.liveness import Liveness, PollState, Timing
 from folkmoot.consumers.group.owned_partitions import (
     Effect,
     EndSession,
-    Failed,
     OwnedPartitions,
     Task,
 )
@@ -45,12 +44,16 @@ from folkmoot.coordination.groups.ownership import (
     CLAIMS_PER_TRANSACTION,
     Claim,
     Claimant,
-    ClaimRequest,
     Owner,
 )
 from folkmoot.coordination.groups.plan import PROTOCOL
 from folkmoot.coordination.groups.planning import VersionedPlan
-from folkmoot.coordination.zookeeper.operations import Recipe, TooLarge, WatchCallback
+from folkmoot.coordination.zookeeper.operations import (
+    Recipe,
+    TooLarge,
+    WatchCallback,
+    ZooKeeperError,
+)
 from folkmoot.protocol.records import TopicPartition
 
 _REMOVED = "this member's node was removed"
@@ -291,15 +294,27 @@ class GroupMember:
 
     # -- what ZooKeeper answered ------------------------------------------------------------------
 
+    def failed(self, task: Task, error: ZooKeeperError) -> None:
+        """ZooKeeper refused a task for a reason that its recipe did not foresee.
+
+        Without the next plan the last one stands. Anything else leaves open what this session holds, so
+        it ends, and its nodes with it; another begins after a pause.
+        """
+        if task.recipe == self._make_plan:
+            self._planned(error)
+            return
+        what = task.recipe.__name__.replace("_", " ")
+        why = f"ZooKeeper refused to {what}: {error}"
+        self.alarms = (f"this member joins again: {why}",)
+        self._forget(why)
+        self._effects.append(EndSession(why, has_failed=True))
+
     def _joined(self, result: object) -> None:
         self._changed = True
         if isinstance(result, Superseded):
             self._replaced()
-        elif not isinstance(result, str):
-            why = result.reason if isinstance(result, Failed) else str(result)
-            self.alarms = (f"this member cannot join: {why}",)
-            self._effects.append(EndSession(f"it could not join: {why}"))
         else:
+            assert isinstance(result, str)
             self.name = result
             self.owned.me = msgspec.structs.replace(self.owned.me, name=result, nonce=self._nonce)
             self._last = (result, "")
@@ -320,9 +335,8 @@ class GroupMember:
             if self.schedule.is_eldest:
                 self._read(Source.TOPICS)
 
-    def _claimed(self, wanted: Mapping[TopicPartition, ClaimRequest], result: object) -> None:
+    def _claimed(self, answers: Mapping[TopicPartition, object]) -> None:
         self._changed = True
-        answers = dict.fromkeys(wanted) | (result if isinstance(result, dict) else {})
         if self.owned.claimed(answers, self._is_wanted, self._is_ours, self._now):
             self._read(Source.PLAN)
 
@@ -435,7 +449,7 @@ class GroupMember:
         remaining = iter(due.items())
         while some := dict(islice(remaining, CLAIMS_PER_TRANSACTION)):
             asked = self.owned.me, some, self.plan.version, self._watch_owner
-            self._start(ownership.claim, asked, partial(self._claimed, some))
+            self._start(ownership.claim, asked, self._claimed)
 
     @property
     def is_without_topics(self) -> bool:

@@ -87,7 +87,7 @@ class _Owned:
 class Task(msgspec.Struct, frozen=True):
     """An effect: a recipe of coordination/groups, to be carried out with these arguments.
 
-    `done` is to be told what it returns, or Failed. It ends with its session: then nobody is told.
+    `done` is called with what it returns. It ends with its session: then nothing is called.
     """
 
     recipe: Callable[..., Recipe[Any]]
@@ -95,16 +95,14 @@ class Task(msgspec.Struct, frozen=True):
     done: Callable[[Any], None]
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """The result of a task that ZooKeeper refused for a reason that nobody has foreseen."""
-
-    reason: str
-
-
 class EndSession(msgspec.Struct, frozen=True):
-    """An effect: close the session, since nobody can tell what of it still stands."""
+    """An effect: close the session, since nobody can tell what of it still stands.
+
+    `has_failed`: ZooKeeper refused something, so that the next session waits for longer each time.
+    """
 
     why: str
+    has_failed: bool = False
 
 
 Effect = Task | Notice | EndSession
@@ -209,7 +207,7 @@ class OwnedPartitions:
         is_ours: Callable[[Owner], bool],
         now: float,
     ) -> bool:
-        """Take the answers to claims; what is not a known answer counts as Stale. → whether one is stale.
+        """Take the answers to claims. → whether one is stale.
 
         `is_wanted` tells whether the plan still gives us a partition of a topic with that id (any: "");
         `is_ours` whether an owner need not be waited for.
@@ -401,14 +399,13 @@ class OwnedPartitions:
         token: int,
         offsets: Mapping[TopicPartition, tuple[Claim, int]],
         refused: set[TopicPartition],
-        answers: object,
+        answers: Mapping[TopicPartition, object],
     ) -> None:
         """Adopt the new fences; what was fenced is lost."""
         self._committing = None
         done: dict[TopicPartition, int] = {}
-        known = answers if isinstance(answers, dict) else {}
         for partition, (before, offset) in offsets.items():
-            answer, owned = known.get(partition), self._owned.get(partition)
+            answer, owned = answers.get(partition), self._owned.get(partition)
             if owned is not None and owned.claim.state.epoch != before.state.epoch:
                 owned = None  # it was lost, and claimed again
             if isinstance(answer, Claim):

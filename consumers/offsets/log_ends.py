@@ -60,7 +60,7 @@ class Lookups:
     """
 
     def __init__(
-        self, client_id: str, listener: str, discover: Callable[[], Sequence[str]]
+        self, client_id: str, listener: str, discover: Callable[[], Sequence[str] | None]
     ) -> None:
         self._discover = discover
         self._found: frozenset[str] = frozenset()
@@ -121,8 +121,10 @@ class Lookups:
 
     def brokers(self) -> frozenset[str]:
         """Addresses that executors can ask. Raises why none is known."""
-        if not self._found and not self._discovered():
-            raise BrokerUnreachable("no broker is registered: is one running?")
+        while not self._found:
+            found = self._discovered()
+            if found is not None and not found:
+                raise BrokerUnreachable("no broker is registered: is one running?")
         return self._found
 
     def close(self) -> None:
@@ -130,9 +132,9 @@ class Lookups:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _discovered(self) -> Sequence[str]:
+    def _discovered(self) -> Sequence[str] | None:
         found = self._discover()
-        self._found = frozenset(found)
+        self._found = self._found if found is None else frozenset(found)
         return found
 
     def _await_topics(self, topics: Iterable[str], deadline: float) -> None:

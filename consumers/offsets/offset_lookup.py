@@ -32,7 +32,7 @@ _LOOK_BYTES: Final = 16 * 1024
 def offsets_at(
     place: int,
     config: ConsumerConfig[Any, Any],
-    discover: Callable[[], Sequence[str]],
+    discover: Callable[[], Sequence[str] | None],
     wanted: Mapping[TopicPartition, str],
     timeout: float,
     *,
@@ -66,7 +66,7 @@ def offsets_at(
 
 def first_offsets(
     config: ConsumerConfig[Any, Any],
-    discover: Callable[[], Sequence[str]],
+    discover: Callable[[], Sequence[str] | None],
     times: Mapping[TopicPartition, datetime],
     timeout: float,
 ) -> dict[TopicPartition, int | None]:
@@ -99,7 +99,7 @@ def first_offsets(
 
 def first_timestamps(
     config: ConsumerConfig[Any, Any],
-    discover: Callable[[], Sequence[str]],
+    discover: Callable[[], Sequence[str] | None],
     places: Collection[tuple[TopicPartition, int]],
     timeout: float,
 ) -> dict[tuple[TopicPartition, int], int]:
@@ -145,7 +145,7 @@ def _polls(fetcher: Fetcher, timeout: float) -> Iterator[list[TopicPartition]]:
 
 @contextmanager
 def _fetcher(
-    config: ConsumerConfig[Any, Any], discover: Callable[[], Sequence[str]], **limits: int
+    config: ConsumerConfig[Any, Any], discover: Callable[[], Sequence[str] | None], **limits: int
 ) -> Iterator[tuple[Fetcher, Cluster]]:
     config = dataclasses.replace(config, fetch_max_wait=0.0, **limits)  # type: ignore[arg-type]
     with Cluster(Connections(config.client_id), discover, listener=config.listener) as cluster:

@@ -30,6 +30,7 @@ from folkmoot.coordination.zookeeper.session import (
     Outcome,
     SessionState,
 )
+from folkmoot.protocol.addresses import HostNames
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
 from folkmoot.protocol.process.thread_log import LibraryLog, thread_log
 
@@ -57,13 +58,13 @@ def connect(
     Raises ConfigError for a connect string that is none and for a session timeout out of bounds,
     ZooKeeperUnreachable when no server has answered within `connect_timeout`.
     """
-    servers, chroot, _ = connect_string.parse(zookeeper)
+    servers, chroot, addresses = connect_string.parse(zookeeper)
     if not SHORTEST_SESSION <= session_timeout <= LONGEST_SESSION:
         raise ConfigError(
             f"session_timeout={session_timeout:g} is not possible: use {SHORTEST_SESSION:g} to "
             f"{LONGEST_SESSION:g} seconds"
         )
-    session = KazooSession(servers, session_timeout)
+    session = KazooSession(servers, session_timeout, HostNames(host for host, _ in addresses))
     session.start(chroot, connect_timeout, create)
     return session
 
@@ -99,7 +100,7 @@ class KazooSession:
     Not usable in a forked child.
     """
 
-    def __init__(self, servers: str, session_timeout: float) -> None:
+    def __init__(self, servers: str, session_timeout: float, names: HostNames) -> None:
         self.session_timeout = session_timeout
         """Seconds without contact after which ZooKeeper ends the session; from `start` as negotiated."""
         self.session_id = 0
@@ -108,6 +109,7 @@ class KazooSession:
         self.note_death: Callable[..., None] = _nobody
         """A guardian puts in its own: see `Guarded`."""
         self._servers = servers
+        self._names = names
         self.chroot = ""
         # Reentrant, since a signal handler may submit while the thread that it interrupts does.
         self._lock = threading.RLock()
@@ -131,9 +133,9 @@ class KazooSession:
             self.close()
             if not isinstance(error, ZooKeeperUnreachable):
                 raise
+            why = self._names.unresolved() or "start it, or give the address of one that runs"
             raise ZooKeeperUnreachable(
-                f"no ZooKeeper server answers at {self._servers} within {connect_timeout:g} s: "
-                "start it, or give the address of one that runs"
+                f"no ZooKeeper server answers at {self._servers} within {connect_timeout:g} s: {why}"
             ) from None
 
     def last_acknowledged(self) -> float:
@@ -298,6 +300,12 @@ _REFUSALS: dict[type[BaseException], tuple[type[zk.ZooKeeperError], str]] = {
     refused.NodeExistsError: (zk.NodeExists, "the node exists"),
     refused.BadVersionError: (zk.BadVersion, "the node was written since the version named"),
     refused.NotEmptyError: (zk.NotEmpty, "the node has children"),
+    refused.NoAuthError: (
+        zk.Refused,
+        "an ACL does not permit it: see `getAcl` in ZooKeeper's shell",
+    ),
+    refused.InvalidACLError: (zk.Refused, "ZooKeeper does not take the ACL of an open node"),
+    refused.BadArgumentsError: (zk.Refused, "ZooKeeper takes the arguments for wrong"),
 }
 # A RuntimeError is that of kazoo's connection thread when ZooKeeper has left an answer out and gives the
 # next one, as it may when somebody else ends the session; the thread ends with it, and so the session.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from folkmoot.protocol.errors import FolkmootError, RetriableError
+from folkmoot.protocol.errors import FolkmootError, RetriableError, ZooKeeperRefused
 
 WatchCallback = Callable[[], None]
 """Called once, on any thread, when what was read may have changed; may only wake its owner.
@@ -152,7 +152,11 @@ class MultiFailed(ZooKeeperError):
         self.cause = cause
 
 
-class TooLarge(ZooKeeperError):
+class Refused(ZooKeeperRefused, ZooKeeperError):
+    """The operation is not permitted, or its arguments are wrong: it fails again until somebody acts."""
+
+
+class TooLarge(Refused):
     """The operation is more than ZooKeeper takes in one request."""
 
 

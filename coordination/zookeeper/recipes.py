@@ -20,6 +20,7 @@ from folkmoot.coordination.zookeeper.operations import (
     NoNode,
     Operation,
     Recipe,
+    Refused,
     SessionLost,
     Set,
     Stat,
@@ -48,7 +49,7 @@ def check_foreseen(error: ZooKeeperError) -> None:
     """Raises a refusal that no other client can have caused: asking again would be no help."""
     foreseen = BadVersion | NodeExists | NoNode
     if isinstance(error, MultiFailed) and not isinstance(error.cause, foreseen):
-        raise error
+        raise error.cause if isinstance(error.cause, Refused) else error
 
 
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:

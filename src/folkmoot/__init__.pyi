@@ -23,6 +23,7 @@ from folkmoot.consumers.client.consumer import Consumer as Consumer
 from folkmoot.consumers.client.health import Health as Health
 from folkmoot.consumers.client.health import State as State
 from folkmoot.consumers.client.rebalance_listener import Starts as Starts
+from folkmoot.consumers.client.signals import Signalled as Signalled
 from folkmoot.consumers.config import AdminConfig as AdminConfig
 from folkmoot.consumers.config import ConsumerConfig as ConsumerConfig
 from folkmoot.consumers.group.events import Rebalanced as Rebalanced
@@ -139,6 +140,7 @@ from folkmoot.protocol.errors import UnsupportedVersion as UnsupportedVersion
 from folkmoot.protocol.errors import VersionNotFound as VersionNotFound
 from folkmoot.protocol.errors import VersionNotSoftDeleted as VersionNotSoftDeleted
 from folkmoot.protocol.errors import VersionSoftDeleted as VersionSoftDeleted
+from folkmoot.protocol.errors import ZooKeeperRefused as ZooKeeperRefused
 from folkmoot.protocol.errors import ZooKeeperUnreachable as ZooKeeperUnreachable
 from folkmoot.protocol.records import Headers as Headers
 from folkmoot.protocol.records import OffsetAndMetadata as OffsetAndMetadata

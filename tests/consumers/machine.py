@@ -13,7 +13,7 @@ from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.ownership import Claim, ClaimRequest, OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.groups.planning import VersionedPlan
-from folkmoot.coordination.zookeeper.operations import WatchCallback
+from folkmoot.coordination.zookeeper.operations import WatchCallback, ZooKeeperError
 from folkmoot.protocol.records import TopicPartition
 
 ME = "me-0000000001"
@@ -228,13 +228,17 @@ class Scene:
         if self.member.phase is Phase.LEFT:
             return
         match asked:
-            case ClaimPartition(partition, topic_id, _, steal_from):
-                wanted = {partition: ClaimRequest(topic_id, steal_from)}
-                self._do(self.member._claimed, wanted, {partition: result})
+            case ClaimPartition(partition):
+                self._do(self.member._claimed, {partition: result})
             case ReleasePartition(partition, held, offset):
                 self._do(self.member._released, {partition: (held, offset)}, result)
             case _:
                 self._do(task.done, result)
+
+    def fail(self, asked: Asked, error: ZooKeeperError) -> None:
+        """ZooKeeper refuses a task for a reason that its recipe did not foresee."""
+        task = next(task for each, task in reversed(self._tasks) if each == asked)
+        self._do(self.member.failed, task, error)
 
     def take(self, kind: type[_E]) -> list[_E]:
         """The effects of a kind that came since they were last taken."""

@@ -341,6 +341,160 @@ def test_a_callback_that_never_ends_does_not_keep_close_from_ending(bench: Bench
     run(scenario)
 
 
+class Revoking:
+    """An `on_revoke` that lasts until it is let go, and does something at its end."""
+
+    def __init__(self, bench: Bench, last: Any = None) -> None:
+        self.partitions: list[TopicPartition] = []
+        self.begun, self.let_go = asyncio.Event(), asyncio.Event()
+        self._bench = bench
+        self._last = last
+
+    async def __call__(self, consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+        if self.begun.is_set():  # those that it is left with, on close
+            return
+        self.partitions += partitions
+        self.begun.set()
+        await self.let_go.wait()
+        if self._last is not None:
+            await self._last(consumer)
+
+    async def begin(self, consumer: AsyncConsumer, other: AsyncConsumer) -> list[int]:
+        """Have another member join, and read until it has begun. → those that do not move."""
+        await other.start()
+        while not self.begun.is_set():
+            await consumer.poll(0.05)
+        moving = {each.partition for each in self.partitions}
+        return [number for number in range(PARTITIONS) if number not in moving]
+
+
+@pytest.mark.parametrize("word", ["poll", "poll_batch", "records"])
+def test_while_on_revoke_runs_what_does_not_move_is_read_and_what_moves_is_not(
+    bench: Bench, word: str
+) -> None:
+    async def scenario() -> None:
+        revoking = Revoking(bench)
+        options = {"commit_interval": NEVER, "on_revoke": revoking}
+        other = member(bench)
+        async with member(bench, **options) as consumer:
+            await owns(consumer)
+            bench.send(range(PARTITIONS), None)
+            assert sorted(await take(consumer, PARTITIONS)) == [*range(PARTITIONS)]
+            staying = await revoking.begin(consumer, other)
+            for round_ in range(1, 4):
+                sent = [round_ * PARTITIONS + number for number in range(PARTITIONS)]
+                bench.send(sent, None)
+                wanted = {each for each in sent if each % PARTITIONS in staying}
+                assert await _values(consumer, word, len(wanted)) == wanted
+            assert await consumer.position(revoking.partitions[0]) == 1
+            revoking.let_go.set()
+            await eventually(lambda: _gives_up(consumer, revoking.partitions), 20.0)
+            moved = {each.partition for each in revoking.partitions}
+            left = [n for n in range(PARTITIONS, 4 * PARTITIONS) if n % PARTITIONS in moved]
+            assert sorted(await take(other, len(left))) == left
+            await other.close()
+
+    run(scenario)
+
+
+async def _values(consumer: AsyncConsumer, word: str, count: int) -> set[int]:
+    """Of the next records, read in one way or another."""
+    found: set[int] = set()
+    if word == "records":
+        async for record in consumer:
+            found.add(int(record.value or b""))
+            if len(found) == count:
+                break
+    while len(found) < count:
+        some = await (consumer.poll(0.5) if word == "poll" else consumer.poll_batch(0.5))
+        found |= {int(record.value or b"") for record in some or ()}
+    return found
+
+
+async def _gives_up(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> bool:
+    await consumer.poll(0.05)
+    return not consumer.assignment() & {*partitions}
+
+
+def test_a_commit_within_on_revoke_counts_nothing_that_a_task_has_in_hand(bench: Bench) -> None:
+    async def scenario() -> None:
+        revoking = Revoking(bench, AsyncConsumer.commit)
+        other = member(bench, auto_commit=False)
+        async with member(bench, auto_commit=False, on_revoke=revoking) as consumer:
+            await owns(consumer)
+            bench.send(range(PARTITIONS), None)
+            await take(consumer, PARTITIONS)
+            staying = await revoking.begin(consumer, other)
+            bench.send([7], staying[0])
+            assert await take(consumer, 1) == [7]
+            revoking.let_go.set()  # and the task is at work on it
+            moving = [each.partition for each in revoking.partitions]
+            await eventually(lambda: all(bench.committed(each) == 1 for each in moving), 20.0)
+            assert [bench.committed(number) for number in staying] == [1] * len(staying)
+            await consumer.commit()
+            assert bench.committed(staying[0]) == 2
+            await other.close()
+
+    run(scenario)
+
+
+def test_what_on_revoke_raises_meanwhile_comes_out_of_a_read_and_nothing_is_kept(
+    bench: Bench,
+) -> None:
+    async def fail(consumer: AsyncConsumer) -> None:
+        raise ZeroDivisionError
+
+    async def scenario() -> None:
+        revoking = Revoking(bench, fail)
+        other = member(bench)
+        async with member(bench, commit_interval=NEVER, on_revoke=revoking) as consumer:
+            await owns(consumer)
+            bench.send(range(PARTITIONS), None)
+            await take(consumer, PARTITIONS)
+            await revoking.begin(consumer, other)
+            revoking.let_go.set()
+            with pytest.raises(ZeroDivisionError):
+                await eventually(lambda: consumer.poll(0.05), 20.0)
+            moved = sorted(each.partition for each in revoking.partitions)
+            assert sorted(await take(other, len(moved))) == moved  # they were not committed
+            await other.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "does not end"])
+def test_close_waits_for_an_on_revoke_that_runs_as_long_as_it_may(bench: Bench, ends: bool) -> None:
+    committed: list[TopicPartition] = []
+
+    async def commit(consumer: AsyncConsumer) -> None:
+        await consumer.commit(dict.fromkeys(revoking.partitions, 1))
+        committed.extend(revoking.partitions)
+
+    async def scenario() -> None:
+        consumer = await member(bench, auto_commit=False, on_revoke=revoking).start()
+        other = member(bench)
+        await owns(consumer)
+        bench.send(range(PARTITIONS), None)
+        await take(consumer, PARTITIONS)
+        await revoking.begin(consumer, other)
+        closing = asyncio.create_task(consumer.close(10.0 if ends else 0.5))
+        if ends:
+            await asyncio.sleep(0)
+            revoking.let_go.set()
+            await closing
+            assert committed
+        else:
+            with pytest.raises(RequestTimeout, match="callback"):
+                await closing
+        assert {bench.committed(each.partition) for each in revoking.partitions} == (
+            {1} if ends else {None}
+        )
+        await other.close()
+
+    revoking = Revoking(bench, commit)
+    run(scenario)
+
+
 # -- the loop's end -------------------------------------------------------------------------------
 
 

@@ -452,3 +452,44 @@ def test_an_unreachable_zookeeper_is_an_error_of_start_which_may_be_tried_again(
         await consumer.close()
 
     run(scenario)
+
+
+MEBIBYTE = 1024 * 1024
+BATCH = 2 * MEBIBYTE
+"""What a producer puts into one batch at most, decompressed."""
+
+
+@each
+@pytest.mark.parametrize("kind", ["records", "made records", "arrow", "batches"])
+def test_one_answer_has_no_more_bytes_than_the_buffer_but_for_its_last_batch(
+    client: Client, bench: Bench, kind: str
+) -> None:
+    """They compress to nothing: all of them are fetched at once."""
+    count, size = 40, 256 * 1024
+    for _ in range(count):
+        bench.producer.send(bench.topic, bytes(size), partition=0)
+    bench.producer.flush(20.0)
+    options: dict[str, Any] = {"buffer_bytes": MEBIBYTE}
+    if kind == "made records":
+        options["value_deserializer"] = lambda data: bytes(data)
+
+    async def scenario() -> list[int]:
+        answers: list[int] = []
+        async with client(zookeeper=bench.zookeeper, **options) as consumer:
+            await consumer.assign([bench.partition(0)])
+
+            async def all_came() -> bool:
+                if kind == "arrow":
+                    answers.append((await consumer.poll_arrow(0.5)).num_rows * size)
+                elif kind == "batches":
+                    answers.append(len(await consumer.poll_batch(0.5) or ()) * size)
+                else:
+                    answers.append(sum(len(each.value) for each in await consumer.poll(0.5)))
+                return sum(answers) >= count * size
+
+            await eventually(all_came, 20.0)
+        return answers
+
+    answers = run(scenario)
+    assert sum(answers) == count * size
+    assert max(answers) < MEBIBYTE + BATCH

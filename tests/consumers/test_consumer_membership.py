@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.admin.admin import Admin
+from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.health import State, health_of
 from folkmoot.consumers.offsets.seek_target import SeekTarget
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.session import SessionState
-from folkmoot.protocol.errors import ConfigError, InstanceReplaced, InvalidName
+from folkmoot.protocol.errors import ConcurrentUse, ConfigError, InstanceReplaced, InvalidName
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fetching import Bench as Workbench
-from tests.consumers.parts import PARTITIONS, Bench, take, until
+from tests.consumers.parts import PARTITIONS, Bench, in_thread, take, until
 from tests.waiting import eventually
 
 
@@ -252,12 +253,29 @@ def test_a_signal_ends_the_iteration_and_the_member_leaves_in_order(bench: Bench
     before = signal.getsignal(signal.SIGTERM)
     with bench.member() as consumer, consumer.leave_on_signals() as signalled:
         assert signalled() is None
+        assert not signalled
         for record in consumer:
             if record.offset == 5:
                 os.kill(os.getpid(), signal.SIGTERM)
         assert signalled() is signal.SIGTERM
+        assert signalled
     assert signal.getsignal(signal.SIGTERM) is before
     assert bench.committed() == 6
+
+
+@pytest.mark.parametrize("client", [Consumer, AsyncConsumer])
+def test_signals_are_for_the_main_thread_and_elsewhere_an_error_says_so(client: Any) -> None:
+    consumer = client(zookeeper="nowhere:1")
+
+    def enter() -> None:
+        with consumer.leave_on_signals():
+            pass
+
+    before = signal.getsignal(signal.SIGTERM)
+    error = in_thread(enter)
+    assert isinstance(error, ConcurrentUse)
+    assert "main thread" in str(error)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_only_the_signals_asked_for_are_taken(bench: Bench) -> None:

@@ -7,12 +7,12 @@ from folkmoot.consumers.group import owned_partitions
 from folkmoot.consumers.group.events import Assigned, Lost, Rebalanced, Revoking
 from folkmoot.consumers.group.liveness import Liveness
 from folkmoot.consumers.group.member_state import Source
-from folkmoot.consumers.group.owned_partitions import MAX_OWNED_BYTES, EndSession, Failed
+from folkmoot.consumers.group.owned_partitions import MAX_OWNED_BYTES, EndSession
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.ownership import Blocked, MalformedOffset, Stale
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.groups.planning import VersionedPlan
-from folkmoot.coordination.zookeeper.operations import TooLarge, path_bytes
+from folkmoot.coordination.zookeeper.operations import TooLarge, ZooKeeperError, path_bytes
 from tests.consumers.machine import (
     HAND_OVER,
     ME,
@@ -518,22 +518,27 @@ def test_an_offset_that_cannot_be_read_is_asked_for_now_and_then(scene: Scene) -
     assert not scene.member.alarms
 
 
-def test_a_task_that_fails_for_a_reason_nobody_has_foreseen_is_done_again(scene: Scene) -> None:
-    scene.join()
-    scene.see_plan(ME)
-    (task,) = [each for each in scene.asked if isinstance(each, ClaimPartitions)]
-    scene.take(ClaimPartition)
-    scene.finish(task, Failed("too many nodes"))
+def test_a_plan_that_zookeeper_refuses_leaves_the_last_one_in_force_and_is_tried_again(
+    scene: Scene,
+) -> None:
+    scene.hold(0)
+    scene.see_members(ME, YOUNGER)
+    scene.wait(TIMING.debounce * 1.5)
+    scene.fail(scene.take_one(MakePlan), ZooKeeperError("no quota is left"))
     scene.read_all()
-    scene.wait(TIMING.patience)
-    assert scene.take(ClaimPartition)
+    assert scene.member.alarms == ("no plan: no quota is left",)
+    assert set(scene.member.owned) == {t(0)}
+    assert not scene.take(EndSession)
+    scene.wait(TIMING.retry + 0.5)
+    assert scene.take(MakePlan)
 
 
 def test_who_cannot_join_says_so_until_it_can(scene: Scene) -> None:
     scene.tell("started", NONCE, SESSION_TIMEOUT)
-    scene.answer(scene.take_one(Join), Failed("no quota is left"))
-    assert scene.take(EndSession) == [EndSession("it could not join: no quota is left")]
-    assert scene.member.alarms == ("this member cannot join: no quota is left",)
+    scene.fail(scene.take_one(Join), ZooKeeperError("no quota is left"))
+    said = "ZooKeeper refused to join: no quota is left"
+    assert scene.take(EndSession) == [EndSession(said, has_failed=True)]
+    assert scene.member.alarms == (f"this member joins again: {said}",)
     scene.tell("session_lost")
     scene.join()
     scene.tell("tick")

@@ -1,7 +1,7 @@
 """The group thread's work around the machine: sessions that end, ZooKeeper out of reach, errors."""
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -16,8 +16,10 @@ from kazoo.exceptions import NotEmptyError
 from folkmoot.consumers.assignors.assignor import AssignmentInput
 from folkmoot.consumers.assignors.next_plan import DEFAULT
 from folkmoot.consumers.assignors.time_limit import TimeLimited
-from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice
+from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
 from folkmoot.consumers.group.group_thread import (
+    LONGEST_PAUSE,
     RECONNECT_PAUSE,
     Member,
     again,
@@ -29,12 +31,30 @@ from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import offset_admin, ownership
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.operations import Delete, Recipe, Set, ZooKeeperError
+from folkmoot.coordination.zookeeper.operations import (
+    Create,
+    Delete,
+    Get,
+    Multi,
+    MultiFailed,
+    Operation,
+    Recipe,
+    Refused,
+    Set,
+    Write,
+    ZooKeeperError,
+)
 from folkmoot.coordination.zookeeper.recipes import ensure
 from folkmoot.coordination.zookeeper.session import Session, SessionState
-from folkmoot.protocol.errors import ConfigError, FolkmootError, NoCluster, ZooKeeperUnreachable
+from folkmoot.protocol.errors import (
+    ConfigError,
+    FolkmootError,
+    NoCluster,
+    ZooKeeperRefused,
+    ZooKeeperUnreachable,
+)
 from folkmoot.protocol.records import TopicPartition
-from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 from tests.waiting import eventually
 
 T0 = TopicPartition("t", 0)
@@ -46,12 +66,20 @@ SETTINGS = MemberSettings(group="g", topics=("t",))
 N = TypeVar("N")
 
 
+def refuse(request: Request, refusal: ZooKeeperError) -> None:
+    """Answer as ZooKeeper does, which names the write of a transaction that it refuses."""
+    is_many = isinstance(request.operation, Multi)
+    request.lose(MultiFailed(0, refusal) if is_many else refusal)
+
+
 class Scene:
     """A member without a thread, on a ZooKeeper in memory that can be out of reach."""
 
     def __init__(self) -> None:
         self.now = 500.0
-        self.zookeeper = MemoryZooKeeper(clock=lambda: self.now)
+        self.zookeeper = MemoryZooKeeper(clock=lambda: self.now, deliver=self.deliver)
+        self.refused: Callable[[Operation], bool] = lambda operation: False
+        self.refusal = ZooKeeperError("no quota is left")
         self.admin = self.zookeeper.connect()
         execute(self.admin, topics.create("t", 2, [1]))
         self.reachable = True
@@ -67,6 +95,13 @@ class Scene:
             raise self.trouble
         self.sessions.append(self.zookeeper.connect(session_timeout))
         return self.sessions[-1]
+
+    def deliver(self, request: Request) -> None:
+        if request.session is not self.admin and self.refused(request.operation):
+            refuse(request, self.refusal)
+        else:
+            request.execute()
+            request.reply()
 
     def pass_time(self, seconds: float) -> None:
         """In small steps, with as many turns as ZooKeeper's answers ask for; what is told is kept."""
@@ -268,6 +303,168 @@ def test_who_stood_still_until_its_time_was_over_joins_anew(scene: Scene) -> Non
     assert member.name not in (None, first)
 
 
+# -- what no recipe foresees --------------------------------------------------------------------------
+
+
+def touches(kind: type[Write], path: str) -> Callable[[Operation], bool]:
+    """Whether an operation is, or its transaction has, such a write below that path."""
+
+    def is_one(operation: Operation) -> bool:
+        writes = operation.writes if isinstance(operation, Multi) else (operation,)
+        return any(isinstance(each, kind) and each.path.startswith(path) for each in writes)
+
+    return is_one
+
+
+def reads(kind: type[Operation], path: str) -> Callable[[Operation], bool]:
+    """Whether an operation is such a read of a node below that path."""
+    return lambda operation: (
+        isinstance(operation, kind)
+        and not isinstance(operation, Multi)
+        and operation.path.startswith(path)
+    )
+
+
+JOINS = touches(Create, paths.members("g"))
+CLAIMS = touches(Create, paths.owners("g", "t"))
+COMMITS = touches(Set, paths.offsets("g", "t"))
+RELEASES = touches(Delete, paths.owners("g", "t"))
+LOOKS_AT_OWNERS = reads(Get, paths.owners("g", "t"))
+READS_PLANS = reads(Get, paths.plan("g"))
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [JOINS, CLAIMS, LOOKS_AT_OWNERS, READS_PLANS],
+    ids=["join", "claim", "verify", "read of the plan"],
+)
+def test_a_step_that_is_refused_ends_the_session_and_is_tried_after_pauses_that_grow(
+    scene: Scene,
+    refused: Callable[[Operation], bool],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene.pass_time(0.5)
+    before = scene.epochs()
+    scene.refused = refused
+    scene.zookeeper.expire(scene.sessions[0])
+    caplog.clear()
+    scene.pass_time(30.0)
+    assert 4 <= scene.attempts <= 10
+    assert execute(scene.admin, ownership.owner_of("g", T0)) is None
+    assert str(scene.refusal) in scene.member.alarms[0]
+    lines = [each for each in caplog.records if str(scene.refusal) in each.getMessage()]
+    assert 1 <= len(lines) <= scene.attempts
+    assert not any(each.exc_info for each in caplog.records)
+    scene.refused = lambda operation: False
+    scene.pass_time(LONGEST_PAUSE + 1.0)
+    assert set(scene.epochs()) == set(before)
+    assert not scene.member.alarms
+
+
+def test_the_pause_begins_anew_after_a_while_without_refusals(scene: Scene) -> None:
+    scene.refused = CLAIMS
+    scene.pass_time(20.0)
+    scene.refused = lambda operation: False
+    scene.pass_time(4 * LONGEST_PAUSE)
+    scene.refused, before = COMMITS, scene.attempts
+    scene.member.commit(1, {T0: 5}, scene.epochs())
+    scene.pass_time(RECONNECT_PAUSE + 0.3)
+    assert scene.attempts == before + 1
+
+
+def test_a_refused_commit_loses_the_partitions_and_says_why(scene: Scene) -> None:
+    scene.pass_time(0.5)
+    before = scene.epochs()
+    scene.refused = COMMITS
+    scene.member.commit(1, {T0: 5}, before)
+    scene.pass_time(0.1)
+    assert scene.take(Committed) == [Committed(1, {}, frozenset({T0}))]
+    lost = scene.take(Lost)
+    assert {each.partition for each in lost} == {T0, T1}
+    assert all(str(scene.refusal) in each.reason for each in lost)
+    assert scene.member.state.owned.fenced_commits == 0
+    scene.refused = lambda operation: False
+    scene.pass_time(2.0)
+    assert scene.epochs() == {each: epoch + 1 for each, epoch in before.items()}
+
+
+def test_what_a_refused_release_has_let_go_is_free_for_others_at_once(scene: Scene) -> None:
+    """The owner's node stood for the whole of the hand-over time: 302 seconds by default."""
+    settings = msgspec.structs.replace(SETTINGS, max_processing_time=300.0)
+    scene.pass_time(0.5)
+    scene.epochs()
+    other = Member(settings, scene.connect, lambda: None, lambda: scene.now, Random(9))
+    scene.refused = RELEASES
+    other.open()
+
+    def owner() -> str | None:
+        for _ in range(TURNS):
+            other.turn()
+        scene.pass_time(0.05)
+        for revoked in scene.take(Revoking):
+            epoch = scene.member.state.owned._owned[revoked.partition].claim.state.epoch
+            scene.member.drained(revoked.partition, epoch, None)
+        found = {each: execute(scene.admin, ownership.owner_of("g", each)) for each in (T0, T1)}
+        return next(
+            (each.member for each in found.values() if each and each.member == other.name), None
+        )
+
+    began = scene.now
+    eventually(owner, 10.0)
+    assert scene.now - began < 10.0
+    other.stop(0.0)
+
+
+def test_who_leaves_while_zookeeper_refuses_is_gone_and_leaves_no_session(scene: Scene) -> None:
+    scene.pass_time(0.5)
+    before = scene.epochs()
+    scene.refused = lambda operation: isinstance(operation, Multi | Delete)
+    scene.member.begin_to_leave()
+    scene.pass_time(0.1)
+    for each, epoch in before.items():
+        scene.member.drained(each, epoch, 7)
+    scene.pass_time(0.5)
+    assert scene.take(Left)
+    assert scene.sessions[-1].state is SessionState.LOST
+    assert execute(scene.admin, members.names("g")) == ()
+
+
+@pytest.mark.parametrize(
+    "refused", [JOINS, CLAIMS, READS_PLANS], ids=["join", "claim", "read of the plan"]
+)
+def test_what_zookeeper_will_refuse_again_is_raised_by_poll(
+    refused: Callable[[Operation], bool],
+) -> None:
+    sessions: list[MemorySession] = []
+
+    def deliver(request: Request) -> None:
+        if request.session in sessions and refused(request.operation):
+            refuse(request, Refused("/groups/g: an ACL does not permit it"))
+        else:
+            request.execute()
+            request.reply()
+
+    def connect(session_timeout: float) -> Session:
+        sessions.append(zookeeper.connect(session_timeout))
+        return sessions[-1]
+
+    zookeeper = MemoryZooKeeper(deliver=deliver)
+    execute(zookeeper.connect(), topics.create("t", 2, [1]))
+
+    def is_refused() -> bool:
+        try:
+            consumer.poll(0.05)
+        except ZooKeeperRefused as error:
+            return "an ACL does not permit it" in str(error)
+        return False
+
+    consumer = Consumer(zookeeper=connect, group="g", topics=["t"]).start()
+    eventually(is_refused, 10.0)
+    assert is_refused()
+    consumer.close()
+    assert [each.state for each in sessions] == [SessionState.LOST]
+
+
 # -- the thread ---------------------------------------------------------------------------------------
 
 
@@ -337,7 +534,8 @@ def test_who_cannot_join_tries_again_after_a_pause(
         scene.zookeeper.expire(scene.sessions[0])
         scene.pass_time(4 * RECONNECT_PAUSE)
         assert 2 <= scene.attempts <= 6
-        assert scene.member.state.alarms == ("this member cannot join: no quota is left",)
+        said = "this member joins again: ZooKeeper refused to refused: no quota is left"
+        assert scene.member.state.alarms == (said,)
     scene.pass_time(2.0)
     assert scene.member.name is not None
     assert not scene.member.state.alarms

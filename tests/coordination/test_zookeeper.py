@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import READ_ACL_UNSAFE
 
 from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.coordination.zookeeper import kazoo_adapter
@@ -16,12 +18,16 @@ from folkmoot.coordination.zookeeper.operations import (
     Create,
     Exists,
     Get,
+    Multi,
+    MultiFailed,
+    Refused,
     SessionLost,
     Set,
     ZooKeeperError,
 )
+from folkmoot.coordination.zookeeper.recipes import check_foreseen
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
-from folkmoot.protocol.errors import ZooKeeperUnreachable
+from folkmoot.protocol.errors import ZooKeeperRefused, ZooKeeperUnreachable
 from tests.contracts.backends import end_session
 from tests.processes import thread_states
 from tests.proxy import Proxy
@@ -364,3 +370,17 @@ def test_a_failing_callback_harms_nobody_else(session: KazooSession) -> None:
     execute(session, Create("/a"))
     assert execute(session, Exists("/a")) is not None
     assert connected(session)
+
+
+def test_what_an_acl_forbids_is_refused_alone_and_in_a_transaction(
+    other: KazooSession, zookeeper_root: KazooClient, empty_chroot: str
+) -> None:
+    path = empty_chroot[empty_chroot.index("/") :] + "/a"
+    zookeeper_root.create(path, b"", acl=READ_ACL_UNSAFE)
+    with pytest.raises(ZooKeeperRefused, match="/a: an ACL does not permit it"):
+        execute(other, Set("/a", b"x"))
+    with pytest.raises(MultiFailed) as refused:
+        execute(other, Multi((Create("/b"), Set("/a", b"x"))))
+    assert isinstance(refused.value.cause, Refused)
+    with pytest.raises(ZooKeeperRefused, match="/a: an ACL does not permit it"):
+        check_foreseen(refused.value)
