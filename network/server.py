@@ -58,8 +58,12 @@ class ServerConfig:
     unsent_bytes: int = 1024 * 1024 * 1024
     """Bytes on their way to all peers; what comes when there are none to its peer is always taken."""
 
-    heartbeat_interval: float = 10.0
-    heartbeat_timeout: float = 30.0
+    keepalive_interval: int = 10
+    """Seconds without a word of a peer after which TCP asks its machine, and asks again."""
+
+    user_timeout: float = 30.0
+    """Seconds after which a connection ends whose peer's machine takes none of what was sent."""
+
     handshake_timeout: float = 5.0
     io_threads: int = 1
 
@@ -107,9 +111,11 @@ class ServerSocket:
         socket.set(zmq.RCVHWM, config.receive_queue)
         socket.set(zmq.SNDHWM, config.send_queue)
         socket.set(zmq.HANDSHAKE_IVL, round(config.handshake_timeout * 1000))
-        socket.set(zmq.HEARTBEAT_IVL, round(config.heartbeat_interval * 1000))
-        socket.set(zmq.HEARTBEAT_TIMEOUT, round(config.heartbeat_timeout * 1000))
+        # No heartbeats of ZeroMQ's: with a limit on what is received, libzmq 4.3.5 aborts the process.
         socket.set(zmq.TCP_KEEPALIVE, 1)
+        socket.set(zmq.TCP_KEEPALIVE_IDLE, config.keepalive_interval)
+        socket.set(zmq.TCP_KEEPALIVE_INTVL, config.keepalive_interval)
+        socket.set(zmq.TCP_MAXRT, round(config.user_timeout * 1000))
 
     def bind(self, host: str, port: int) -> int:
         """Listen on an address too; port 0 is a free one. → the port. Raises AddressTaken.
