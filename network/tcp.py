@@ -4,8 +4,10 @@ ZeroMQ may close a descriptor at any time, and the system may give its number to
 read the socket's monitor first, and must bear what they learn about another connection.
 """
 
+import fcntl
 import socket
 import struct
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -28,6 +30,12 @@ def byte_counts(descriptor: int) -> tuple[int, int]:
         return 0, 0
     acknowledged, received = _COUNTS.unpack_from(info, _COUNTS_AT)
     return acknowledged, received
+
+
+def unread_bytes(descriptor: int) -> int:
+    """Bytes that the kernel has received and ZeroMQ has not taken. Raises OSError."""
+    (count,) = struct.unpack("=i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    return int(count)
 
 
 @contextmanager

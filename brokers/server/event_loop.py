@@ -48,6 +48,7 @@ SLOW_STEP: Final = 0.02
 WARN_OF_STEP: Final = 0.5
 """Seconds of a step from which on the slow ones are a warning."""
 REPORT_SLOW_STEPS: Final = 60.0
+LOOK_AT_CONNECTIONS: Final = 0.1
 
 
 class EventLoop:
@@ -92,7 +93,7 @@ class EventLoop:
         self._unfinished: deque[tuple[Request, Steps, Exception | None]] = deque()
         self._held: dict[bytes, tuple[Request, deque[Message]]] = {}
         self._owed: dict[DelayedResponse, Request] = {}
-        all_tasks = [*tasks, self._report_slow_steps]
+        all_tasks = [*tasks, self._report_slow_steps, self._look_at_connections]
         self._tasks = [(float("-inf"), number, task) for number, task in enumerate(all_tasks)]
         self._step_began = time.monotonic()
         self._steps_until = inf
@@ -316,6 +317,9 @@ class EventLoop:
             )
             self._slow_since.clear()
         return REPORT_SLOW_STEPS
+
+    def _look_at_connections(self, _now: Now) -> float:
+        return 0.0 if self._socket.look() else LOOK_AT_CONNECTIONS
 
     # -- responses ---------------------------------------------------------------------------------------
 
