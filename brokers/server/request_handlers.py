@@ -183,7 +183,7 @@ class RequestHandlers:
         if kind is messages.ReportDamageRequest:
             return self._each(body, messages.ReportDamageResult, self._report_damage)
         if kind is messages.GetSchemaRequest:
-            return self._get_schema(body)
+            return self._get_schema(body, request.peer)
         if kind is messages.DescribeProducersRequest:
             self.purgatory.require_room(request.peer)
             describe = partial(self._describe_producer, now.monotonic + body.timeout)
@@ -745,12 +745,13 @@ class RequestHandlers:
         answer(())
         return ()
 
-    def _get_schema(self, body: messages.GetSchemaRequest) -> Steps:
+    def _get_schema(self, body: messages.GetSchemaRequest, peer: bytes) -> Steps:
         key = body.context, body.schema_id
         found = self.schemas.schema(key)
         if found is None:
-            look = self.schemas.look_up(key)
+            look = self.schemas.look_up(key, peer)
             yield look
+            self.schemas.judge(peer, look)
             if isinstance(look.outcome, Exception):
                 raise look.outcome
             found = look.outcome
