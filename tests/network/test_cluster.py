@@ -463,9 +463,7 @@ def test_a_broker_that_is_slow_is_warned_of_only_where_no_other_answers(
         for broker in [one, two][:slow]:
             broker.handler = lambda envelope, body, payloads: None
         found = [one.address, two.address]
-        monkeypatch.setattr(
-            cluster_module.random, "choice", lambda some: min(some, key=found.index)
-        )
+        monkeypatch.setattr("random.choice", lambda some: min(some, key=found.index))
         with Cluster(Connections("me"), lambda: found) as cluster:
             poll_until(cluster, lambda: one.address in cluster._failed)
             if slow == 1:

@@ -295,8 +295,7 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
 
     with make_logs(tmp_path / "cold", config) as logs:
         handlers = make_handlers(logs, submit=submit)
-        log = logs.find("id-1", 0)
-        assert log is not None
+        log = logs.find("id-1", 0) or pytest.fail("there is no log")
         prepare = handlers.replica_fetches._prepare_read if follower else handlers._prepare_read
         last = log.log_end - 1
         while prepare(log, last):
