@@ -629,11 +629,12 @@ class Cluster:
             error = BrokerUnreachable(f"no broker answers, of {said}: at last, {error}")
         elif known <= self._silent and isinstance(self.trouble, BrokerUnreachable):
             return  # one of them again: what is known of all says more
-        self._note(error)
+        # Where others are asked next, one that is slow is no trouble yet.
+        self._note(error, logging.DEBUG if known - self._failed else logging.WARNING)
 
-    def _note(self, error: FolkmootError) -> None:
+    def _note(self, error: FolkmootError, level: int = logging.WARNING) -> None:
         if self.trouble is None or str(self.trouble) != str(error):
-            _log.warning("no metadata: %s", error)
+            _log.log(level, "no metadata: %s", error)
         self.trouble = error
 
     def _learn(self, reply: Reply) -> None:

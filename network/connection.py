@@ -1,25 +1,29 @@
 """One TCP connection from a client to a broker: a DEALER socket, its monitor and its HELLO."""
 
+import struct
 from collections.abc import Iterator, Sequence
-from sys import byteorder
+from contextlib import suppress
 from typing import Any, Final
 
 import zmq
 
+from folkmoot.network.tcp import byte_counts
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import BrokerUnreachable, UnsupportedVersion
 from folkmoot.protocol.messages import APIS, Api, HelloResponse
 
-HEARTBEAT_INTERVAL: Final = 1.0
-HEARTBEAT_TIMEOUT: Final = 5.0
 HANDSHAKE_TIMEOUT: Final = 5.0
+TCP_USER_TIMEOUT: Final = 10.0
+"""The connection ends when the peer's machine has taken none of the bytes sent for so long."""
+KEEPALIVE_IDLE: Final = 10
+KEEPALIVE_INTERVAL: Final = 5
 SEND_QUEUE: Final = 8
 COPY_BELOW: Final = 128 * 1024
 """A payload below this is copied: that costs less than to be told when its memory is free again."""
 
 _NEVER_MS = 3_600_000
 _BROKEN = {
-    zmq.Event.DISCONNECTED: "the connection was closed, or its heartbeat stopped",
+    zmq.Event.DISCONNECTED: "the connection was closed",
     zmq.Event.CONNECT_RETRIED: "nobody listens there, or the name is not known",
     zmq.Event.CLOSED: "nobody listens there",
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed: is it a Folkmoot broker?",
@@ -46,9 +50,12 @@ class Connection:
 
     ZeroMQ would reconnect by itself and send what it still holds to whoever listens then, without a
     HELLO and after the request was reported as failed. So it is kept from reconnecting: the monitor
-    tells of the break, the owner closes this object and, after a pause, opens another. Heartbeats
-    are answered by the peer's ZeroMQ thread, so they notice a process that was stopped or a machine
-    that is gone, and not one that is merely busy. Frames beyond MAX_FRAME_BYTES cost the connection.
+    tells of the break, the owner closes this object and, after a pause, opens another. Frames beyond
+    MAX_FRAME_BYTES cost the connection.
+
+    ZeroMQ's own heartbeats stay off: libzmq 4.3.5 aborts a process that limits what it receives and
+    takes in a PING after its sender has gone. TCP notices a machine that is gone; the owner sends pings
+    (a HELLO) to notice a process that was stopped.
 
     The owner waits for `descriptor` (messages, room in the queue) and `monitor_descriptor` (a break)
     with the system's own `poll`. They become readable once for what is new, and any other call may
@@ -60,10 +67,13 @@ class Connection:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
         self.address = address
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(sum(_BROKEN))
+        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(
+            sum(_BROKEN) + int(zmq.Event.CONNECTED)
+        )
         self._socket_item, self._monitor_item = [(self.socket, _IN | _OUT)], [(self.monitor, _IN)]
         self.descriptor = self.socket.fileno()
         self.monitor_descriptor = self.monitor.fileno()
+        self._tcp_descriptor = -1
         self.has_room = True
         self.is_ready = False
         self.refused: dict[Api, UnsupportedVersion] = {}
@@ -83,8 +93,10 @@ class Connection:
             zmq.RCVHWM: 0,  # bounded by the requests in flight
             zmq.RECONNECT_IVL: _NEVER_MS,
             zmq.HANDSHAKE_IVL: int(HANDSHAKE_TIMEOUT * 1000),
-            zmq.HEARTBEAT_IVL: int(HEARTBEAT_INTERVAL * 1000),
-            zmq.HEARTBEAT_TIMEOUT: int(HEARTBEAT_TIMEOUT * 1000),
+            zmq.TCP_KEEPALIVE: 1,
+            zmq.TCP_KEEPALIVE_IDLE: KEEPALIVE_IDLE,
+            zmq.TCP_KEEPALIVE_INTVL: KEEPALIVE_INTERVAL,
+            zmq.TCP_MAXRT: int(TCP_USER_TIMEOUT * 1000),
             zmq.IPV6: int(ipv6 or self.address.startswith("[")),
         }
         for option, value in options.items():
@@ -132,10 +144,19 @@ class Connection:
         """Why the connection is over, or None."""
         while _events(self._monitor_item):
             # zmq.utils.monitor would import asyncio, a fifth of what a client imports.
-            event = zmq.Event(int.from_bytes(self.monitor.recv_multipart()[0][:2], byteorder))
-            if event in _BROKEN:
+            number, value = struct.unpack("=HI", self.monitor.recv_multipart()[0])
+            event = zmq.Event(number)
+            if event is zmq.Event.CONNECTED:
+                self._tcp_descriptor = value
+            elif event in _BROKEN:
                 return _BROKEN[event]
         return None
+
+    def bytes_moved(self) -> int:
+        """Bytes received, plus bytes sent that the peer's machine has acknowledged; 0 if unknown."""
+        with suppress(OSError):
+            return sum(byte_counts(self._tcp_descriptor))
+        return 0
 
     def welcome(self, hello: HelloResponse) -> None:
         """Take the peer's versions: from here on requests may be sent."""

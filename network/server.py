@@ -4,13 +4,14 @@ import errno
 import select
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
 import zmq
 
+from folkmoot.network.accepted import AcceptedConnections, ConnectionLimits
 from folkmoot.network.memory import keep_freed_memory
 from folkmoot.protocol.errors import AddressTaken
 from folkmoot.protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES
@@ -58,10 +59,15 @@ class ServerConfig:
     unsent_bytes: int = 1024 * 1024 * 1024
     """Bytes on their way to all peers; what comes when there are none to its peer is always taken."""
 
-    heartbeat_interval: float = 10.0
-    heartbeat_timeout: float = 30.0
+    keepalive_interval: int = 10
+    """Seconds without a word of a peer after which TCP asks its machine, and asks again."""
+
+    user_timeout: float = 30.0
+    """Seconds after which a connection ends whose peer's machine takes none of what was sent."""
+
     handshake_timeout: float = 5.0
     io_threads: int = 1
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 class ServerSocket:
@@ -74,8 +80,9 @@ class ServerSocket:
       refused by `send`, so that peers that ask and do not read cannot fill the memory: every byte
       counts, in small answers too.
     - A frame beyond MAX_FRAME_BYTES costs its sender the connection. Of a message with more than
-      MAX_FRAMES frames the rest is thrown away; what is left fails as a request. (ZeroMQ itself
-      collects a message's frames, however many, before it hands over the first.)
+      MAX_FRAMES frames the rest is thrown away; what is left fails as a request. ZeroMQ itself
+      collects a message's frames, however many, before it hands over the first: `look` ends
+      connections whose messages do not end.
     - A routing id that a peer chose for itself and another one has is refused, never handed over.
 
     Any one thread at a time may call; `bind` and `watch` before the loop, then the loop's thread only.
@@ -96,7 +103,11 @@ class ServerSocket:
         self._unsent = _Unsent(self._config)
         self._open = True
         self._set_options()
+        self.accepted = AcceptedConnections(self._context, self._socket, self._config.limits)
+        self._heard: dict[bytes, zmq.Frame] = {}
+        self._round, self._limit, self._all_received = 0, 1, False
         self.watch(self._descriptor)
+        self.watch(self.accepted.descriptor)
 
     def _set_options(self) -> None:
         config, socket = self._config, self._socket
@@ -107,9 +118,11 @@ class ServerSocket:
         socket.set(zmq.RCVHWM, config.receive_queue)
         socket.set(zmq.SNDHWM, config.send_queue)
         socket.set(zmq.HANDSHAKE_IVL, round(config.handshake_timeout * 1000))
-        socket.set(zmq.HEARTBEAT_IVL, round(config.heartbeat_interval * 1000))
-        socket.set(zmq.HEARTBEAT_TIMEOUT, round(config.heartbeat_timeout * 1000))
+        # No heartbeats of ZeroMQ's: with a limit on what is received, libzmq 4.3.5 aborts the process.
         socket.set(zmq.TCP_KEEPALIVE, 1)
+        socket.set(zmq.TCP_KEEPALIVE_IDLE, config.keepalive_interval)
+        socket.set(zmq.TCP_KEEPALIVE_INTVL, config.keepalive_interval)
+        socket.set(zmq.TCP_MAXRT, round(config.user_timeout * 1000))
 
     def bind(self, host: str, port: int) -> int:
         """Listen on an address too; port 0 is a free one. → the port. Raises AddressTaken.
@@ -144,6 +157,8 @@ class ServerSocket:
         # Rounded up, so that a loop with a deadline does not spin through its last millisecond.
         ready = dict(self._poller.poll(None if timeout is None else ceil(timeout * 1000)))
         ready.pop(self._descriptor, None)
+        if ready.pop(self.accepted.descriptor, None):
+            self.accepted.update()
         return ready
 
     def receive(self, limit: int) -> list[Message]:
@@ -154,13 +169,27 @@ class ServerSocket:
         while len(messages) < limit and is_readable(item, 0):
             frame = receive(_NOBLOCK, copy=False)
             peer = frame.bytes
+            self._heard[peer] = frame
             frames: list[memoryview] = []
             while frame.more:
                 frame = receive(_NOBLOCK, copy=False)
                 if len(frames) < MAX_FRAMES:
                     frames.append(frame.buffer)
             messages.append(Message(peer, frames))
+        self._round += 1
+        self._limit, self._all_received = limit, len(messages) < limit
         return messages
+
+    def look(self) -> bool:
+        """End connections that hold memory without sending whole messages, a few times a second.
+
+        True: some may; look again after the next `receive`.
+        """
+        heard = [int(frame.get(zmq.SRCFD)) for frame in self._heard.values()]
+        self._heard.clear()
+        return self.accepted.look(
+            heard, self._round, all_received=self._all_received, batch=self._limit
+        )
 
     def send(self, peer: bytes, frames: Sequence[Payload]) -> bool:
         """Send a message, or drop it if the peer is gone or does not read.

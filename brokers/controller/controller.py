@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import Final
 
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
@@ -27,6 +28,8 @@ from folkmoot.coordination.zookeeper.operations import Recipe, ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
+READ_BROKERS_EVERY: Final = 30.0
+"""Seconds after which the live brokers are read again although no watch rang."""
 _CONTROLLER: Final = object()
 
 
@@ -63,6 +66,7 @@ class Controller:
         self._me: controllers.Controller | None = None
         self._leadership = Leadership(0)
         self._history = History()
+        self._read_brokers_at = -inf
         self.ask_again: float | None = None
         """When `step` is due although nothing rings."""
 
@@ -76,6 +80,9 @@ class Controller:
         A recipe raises Deposed, GuardRefused, SessionLost, Malformed.
         """
         stale = self._reader.listen()
+        if self._me is not None and now >= self._read_brokers_at:
+            self._read_brokers_at = now + READ_BROKERS_EVERY
+            stale[BROKERS] = None
         self.ask_again = None
         if _CONTROLLER in stale:
             del stale[_CONTROLLER]
@@ -140,7 +147,8 @@ class Controller:
     def _writes(self, me: controllers.Controller, now: float) -> list[Recipe[None]]:
         some_illegible = any(isinstance(each, str) for each in self._reader.illegible)
         decision = self._leadership.decide(now, all_legible=not some_illegible)
-        self.ask_again = decision.ask_again
+        ask_again = inf if decision.ask_again is None else decision.ask_again
+        self.ask_again = min(ask_again, self._read_brokers_at)
         writes, recipes = iter(decision.writes.items()), []
         while some := dict(islice(writes, STATES_PER_TRANSACTION)):
             recipes.append(self._write(me, some))

@@ -49,8 +49,9 @@ from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.topic_config import own_options
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.network.accepted import ConnectionLimits
 from folkmoot.network.client import Connections
-from folkmoot.network.server import ServerSocket
+from folkmoot.network.server import ServerConfig, ServerSocket
 from folkmoot.protocol.errors import (
     FolkmootError,
     RequestTimeout,
@@ -71,6 +72,9 @@ TAKEOVER_TIMEOUT: Final = 300.0
 IDS_WAIT: Final = 5.0
 SNAPSHOT_TIMEOUT: Final = 5.0
 _OTHER_DESCRIPTORS: Final = 400
+_OWN_DESCRIPTORS: Final = 100
+_FILES_PER_SEGMENT: Final = OPEN_FILES_PER_SEGMENT + 1
+"""With that of one that waits to be flushed."""
 
 
 class Broker:
@@ -157,11 +161,13 @@ class Broker:
     def _start(self) -> None:
         config, stack = self._config, self._stack
         jobs = JobQueue()
-        files = OpenSegments(min(config.open_segments, _segments_affordable()))
+        open_files = _raise_open_files()
+        segments = min(config.open_segments, _segments_affordable(open_files))
+        files = OpenSegments(segments)
         logs = LogManager(config.data, config.broker_id, config.log, files, jobs.submit)
         logs.start()
         stack.callback(logs.close)
-        socket = ServerSocket()
+        socket = ServerSocket(ServerConfig(limits=_connection_limits(open_files, segments)))
         stack.callback(socket.close)
         for listener in config.listeners:
             port = socket.bind(listener.bind_host, listener.bind_port)
@@ -348,8 +354,8 @@ def _release_idle(files: OpenSegments, _now: Now) -> float:
     return RELEASE_FILES_AFTER
 
 
-def _segments_affordable() -> int:
-    """How many segments may have files open, after raising the limit, which is meant for `select`."""
+def _raise_open_files() -> int:
+    """Raise the limit of open files, which is meant for `select`; → the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -357,5 +363,20 @@ def _segments_affordable() -> int:
             soft = hard
         except (OSError, ValueError) as error:
             logger.warning("the limit of open files stays at %d: %s", soft, error)
-    # And as many again that wait to be flushed.
-    return max(1, (soft - _OTHER_DESCRIPTORS) // (OPEN_FILES_PER_SEGMENT + 1))
+    return soft
+
+
+def _segments_affordable(open_files: int) -> int:
+    """How many segments may have files open, and as many again that wait to be flushed: a quarter of all
+    files stays for connections."""
+    others = max(_OTHER_DESCRIPTORS, open_files // 4)
+    return max(1, (open_files - others) // _FILES_PER_SEGMENT)
+
+
+def _connection_limits(open_files: int, segments: int) -> ConnectionLimits:
+    """As many connections as the limit of open files allows, so that it is never reached by them."""
+    affordable = open_files - segments * _FILES_PER_SEGMENT - _OWN_DESCRIPTORS
+    connections = max(1, min(ConnectionLimits().connections, affordable))
+    return ConnectionLimits(
+        connections=connections, connections_per_address=max(1, connections * 3 // 4)
+    )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from math import inf
 from threading import Thread
 from typing import Any, Final, TypeVar
 
@@ -26,6 +27,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     UnknownServerError,
 )
+from folkmoot.protocol.messages import Api
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,13 @@ TRY_TASK_AGAIN: Final = 10.0
 
 STEP_TIME: Final = 0.005
 """So long a request of many entries goes on before it gives way."""
+TURN_TIME: Final = 0.02
+"""Seconds that requests of many entries get in a turn together, beyond one step of each message."""
 SLOW_STEP: Final = 0.02
+WARN_OF_STEP: Final = 0.5
+"""Seconds of a step from which on the slow ones are a warning."""
 REPORT_SLOW_STEPS: Final = 60.0
+LOOK_AT_CONNECTIONS: Final = 0.1
 
 
 class EventLoop:
@@ -49,7 +56,8 @@ class EventLoop:
 
     Turn: wait for messages, a wake-up or the next deadline; then, each a bounded number: callbacks
     that were posted, what leaders answer to the followers here, messages, requests of many entries that
-    go on, completed fetches, and one task that is due. Appends of one turn complete a delayed fetch once.
+    go on (for TURN_TIME together), completed fetches, and one task that is due. Appends of one turn
+    complete a delayed fetch once.
 
     Each of these is a step. No step waits for a disk or goes through more than a bounded number of
     items; those above SLOW_STEP seconds are counted (`slow_steps`, `longest_step`) and logged.
@@ -85,9 +93,10 @@ class EventLoop:
         self._unfinished: deque[tuple[Request, Steps, Exception | None]] = deque()
         self._held: dict[bytes, tuple[Request, deque[Message]]] = {}
         self._owed: dict[DelayedResponse, Request] = {}
-        all_tasks = [*tasks, self._report_slow_steps]
+        all_tasks = [*tasks, self._report_slow_steps, self._look_at_connections]
         self._tasks = [(float("-inf"), number, task) for number, task in enumerate(all_tasks)]
         self._step_began = time.monotonic()
+        self._steps_until = inf
         self.slow_steps = 0
         self.longest_step = 0.0
         self.busy = 0.0
@@ -174,10 +183,14 @@ class EventLoop:
         if self._fetcher.follows:
             self._fetcher.turn(events, now)
             self._step_ended("followers' fetches")
+        self._steps_until = time.monotonic() + TURN_TIME
         for message in messages:
             self._take(message, now)
+        self._steps_until = time.monotonic() + TURN_TIME
         for _ in range(len(self._unfinished)):
             self._go_on(now)
+            if self._step_began >= self._steps_until:
+                break  # the rest goes on in the next turns, in this order
         for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
             self._respond(delayed.request, partial(self.handlers.complete_fetch, delayed, now))
         for request, response in self.handlers.replica_fetches.take_done(now.monotonic):
@@ -216,14 +229,15 @@ class EventLoop:
 
     def _take(self, message: Message, now: Now) -> None:
         held = self._held.get(message.peer)
-        if held is not None and len(held[1]) < STEPS_PER_TURN:
-            held[1].append(message)
-            return
         request = Request(message.peer, NO_CORRELATION, None)
         try:
             envelope = wire.decode_envelope(_first_frame(message))
             request = Request(message.peer, envelope.correlation_id, None)
-            if held is not None:
+            # A HELLO is a ping too, and is answered at once.
+            if held is not None and envelope.api != Api.HELLO:
+                if len(held[1]) < STEPS_PER_TURN:
+                    held[1].append(message)
+                    return
                 raise Overloaded("too many requests wait for an earlier one: ask again later")
             body = wire.decode_body(envelope)
             request = Request(message.peer, envelope.correlation_id, body, now.monotonic)
@@ -241,7 +255,8 @@ class EventLoop:
         """One step of a request, which a job it has waited for may have failed. False: the last one."""
         try:
             job = next(steps) if error is None else steps.throw(error)
-            while job is None and time.monotonic() - self._step_began < STEP_TIME:
+            until = min(self._step_began + STEP_TIME, self._steps_until)
+            while job is None and time.monotonic() < until:
                 job = next(steps)
         except StopIteration as end:
             self._conclude(request, end.value)
@@ -290,17 +305,21 @@ class EventLoop:
             self.longest_step = took
         if took > SLOW_STEP:
             self.slow_steps += 1
-            self._slow_since.append((took, f"{kind} {_name(what)}"))
+            self._slow_since.append((took, kind if what is None else f"{kind} {_name(what)}"))
 
     def _report_slow_steps(self, _now: Now) -> float:
         if self._slow_since:
             took, what = max(self._slow_since)
-            logger.warning(
+            logger.log(
+                logging.WARNING if took >= WARN_OF_STEP else logging.DEBUG,
                 "%d steps of the event loop took longer than %d ms, the longest %d ms: %s",
                 *(len(self._slow_since), SLOW_STEP * 1000, took * 1000, what),
             )
             self._slow_since.clear()
         return REPORT_SLOW_STEPS
+
+    def _look_at_connections(self, _now: Now) -> float:
+        return 0.0 if self._socket.look() else LOOK_AT_CONNECTIONS
 
     # -- responses ---------------------------------------------------------------------------------------
 

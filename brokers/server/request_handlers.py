@@ -147,7 +147,7 @@ class RequestHandlers:
         default_factory=lambda: Quota(MAX_WAITING_BYTES_PER_PEER, MAX_WAITING_BYTES)
     )
     counters: RequestCounters = field(default_factory=RequestCounters)
-    _preparing: set[Log] = field(default_factory=set, init=False)
+    _preparing: set[Job] = field(default_factory=set, init=False)
     _saw_view: bool = field(default=False, init=False)
     _was_registered: bool = field(default=False, init=False)
     replica_fetches: ReplicaFetches = field(init=False)
@@ -183,7 +183,7 @@ class RequestHandlers:
         if kind is messages.ReportDamageRequest:
             return self._each(body, messages.ReportDamageResult, self._report_damage)
         if kind is messages.GetSchemaRequest:
-            return self._get_schema(body)
+            return self._get_schema(body, request.peer)
         if kind is messages.DescribeProducersRequest:
             self.purgatory.require_room(request.peer)
             describe = partial(self._describe_producer, now.monotonic + body.timeout)
@@ -594,22 +594,25 @@ class RequestHandlers:
         return Response(messages.RepairFetchResponse(replica.log.high_watermark), [chunk])
 
     def _prepare_read(self, log: Log, offset: int) -> bool:
-        """Whether a job has to check an index first; who waits for the partition hears of its end."""
-        if log in self._preparing:
-            return True
+        """Whether a job has to check an index first; who waits for the partition hears of its end.
+
+        It is a segment's: reads of the partition's other segments do not wait for it.
+        """
         job = log.prepare_read(offset)
         if job is None:
             return False
+        if job in self._preparing:
+            return True
 
         def prepared(result: Any) -> None:
-            self._preparing.discard(log)
+            self._preparing.discard(job)
             try:
                 job.finish(result)
             finally:
                 self.purgatory.sessions.changed(log.name)
                 self.replica_fetches.changed(log)
 
-        self._preparing.add(log)
+        self._preparing.add(job)
         self.submit("index", job.run, prepared)
         return True
 
@@ -742,12 +745,13 @@ class RequestHandlers:
         answer(())
         return ()
 
-    def _get_schema(self, body: messages.GetSchemaRequest) -> Steps:
+    def _get_schema(self, body: messages.GetSchemaRequest, peer: bytes) -> Steps:
         key = body.context, body.schema_id
         found = self.schemas.schema(key)
         if found is None:
-            look = self.schemas.look_up(key)
+            look = self.schemas.look_up(key, peer)
             yield look
+            self.schemas.judge(peer, look)
             if isinstance(look.outcome, Exception):
                 raise look.outcome
             found = look.outcome

@@ -33,7 +33,8 @@ REFRESH_AFTER: Final = 20.0
 TRY_AGAIN_AFTER: Final = 1.0
 """So long ZooKeeper is left alone when it has not answered."""
 PAUSE_IN_VAIN: Final = 0.05
-"""Behind a look that has not found what was asked for: who guesses ids asks ZooKeeper 20 times a second."""
+"""Behind a look in vain: of subjects, and of peers that have asked for unknown ids before."""
+MAX_DOUBTED: Final = 10_000
 MAX_SUBJECTS: Final = 10_000
 MAX_CACHED_CHARACTERS: Final = 16 * 1024 * 1024
 
@@ -107,6 +108,7 @@ class Schemas:
         self._subjects: dict[str, _Subject] = {}
         self._schemas: dict[Key, GetSchemaResponse] = {}
         self._characters = 0
+        self._doubted: set[bytes] = set()
         # Of the looks' threads: who waits behind a question that was not answered is not to wait as long.
         self._silence: FolkmootError | None = None
         self._silent_until = -inf
@@ -191,21 +193,36 @@ class Schemas:
             self._schemas[key] = found  # the one used last comes last
         return found
 
-    def look_up(self, key: Key) -> Look:
-        """The way to one that is not; the look's outcome is it, or the error."""
+    def look_up(self, key: Key, peer: bytes = b"") -> Look:
+        """The way to one that is not; the look's outcome is it, or the error.
+
+        A peer that has asked in vain waits in a queue of its kind, with pauses, until it finds one.
+        """
+        is_doubted = peer in self._doubted
 
         def read() -> GetSchemaResponse:
             try:
                 return self._asked(self._schema, key)
             except SchemaNotFound:
-                self._pause(PAUSE_IN_VAIN)
+                if is_doubted:
+                    self._pause(PAUSE_IN_VAIN)
                 raise
 
-        def answered(_key: Hashable, outcome: Any) -> None:
+        def answered(_what: Hashable, outcome: Any) -> None:
             if isinstance(outcome, GetSchemaResponse) and key not in self._schemas:
                 self._remember(key, outcome)
 
-        return self._look("schemas", key, read, answered)
+        queue = "doubted schemas" if is_doubted else "schemas"
+        return self._look(queue, (queue, key), read, answered)
+
+    def judge(self, peer: bytes, look: Look) -> None:
+        """Note whether the peer of a look that has ended asks in vain."""
+        if isinstance(look.outcome, SchemaNotFound):
+            if len(self._doubted) >= MAX_DOUBTED:
+                self._doubted.clear()
+            self._doubted.add(peer)
+        elif not isinstance(look.outcome, Exception):
+            self._doubted.discard(peer)
 
     def _remember(self, key: Key, schema: GetSchemaResponse) -> None:
         self._schemas[key] = schema

@@ -28,6 +28,7 @@ class StubBroker:
     def __init__(self, handler: Handler, *, port: int = 0) -> None:
         self.handler = handler
         self.greeting: Any = hello()
+        self.hellos = 0
         self.seen: list[tuple[Api, Any, list[bytes]]] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._port = port
@@ -69,6 +70,7 @@ class StubBroker:
         envelope = wire.decode_envelope(frames[0])
         body = wire.decode_body(envelope)
         if envelope.api == Api.HELLO:
+            self.hellos += 1
             if isinstance(self.greeting, HelloResponse):
                 return [[wire.encode_response(envelope.correlation_id, self.greeting)]]
             return [self.greeting] if self.greeting else []

@@ -489,6 +489,28 @@ def test_where_all_brokers_that_were_found_are_slow_they_are_waited_for(
             poll_until(cluster, lambda: cluster.leader_address(T0) is not None)
 
 
+@pytest.mark.parametrize("slow", [1, 2])
+def test_a_broker_that_is_slow_is_warned_of_only_where_no_other_answers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: int
+) -> None:
+    monkeypatch.setattr(cluster_module, "SILENCE", 0.02)
+    monkeypatch.setattr(cluster_module, "LOOK_PAUSE", 0.02)
+    world = World()
+    with world.broker(1) as one, world.broker(2) as two:
+        world.brokers, world.leader = {1: one.address, 2: two.address}, 2
+        for broker in [one, two][:slow]:
+            broker.handler = lambda envelope, body, payloads: None
+        found = [one.address, two.address]
+        monkeypatch.setattr("random.choice", lambda some: min(some, key=found.index))
+        with Cluster(Connections("me"), lambda: found) as cluster:
+            poll_until(cluster, lambda: one.address in cluster._failed)
+            if slow == 1:
+                poll_until(cluster, lambda: cluster.leader_address(T0) == two.address)
+            else:
+                poll_until(cluster, lambda: "no broker answers" in str(cluster.trouble))
+    assert bool(caplog.records) == (slow == 2)
+
+
 def test_what_is_under_way_to_a_broker_that_stands_still_ends_when_another_one_leads() -> None:
     world = World()
     with world.broker(2) as two, world.broker(1) as one:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.brokers.controller.controller import Controller
+from folkmoot.brokers.controller.controller import READ_BROKERS_EVERY, Controller
 from folkmoot.coordination import brokers, controllers, partition_states, reassignments, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import PartitionState, StateWrite
@@ -16,7 +16,7 @@ class Scene:
     """A controller that is elected, two brokers, and a user."""
 
     def __init__(self) -> None:
-        ensemble = MemoryZooKeeper()
+        self.ensemble = ensemble = MemoryZooKeeper()
         self.user, self.session = ensemble.connect(), ensemble.connect()
         for number in (1, 2):
             mine = Registration({}, "n", f"d{number}")
@@ -109,3 +109,17 @@ def test_what_is_written_to_a_topic_while_a_reassignment_of_it_ends_stays() -> N
         recipe.throw(refusal.value)
     assert execute(scene.user, topics.read("t")) == written
     assert written.reassignments == topic.reassignments
+
+
+def test_a_broker_is_noticed_although_its_watch_was_lost() -> None:
+    scene = Scene()
+    assert scene.ensemble.drop_watches(scene.session), "and none of them rings"
+    execute(scene.ensemble.connect(), brokers.register(3, Registration({}, "n", "d3")))
+    scene.settle()
+    assert set(scene.controller._alive) == {1, 2}
+    due = scene.controller.ask_again
+    assert due is not None
+    assert due <= READ_BROKERS_EVERY
+    scene.settle(due)
+    assert set(scene.controller._alive) == {1, 2, 3}
+    assert scene.controller.ask_again == due + READ_BROKERS_EVERY

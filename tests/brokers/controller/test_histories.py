@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from types import SimpleNamespace
 from weakref import ref
 
 import pytest
 from msgspec.structs import replace
 
+from folkmoot.brokers.controller import controller
 from folkmoot.brokers.controller.leadership import REBALANCE_PERIOD, Leadership
 from folkmoot.coordination import brokers, controllers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
@@ -139,6 +141,7 @@ def _does_not_look_at_brokers_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     live = brokers.live
     monkeypatch.setattr(brokers, "live", once)
+    monkeypatch.setattr(controller, "READ_BROKERS_EVERY", inf)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from folkmoot.brokers.server.event_loop import NO_CORRELATION, EventLoop
 from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
 from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.purgatory import Request
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage.jobs import Now, Task
 from folkmoot.coordination.topic_config import LogConfig
-from folkmoot.network.server import ServerSocket
+from folkmoot.network.server import Message, ServerSocket
 from folkmoot.protocol import batch_header, wire
 from folkmoot.protocol.errors import (
     BrokerStopping,
@@ -333,7 +335,10 @@ def test_work_may_be_posted_from_any_thread_and_is_done_on_the_event_loop(served
 # -- tasks, faults in deferred work, slow steps --------------------------------------------------------
 
 
-def test_tasks_are_done_one_a_turn_when_they_are_due(tmp_path: Path) -> None:
+def test_tasks_are_done_one_a_turn_when_they_are_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "LOOK_AT_CONNECTIONS", 60.0)
     done: list[str] = []
 
     def task(name: str, pause: float) -> Task:
@@ -347,7 +352,7 @@ def test_tasks_are_done_one_a_turn_when_they_are_due(tmp_path: Path) -> None:
         socket = ServerSocket()
         tasks = [task("a", 10.0), task("b", 3.0)]
         loop = EventLoop(socket, make_handlers(logs), lambda error: None, tasks)
-        for moment in (0.0, 0.0, 0.0, 2.9, 3.0, 6.5, 10.0, 10.0):
+        for moment in (0.0, 0.0, 0.0, 0.0, 2.9, 3.0, 6.5, 10.0, 10.0):
             loop._run_task(Now(moment, 0))
         assert done == ["a", "b", "b", "b", "b", "a"]
         loop.stop()
@@ -437,6 +442,7 @@ def test_steps_that_take_too_long_are_counted_and_logged(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert served.is_well()
+    caplog.set_level("DEBUG")
     before: list[int] = []
 
     def begin() -> None:
@@ -456,6 +462,23 @@ def test_steps_that_take_too_long_are_counted_and_logged(
     logged: list[Any] = [each.args[0] for each in said if isinstance(each.args, tuple)]
     assert sum(logged) == served.loop.slow_steps - before[0]
     assert served.loop.longest_step > 0
+
+
+def test_only_steps_that_clients_notice_are_warned_of_and_each_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with make_logs(tmp_path / "data") as logs:
+        served = Served(make_handlers(logs))
+        served.loop._slow_since = [(0.1, "request")]
+        served.loop._report_slow_steps(Now(0.0, 0))
+        assert not caplog.records
+        monkeypatch.setattr(event_loop, "SLOW_STEP", -1.0)
+        monkeypatch.setattr(event_loop, "WARN_OF_STEP", 0.0)
+        served.loop._step_ended("followers' fetches")
+        served.loop._report_slow_steps(Now(0.0, 0))
+        assert caplog.text.rstrip().endswith("followers' fetches")
+        served.loop.stop()
+        served.socket.close()
 
 
 # -- requests of many entries --------------------------------------------------------------------------
@@ -501,6 +524,72 @@ def test_a_request_of_many_entries_goes_in_steps_and_others_are_answered_in_betw
     assert (first.correlation_id, second.correlation_id) == (1, 2)
     listed = wire.response_body(Api.LIST_OFFSETS, second)
     assert listed.results[0].offset == 20, "what was sent later sees what was sent before"
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["begin", "go on"])
+def test_many_requests_of_many_entries_hold_up_the_next_messages_for_a_moment_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begins: bool
+) -> None:
+    requests, steps_each = 50, 3
+    order: list[int] = []
+
+    def steps(number: int) -> Iterator[None]:
+        for _ in range(steps_each):
+            order.append(number)
+            clock[0] += 0.004
+            yield None
+
+    clock = [100.0]
+    monkeypatch.setattr("folkmoot.brokers.server.event_loop.time.monotonic", lambda: clock[0])
+    with make_logs(tmp_path / "data") as logs:
+        served = Served(make_handlers(logs))
+        loop = served.loop
+        monkeypatch.setattr(loop, "_run_task", lambda now: None)
+        work: list[tuple[Request, Any]] = [
+            (Request(b"%d" % each, each, None), steps(each)) for each in range(requests)
+        ]
+        if begins:
+            queue = iter(work)
+            monkeypatch.setattr(loop, "_take", lambda message, now: loop._advance(*next(queue)))
+            messages = [Message(b"", [])] * requests
+            monkeypatch.setattr(served.socket, "receive", lambda limit: messages)
+        else:
+            loop._unfinished.extend((*each, None) for each in work)
+            loop._held.update((request.peer, (request, deque())) for request, _ in work)
+        loop._turn()
+        assert len(order) < (requests if begins else 0) + 20, "all but a few gave way"
+        monkeypatch.setattr(served.socket, "receive", lambda limit: [])
+        monkeypatch.setattr(loop, "_conclude", lambda request, outcome: None)
+        turns = 1
+        while loop._unfinished:
+            loop._turn()
+            turns += 1
+        assert len(order) == requests * steps_each, "none is forgotten"
+        assert turns > 10
+        loop.stop()
+        served.socket.close()
+
+
+def test_a_hello_is_answered_while_the_same_clients_request_waits_for_a_job(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=512)
+    with make_logs(tmp_path / "data", config) as logs:
+        log = create(logs, "t", "id-1", 0)
+        for number in range(30):
+            append(log, timed_batch(*[1000 + number] * 9))
+    with make_logs(tmp_path / "data", config) as logs:
+        jobs = JobQueue()
+        served = Served(make_handlers(logs, submit=jobs.submit))
+        served.loop.start()
+        with Peer(served.address) as peer:
+            look_up = ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 0, 1005)])
+            asked = peer.ask(Api.LIST_OFFSETS, look_up)
+            eventually(lambda: jobs._queues)
+            ping = peer.ask(Api.HELLO, HelloRequest("a ping"))
+            assert peer.receive()[0].correlation_id == ping
+            jobs.start(served.loop.post)
+            assert peer.receive()[0].correlation_id == asked
+        served.loop.stop()
+        jobs.close()
 
 
 def test_a_look_up_of_times_waits_for_cold_indexes_and_nobody_else_does(tmp_path: Path) -> None:

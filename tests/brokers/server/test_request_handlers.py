@@ -1,6 +1,6 @@
 """What the broker answers, without sockets and with a clock that stands still."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ from folkmoot.protocol.messages import (
     MetadataResponse,
     ProduceResponse,
 )
+from tests.brokers.batches import append as append_to_log
+from tests.brokers.batches import timed_batch
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     BROKERS,
@@ -275,6 +277,35 @@ def test_a_partition_whose_index_is_read_first_is_not_told_as_one_at_its_end(
     fetched, chunks = read(handlers, out_of(1), out_of(0))
     assert [(each.partition, each.high_watermark) for each in fetched.results] == [(0, 1), (1, 2)]
     assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
+
+
+@pytest.mark.parametrize("follower", [False, True], ids=["consumer", "follower"])
+def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segment(
+    tmp_path: Path, *, follower: bool
+) -> None:
+    config = LogConfig(segment_bytes=512)
+    with make_logs(tmp_path / "cold", config) as logs:
+        log = create(logs, "t", "id-1", 0)
+        for number in range(30):
+            append_to_log(log, timed_batch(*[1000 + number] * 9))
+    jobs: list[Callable[[], None]] = []
+
+    def submit(_key: Any, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        jobs.append(lambda: done(work()))
+
+    with make_logs(tmp_path / "cold", config) as logs:
+        handlers = make_handlers(logs, submit=submit)
+        log = logs.find("id-1", 0) or pytest.fail("there is no log")
+        prepare = handlers.replica_fetches._prepare_read if follower else handlers._prepare_read
+        last = log.log_end - 1
+        while prepare(log, last):
+            jobs.pop()()
+        assert prepare(log, 0)
+        assert prepare(log, 0)
+        assert len(jobs) == 1, "one job for all who wait for it"
+        assert not prepare(log, last)
+        jobs.pop()()
+        assert not prepare(log, 0)
 
 
 def test_a_full_disk_fails_the_partition_and_no_other(

@@ -413,12 +413,31 @@ def test_a_schema_is_asked_for_once(handlers: RequestHandlers, registry: Registr
     assert registry.asked == [5]
 
 
+def test_who_asks_for_unknown_ids_is_the_one_that_waits(registry: Registry) -> None:
+    registry.texts[5] = GetSchemaResponse('"long"', [])
+    schemas = registry.schemas
+    waiting = []
+    for number in range(100, 120):
+        look = schemas.look_up((".", number), b"guesses")
+        waiting.append(look)
+        look.finish(look.run())
+        schemas.judge(b"guesses", look)
+    assert [each.queue for each in waiting] == ["schemas"] + ["doubted schemas"] * 19
+    assert registry.paused == pytest.approx(19 * PAUSE_IN_VAIN)
+    others = schemas.look_up((".", 5), b"other")
+    assert others.queue == "schemas", "not behind those that are paused for"
+    shared = schemas.look_up((".", 5), b"guesses")
+    assert shared is not others
+    shared.finish(shared.run())
+    schemas.judge(b"guesses", shared)
+    assert schemas.look_up((".", 6), b"guesses").queue == "schemas", "it has found one"
+
+
 def test_an_id_that_was_never_given_is_not_found_until_it_is_given(
     handlers: RequestHandlers, registry: Registry
 ) -> None:
     with pytest.raises(SchemaNotFound, match="id 5"):
         asked_for(handlers, 5)
-    assert registry.paused == PAUSE_IN_VAIN
     registry.texts[5] = GetSchemaResponse('"long"', [])
     assert asked_for(handlers, 5).schema == '"long"'
 
