@@ -1,6 +1,7 @@
 """`folkmoot topic`: create, list, describe, configure and delete topics."""
 
 import argparse
+import time
 from collections.abc import Mapping
 from dataclasses import fields
 
@@ -262,6 +263,7 @@ def _offsets(args: argparse.Namespace) -> int:
 
 def _delete(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
+    from folkmoot.coordination.deletions import asked_by
     from folkmoot.coordination.zookeeper.execute import execute
 
     with session_of(args) as session:
@@ -270,6 +272,7 @@ def _delete(args: argparse.Namespace) -> int:
                 raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
             warning = f"This deletes all records of {args.topic}. "
             confirm(warning, "topic", args.topic, "deleted")
-        execute(session, topics.delete(args.topic), args.timeout)
+        deletion = topics.delete(args.topic, by=asked_by(), at=time.time())
+        execute(session, deletion, args.timeout)
     print(f"deleted topic {args.topic}")
     return 0

@@ -10,6 +10,7 @@
 | /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |
 | /partitions/<topic id>/<p>              | persistent | {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 7, "active": true}; partition_states.py | the controller; the leader, compare-and-set | brokers |
 | /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}, "reassignments": {}, "with_epochs": [], "reassigned": 0}; topics.py | topic commands; the controller, which ends reassignments | brokers, members, the controller |
+| /deletions/<topic id>                   | persistent | {"topic": "orders", "at": 1767225600.0, "by": "ann@host", "pending": [1, 2, -1]}; deletions.py | topic deletions, in one transaction with the topic's node; who has carried it out, compare-and-set | brokers, the controller |
 | /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "revoke_timeout": 2.0, "assignors": ["sticky"]} | the member | members (children) |
 | /groups/<group>/plan                    | persistent | plan.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
@@ -39,7 +40,10 @@ from urllib.parse import quote
 
 LAYOUT = "/layout"
 ROOTS = frozenset(
-    {"brokers", "controller", "partitions", "topics", "groups", "producers", "schemas"}
+    {
+        *("brokers", "controller", "deletions", "groups", "partitions", "producers", "schemas"),
+        "topics",
+    }
 )
 """What else lies right below the chroot."""
 BROKERS = "/brokers/ids"
@@ -48,6 +52,7 @@ CONTROLLER = "/controller/current"
 CONTROLLER_EPOCH = "/controller/epoch"
 PARTITIONS = "/partitions"
 TOPICS = "/topics"
+DELETIONS = "/deletions"
 GROUPS = "/groups"
 PRODUCER_IDS = "/producers/ids"
 PRODUCER_NAMES = "/producers/names"
@@ -80,6 +85,10 @@ def partition_state(topic_id: str, partition: int) -> str:
 
 def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
+
+
+def deletion(topic_id: str) -> str:
+    return f"{DELETIONS}/{topic_id}"
 
 
 def group(name: str) -> str:

@@ -1,25 +1,30 @@
 """Topics: one persistent node each, with the topic's id, the replicas of every partition, its config.
 
 The id tells a topic from a later one of the same name: whoever holds offsets, files or plans of a
-topic compares it, so deleting a topic removes its one node and nothing else. Every recipe ends with a
-definite answer: a lost reply is asked for again, and `create` knows its own node by the id.
+topic compares it, so deleting a topic removes its one node, and leaves a record of that (deletions.py).
+Every recipe ends with a definite answer: a lost reply is asked for again, and `create` knows its own node
+by the id.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from uuid import uuid4
 
 import msgspec
 
 from folkmoot.coordination import paths
+from folkmoot.coordination.deletions import CONTROLLER, Deletion, recorded
 from folkmoot.coordination.placement import place
 from folkmoot.coordination.topic_config import PAGE_CACHE, LogConfig
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
-    BadVersion,
     ConnectionLost,
     Create,
     Delete,
-    Exists,
+    Get,
+    Multi,
+    MultiFailed,
+    Node,
     NodeExists,
     NoNode,
     Recipe,
@@ -236,29 +241,50 @@ def update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicI
         raise unknown(name) from None
 
 
-def delete(name: str) -> Recipe[None]:
-    """Delete a topic. Raises UnknownTopicOrPartition.
+def delete(name: str, *, by: str = "", at: float = 0.0) -> Recipe[None]:
+    """Delete a topic, and note that: `by` whom, and `at` which time (deletions.py).
 
-    A lost reply is answered by looking whether the node that was seen is gone, even if another has
-    taken its place since.
+    Raises UnknownTopicOrPartition. A lost reply is answered by looking whether the node that was seen is
+    gone, even if another has taken its place since. A node that is no topic names no id, so nothing but
+    the node goes.
     """
+    path = paths.topic(name)
     seen: Stat | None = None
+    is_recorded = False
+    yield from recipes.ensure(paths.DELETIONS)
     while True:
-        now: Stat | None = yield from recipes.retry_on_connection_loss(Exists(paths.topic(name)))
+        try:
+            node: Node | None = yield from recipes.retry_on_connection_loss(Get(path))
+        except NoNode:
+            node = None
+        now = None if node is None else node.stat
         if seen is not None and (now is None or now.czxid != seen.czxid):
             return
-        if now is None:
+        if node is None:
             raise unknown(name)
         try:
-            yield Delete(paths.topic(name), now.version)
-        except NoNode:
-            return
-        except BadVersion:
-            seen = None
+            record = _recorded(name, node, by, at)
+            if is_recorded:  # its node was put back by hand
+                record = [Set(each.path, each.data) for each in record]
+            yield Multi((Delete(path, node.stat.version), *record))
+        except MultiFailed as refusal:
+            recipes.check_foreseen(refusal)
+            if isinstance(refusal.cause, NoNode) and refusal.failed == 0:
+                return
+            seen, is_recorded = None, isinstance(refusal.cause, NodeExists)
         except ConnectionLost:
             seen = now
         else:
             return
+
+
+def _recorded(name: str, node: Node, by: str, at: float) -> Sequence[Create | Set]:
+    with suppress(recipes.Malformed):
+        topic = recipes.decode(_decoder, paths.topic(name), node)
+        brokers = sorted({broker for replicas in topic.partitions for broker in replicas})
+        deletion = Deletion(name, at, by, (*brokers, CONTROLLER))
+        return [recorded(topic.topic_id, deletion)]
+    return []
 
 
 def unknown(name: str) -> UnknownTopicOrPartition:

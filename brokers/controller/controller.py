@@ -10,9 +10,11 @@ from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterR
 from folkmoot.brokers.controller.leadership import Leadership
 from folkmoot.coordination import (
     controllers,
+    deletions,
     partition_states,
     reassignments,
 )
+from folkmoot.coordination.deletions import CONTROLLER
 from folkmoot.coordination.partition_states import (
     STATES_PER_TRANSACTION,
     StateWrite,
@@ -100,8 +102,6 @@ class Controller:
             logger.info("elected as the controller in epoch %d", found.epoch)
             self._me = found
             self._leadership = Leadership(found.epoch)
-            # What was deleted while nobody was the controller; later ones are known from topics.
-            self._leadership.has_states((yield from partition_states.topic_ids()))
             self._reader.note(BROKERS, TOPICS)
 
     def _take_over(self, now: float) -> None:
@@ -128,8 +128,7 @@ class Controller:
     # -- writing ----------------------------------------------------------------------------------
 
     def _writes(self, me: controllers.Controller, now: float) -> list[Recipe[None]]:
-        some_illegible = any(isinstance(each, str) for each in self._reader.illegible)
-        decision = self._leadership.decide(now, all_legible=not some_illegible)
+        decision = self._leadership.decide(now)
         self.ask_again = decision.ask_again
         writes, recipes = iter(decision.writes.items()), []
         while some := dict(islice(writes, STATES_PER_TRANSACTION)):
@@ -141,7 +140,11 @@ class Controller:
             if len(of_topic) < reassignments.AT_ONCE:  # all are judged again when these have ended
                 of_topic[number] = ending
         recipes += [self._end(me, names[each], each, some) for each, some in endings.items()]
-        recipes += [self._delete(me, topic_id) for topic_id in decision.deletions]
+        recipes += [
+            self._delete(me, topic_id)
+            for topic_id, found in self._reader.deletions.items()
+            if CONTROLLER in found.pending and topic_id not in names
+        ]
         return recipes
 
     def _write(
@@ -172,5 +175,6 @@ class Controller:
 
     def _delete(self, me: controllers.Controller, topic_id: str) -> Recipe[None]:
         yield from partition_states.delete(topic_id, controllers.is_in_epoch(me))
-        self._leadership.has_no_states(topic_id)
+        yield from deletions.carried_out(topic_id, [CONTROLLER])
+        self._reader.deletions.pop(topic_id, None)
         logger.info("removed the states of the deleted topic %s", topic_id)

@@ -183,6 +183,7 @@ class Broker:
         self._watcher = watcher
         stack.callback(watcher.close)
         loop.handlers.replicas.write_states = watcher.write_states
+        logs.carried_out = watcher.note_carried_out
         jobs.start(loop.post)
         loop.start()
         watcher.start()

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -32,6 +32,7 @@ from folkmoot.brokers.storage.leader_epochs import (
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import SPARE_FILE, RecoveryPoint, note_incomplete
 from folkmoot.brokers.storage.segment import OpenSegments
+from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topic_config import LogConfig, topic_config
 from folkmoot.protocol.errors import (
     ConfigError,
@@ -57,6 +58,7 @@ TOPIC_FILE: Final = "topic"
 DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
 REMOVE_AGAIN_AFTER: Final = 60.0
+ORPHANS_SHOWN: Final = 5
 
 _MAX_PARTITION = 99_999
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -113,9 +115,15 @@ class LogManager:
     directories of its own. The name in a directory is for people; it is corrected when the cluster
     tells the topic's options, which is before anybody is served.
 
+    **Nothing is removed but what somebody has deleted.** `delete_later` carries a recorded deletion out,
+    `delete_delay` after it was read; `delete_partition` a move to other brokers. What the cluster merely
+    does not know any more, or knows under another id, is `lost`: out of use, and kept as it is, retention
+    and compaction included, until the cluster knows it again.
+
     Crash story of a deletion: until the rename to `.deleted` is on disk the directory is found by the
-    next start and served to nobody, since its topic's id exists no more: `report_orphans` names it.
-    Behind that the next start removes it.
+    next start and served to nobody, since its topic's id exists no more, and the record is still there to
+    be carried out. Behind that the next start removes it. What cannot be renamed or removed is tried again,
+    and counts as not carried out.
 
     Owner: the broker's event loop. `start` and `close` block; they run before and after it.
     """
@@ -153,6 +161,13 @@ class LogManager:
         self._lock = -1
         self._topics: dict[str, _Topic] = {}
         self._ids: dict[str, set[str]] = {}
+        self.lost: set[str] = set()
+        """Ids of topics that have logs here and are not, or not any more, what the cluster knows."""
+        self.carried_out: Callable[[str], None] = lambda topic_id: None
+        """Nothing is left of a topic that was to be deleted."""
+        self._scheduled: dict[str, float | None] = {}
+        self._left: dict[str, set[str]] = {}
+        self._left_behind: list[str] = []
         self._deleted: deque[Log] = deque()
         self._going: set[Path] = set()
         self._doomed: dict[Path, list[Path]] = {}
@@ -193,7 +208,9 @@ class LogManager:
             if point is not None:
                 self.recovery_points[log.directory.name] = point
         try:
-            delete_directories(self.data, [log.directory.name for log in self._deleted])
+            names = [log.directory.name for log in self._deleted]
+            if left := delete_directories(self.data, names):
+                logger.error("%s: left behind: %s", self.data, "; ".join(map(str, left.values())))
             save_json(self.data / RECOVERY_POINTS_FILE, self.recovery_points)
             if not (self.suspects or self._has_lost):
                 (self.data / RUNNING_FILE).unlink(missing_ok=True)
@@ -210,6 +227,8 @@ class LogManager:
             log.abandon()
         for kept in (self._topics, self._ids, self._deleted, self.dirty, self.recovery_points):
             kept.clear()
+        for waiting in (self._scheduled, self._left, self._left_behind, self.lost):
+            waiting.clear()
         self._doomed.clear()
         self._removing.clear()
         self._going.clear()
@@ -295,12 +314,10 @@ class LogManager:
     def configure(self, name: str, topic_id: str, options: Mapping[str, str]) -> None:
         """Take over what the cluster says of a topic. Options that are not allowed leave all as it is.
 
-        Until then a topic's retention is not known, and nothing of it is deleted. Earlier topics of the
-        same name exist no more, so their logs are deleted.
+        Until then a topic's retention is not known, and nothing of it is deleted.
         """
-        for earlier in self._ids.get(name, set()) - {topic_id}:
-            logger.warning("deleting topic %s (id %s): it is %s now", name, earlier, topic_id)
-            self.delete_topic(earlier)
+        self._scheduled.pop(topic_id, None)
+        self.lost.discard(topic_id)
         topic = self._topics.setdefault(topic_id, _Topic(name))
         self._rename(topic, topic_id, name)
         try:
@@ -323,6 +340,70 @@ class LogManager:
                 failed = partial(log_failure, f"{log.directory}: the topic's name was not noted")
                 self._submit("topic names", work, failed)
         self._ids.setdefault(name, set()).add(topic_id)
+
+    def ids_of(self, name: str) -> set[str]:
+        """The ids of topics of that name that have logs here, or are configured."""
+        return self._ids.get(name, set())
+
+    def name_of(self, topic_id: str) -> str:
+        """What a topic is called that has logs here; else its id."""
+        topic = self._topics.get(topic_id)
+        return topic_id if topic is None else topic.name
+
+    def lose(self, topic_id: str) -> int:
+        """Keep a topic's logs as they are until it is configured again → how many; 0: it was lost before,
+        it is to be deleted, or has none."""
+        topic = self._topics.get(topic_id)
+        if topic is None or topic_id in self.lost or topic_id in self._scheduled:
+            return 0
+        if not topic.logs:
+            self.delete_topic(topic_id)
+            return 0
+        self.lost.add(topic_id)
+        topic.config = None
+        for log in topic.logs.values():
+            log.configured = False
+        return len(topic.logs)
+
+    def delete_later(self, topic_id: str, deletion: Deletion) -> None:
+        """Have a topic's directories removed once `delete_delay` is over, unless it is configured again by
+        then; `carried_out` is called when nothing is left of it. Asked for twice it is done once."""
+        if topic_id in self._scheduled or topic_id in self._left:
+            return
+        topic = self._topics.get(topic_id)
+        self._scheduled[topic_id] = None
+        self.lost.discard(topic_id)
+        if topic is not None and topic.logs:
+            logger.warning(
+                "topic %s (id %s) was deleted by %s: its %d directories here go in %g s",
+                *(deletion.topic, topic_id, deletion.by or "somebody", len(topic.logs)),
+                self._delete_delay(topic_id),
+            )
+
+    def _delete_delay(self, topic_id: str) -> float:
+        topic = self._topics.get(topic_id)
+        config = self.config if topic is None or topic.config is None else topic.config
+        return config.delete_delay
+
+    def _delete_due(self, now: float) -> None:
+        for topic_id, due in list(self._scheduled.items()):
+            if due is None:
+                due = self._scheduled[topic_id] = now + self._delete_delay(topic_id)
+            if due <= now:
+                del self._scheduled[topic_id]
+                name, topic = self.name_of(topic_id), self._topics.get(topic_id)
+                names = (
+                    [] if topic is None else [each.directory.name for each in topic.logs.values()]
+                )
+                if names:
+                    logger.warning(
+                        "topic %s (id %s): %d directories are renamed to *%s, and removed",
+                        *(name, topic_id, len(names), DELETED),
+                    )
+                behind = [each for each in self._left_behind if each.startswith(f"{topic_id}-")]
+                self._left[topic_id] = {*names, *behind}
+                self.delete_topic(topic_id)
+                self._are_gone(topic_id, ())
 
     def delete_topic(self, topic_id: str) -> None:
         """Serve a topic's logs no more; `deletion_task` closes them and has their directories removed."""
@@ -351,6 +432,7 @@ class LogManager:
 
     def deletion_task(self, now: Now) -> float:
         """Close some logs that were deleted, and hand their directories to the background."""
+        self._delete_due(now.monotonic)
         names: list[str] = []
         while self._deleted and len(names) < DELETED_AT_ONCE:
             log = self._deleted.popleft()
@@ -361,18 +443,41 @@ class LogManager:
             self.leader_epochs.pop(log.directory.name, None)
             self.trust(log)
             names.append(log.directory.name)
-        if names:
-            work = partial(delete_directories, self.data, names)
-            self._submit("deletion", work, partial(self._gone, names))
+        self._delete_directories(names)
         if now.monotonic >= self._remove_again_at:
             self._remove_again_at = now.monotonic + REMOVE_AGAIN_AFTER
+            left, self._left_behind = self._left_behind, []
+            self._delete_directories(left)
             for directory in list(islice(self._doomed, DELETED_AT_ONCE)):
                 self._remove_from(directory, "deletion")
         return 0.0 if self._deleted else 0.2
 
-    def _gone(self, names: Sequence[str], failure: Exception | None) -> None:
-        log_failure(f"{self.data}: left behind", failure)
-        self._going.difference_update(self.data / name for name in names)
+    def _delete_directories(self, names: Sequence[str]) -> None:
+        if names:
+            work = partial(delete_directories, self.data, names)
+            self._submit("deletion", work, partial(self._gone, names))
+
+    def _gone(self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception) -> None:
+        """What is left is tried again, and nothing is made in its place meanwhile."""
+        failed = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
+        if failed:
+            why = next(iter(failed.values()))
+            logger.error("%s: %d directories are left for now: %s", self.data, len(failed), why)
+            self._left_behind += failed
+        gone = [each for each in names if each not in failed]
+        self._going.difference_update(self.data / name for name in gone)
+        for topic_id in {each.rpartition("-")[0] for each in gone}:
+            self._are_gone(topic_id, gone)
+
+    def _are_gone(self, topic_id: str, names: Iterable[str]) -> None:
+        left = self._left.get(topic_id)
+        if left is not None:
+            left.difference_update(names)
+            if not left:
+                del self._left[topic_id]
+                if names:
+                    logger.info("topic id %s: its directories are removed", topic_id)
+                self.carried_out(topic_id)
 
     def remove(self, files: Sequence[Path], key: Hashable = "deletion") -> None:
         """Have files of one log removed in the background, in order.
@@ -405,12 +510,16 @@ class LogManager:
             self._remove_from(directory, key)
 
     def report_orphans(self, existing: Collection[str]) -> list[str]:
-        """The ids of topics that have logs here and are not among the `existing` ones; says so once."""
-        orphans = sorted(self._topics.keys() - existing)
+        """The ids of topics that have logs here and are not among the `existing` ones, nor to be deleted:
+        they are lost. Says so once."""
+        orphans = sorted(each for each in self._topics.keys() - existing if self.lose(each))
         if orphans:
-            logger.warning(
-                "%d topics that have logs in %s do not exist: `folkmoot log orphans` lists them",
-                *(len(orphans), self.data),
+            shown = ", ".join(map(self.name_of, orphans[:ORPHANS_SHOWN]))
+            logger.error(
+                "%d topics that have logs in %s are not in ZooKeeper, and their deletion is not recorded "
+                "there: out of use, and kept (%s%s). `folkmoot log orphans` lists them, `folkmoot topic "
+                "restore` puts one back",
+                *(len(orphans), self.data, shown, ", …" * (len(orphans) > ORPHANS_SHOWN)),
             )
         return orphans
 
@@ -538,16 +647,30 @@ def topic_in(directory: Path) -> str:
     return name
 
 
-def delete_directories(data: Path, names: Sequence[str]) -> None:
-    """Take partitions' directories out of use, durably, and remove them. Raises OSError."""
+def delete_directories(data: Path, names: Sequence[str]) -> dict[str, OSError]:
+    """Take partitions' directories out of use, durably, and remove them → what is left, and why.
+
+    To do it again for what is left does no harm. Raises OSError: all are left.
+    """
+    left: dict[str, OSError] = {}
     for name in names:
-        if (data / f"{name}{DELETED}").exists():  # an earlier replica of the same partition
-            shutil.rmtree(data / f"{name}{DELETED}")
-        (data / name).rename(data / f"{name}{DELETED}")
+        path, doomed = data / name, data / f"{name}{DELETED}"
+        try:
+            if path.exists():
+                if doomed.exists():  # an earlier replica of the same partition
+                    shutil.rmtree(doomed)
+                path.rename(doomed)
+        except OSError as error:
+            left[name] = error
     if names:
         sync_directory(data)
     for name in names:
-        shutil.rmtree(data / f"{name}{DELETED}")
+        try:
+            if name not in left and (data / f"{name}{DELETED}").exists():
+                shutil.rmtree(data / f"{name}{DELETED}")
+        except OSError as error:
+            left[name] = error
+    return left
 
 
 def remove_files(paths: Iterable[Path]) -> None:

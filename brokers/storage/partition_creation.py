@@ -71,12 +71,17 @@ class PartitionCreation:
 
     def create_ahead(self, topic: str, topic_id: str, partitions: Iterable[int]) -> None:
         """Partitions that this broker leads: those without a log get one when there is time."""
+        self._forgotten.discard(topic_id)  # its deletion was taken back
         _, before = self._ahead.get(topic_id, (topic, iter(())))
         self._ahead[topic_id] = topic, chain(before, partitions)
 
+    def leave(self, topic_id: str) -> None:
+        """The topic is not known any more: nothing is made of it ahead."""
+        self._ahead.pop(topic_id, None)
+
     def forget(self, topic_id: str) -> None:
         """The topic was deleted: its logs are not made, or not kept."""
-        self._ahead.pop(topic_id, None)
+        self.leave(topic_id)
         if self._wanted or self._under_way:
             self._forgotten.add(topic_id)
 
@@ -128,7 +133,7 @@ class PartitionCreation:
                 if not waiting:
                     logger.warning("%s; the first produce will try again", error)
             if wanted.topic_id in self._forgotten:
-                self._logs.delete_topic(wanted.topic_id)
+                self._logs.delete_partition(wanted.topic_id, wanted.partition)
                 error = UnknownTopicOrPartition(f"{wanted.topic} was deleted meanwhile")
             for done in waiting:
                 done(error)

@@ -53,7 +53,7 @@ def test_a_topic_that_is_created_anew_while_its_end_is_read_is_a_new_topic(first
     scene.settle()
     execute(scene.user, topics.delete("t"))
     recipes = scene.controller.step(0.0)
-    assert len(recipes) == 2, "its node and the list of topics rang"
+    assert len(recipes) == 3, "its node, the list of topics and that of deletions rang"
     scene.run([recipes.pop(first)])
     later = scene.create()
     scene.run(recipes)

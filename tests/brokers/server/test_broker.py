@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ import pytest
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig, Listener
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination import brokers, deletions, partition_states, paths, topics
 from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Create, Delete
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
@@ -50,6 +52,7 @@ def make_broker(
         zookeeper="in.memory:1",
         listeners=tuple(map(Listener.parse, listeners or ["client=127.0.0.1:0"])),
         session_timeout=0.5,
+        log=LogConfig(delete_delay=0.0),
     )
     return Broker(config, ensemble.connect)
 
@@ -92,6 +95,64 @@ def test_a_deleted_topics_directories_go(ensemble: MemoryZooKeeper, tmp_path: Pa
         assert directory.exists()
         execute(user, topics.delete("t"))
         eventually(lambda: not directory.exists())
+
+
+def test_a_deletion_is_carried_out_by_a_broker_that_was_away_and_its_record_goes_then(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    user = ensemble.connect()
+    with make_broker(ensemble, tmp_path / "b"):
+        topic = execute(user, topics.create("t", 1, [1]))
+        directory = tmp_path / "b" / f"{topic.topic_id}-0"
+        eventually(directory.exists)
+    execute(user, topics.delete("t"))
+    assert execute(user, deletions.topic_ids()) == [topic.topic_id]
+    with make_broker(ensemble, tmp_path / "b"):
+        eventually(lambda: not directory.exists())
+        eventually(lambda: not execute(user, deletions.topic_ids()))
+        assert execute(user, partition_states.topic_ids()) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_topic_that_is_gone_without_a_deletion_keeps_its_directories_and_is_served_again(
+    ensemble: MemoryZooKeeper,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    restarted: bool,
+    anew: bool,
+) -> None:
+    """All was removed within 60 ms; as it was when a topic of the same name was made anew."""
+    user, batch = ensemble.connect(), make_batch(b"a")
+    with ExitStack() as stack:
+        broker = stack.enter_context(make_broker(ensemble, tmp_path / "b"))
+        topic = execute(user, topics.create("t", 1, [1]))
+        directory = tmp_path / "b" / f"{topic.topic_id}-0"
+        with Peer(broker.listeners["client"]) as peer:
+            eventually(directory.exists)
+            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [batch])
+        if restarted:
+            stack.close()
+        execute(user, Delete(paths.topic("t")))
+        other = execute(user, topics.create("t", 1, [1])) if anew else None
+        if restarted:
+            broker = stack.enter_context(make_broker(ensemble, tmp_path / "b"))
+        lines = ["not in ZooKeeper"] if restarted else ["put aside", "is gone from"]
+        eventually(lambda: any(line in caplog.text for line in lines))
+        if other is not None:
+            new = tmp_path / "b" / f"{other.topic_id}-0"
+            eventually(new.exists)
+            execute(user, topics.delete("t"))
+            eventually(lambda: not new.exists())
+        assert directory.exists()
+        execute(user, Create(paths.topic("t"), topics.written("t", topic, 0).data))
+        with Peer(broker.listeners["client"]) as peer:
+
+            def read() -> bytes:
+                wanted = fetch(out_of(0, topic_id=topic.topic_id))
+                return peer.call(Api.FETCH, wanted)[1][0]
+
+            eventually(lambda: len(read()) == len(batch))
 
 
 def test_every_listener_is_bound_and_advertised(ensemble: MemoryZooKeeper, tmp_path: Path) -> None:

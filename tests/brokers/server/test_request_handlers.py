@@ -50,6 +50,7 @@ from folkmoot.protocol.messages import (
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     BROKERS,
+    DELETED,
     ME,
     OTHER,
     TOPIC,
@@ -367,14 +368,14 @@ def test_records_are_deleted_entry_by_entry_by_their_leader(handlers: RequestHan
 
 def test_a_topic_that_merely_vanished_keeps_its_logs(handlers: RequestHandlers) -> None:
     append(handlers, 0, make_batch(b"a"))
-    show(handlers, ClusterView(BROKERS, {}), frozenset())
-    show(handlers, ClusterView(BROKERS, {"t": TOPIC}), frozenset())
+    show(handlers, ClusterView(BROKERS, {}))
+    show(handlers, ClusterView(BROKERS, {"t": TOPIC}))
     assert offsets_in(read(handlers, out_of(0))[1][0]) == [0]
 
 
 def test_a_topic_created_anew_starts_empty(handlers: RequestHandlers) -> None:
     append(handlers, 0, make_batch(b"a"))
-    show(handlers, ClusterView(BROKERS, {"t": TopicInfo("id-2", [[ME]])}), frozenset({"id-1"}))
+    show(handlers, ClusterView(BROKERS, {"t": TopicInfo("id-2", [[ME]])}), DELETED)
     fetched, chunks = read(handlers, out_of(0, topic_id="id-2"), out_of(0))
     assert [each.error for each in fetched.results] == [StaleTopicId.code]
     assert chunks == [b""]
