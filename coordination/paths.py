@@ -2,7 +2,7 @@
 
 | path                                    | kind       | example contents (JSON)                                     | written by      | watched by              |
 |-----------------------------------------|------------|-------------------------------------------------------------|-----------------|-------------------------|
-| /layout                                 | persistent | {"version": 1}; layout.py                                   | the first session on the chroot | –       |
+| /layout                                 | persistent | {"version": 1, "cluster": "4c…"}; layout.py                 | the first session on the chroot; the first broker, the cluster's id | – |
 | /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…", "epoch": 3} | the broker | brokers, the controller |
 | /brokers/epochs/<id>                    | persistent | the data directory that had the id last; its version grows with each registration of the broker, in the same transaction: the broker's epoch | the broker | – |
 | /brokers/drained/<id>                   | persistent | nothing: no replicas are placed on that broker              | drain commands  | –                       |

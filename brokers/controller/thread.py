@@ -67,6 +67,7 @@ class ControllerThread:
         self._wakeup.close()
 
     def _run(self) -> None:
+        said = ""
         while not self._stopping:
             try:
                 self._session = self._connect(self._session_timeout)
@@ -75,7 +76,8 @@ class ControllerThread:
                 finally:
                     self._session.close()
             except FolkmootError as error:
-                if not self._stopping:
+                if not self._stopping and str(error) != said:
+                    said = str(error)
                     logger.warning("this controller starts again as a candidate: %s", error)
             except Exception:
                 logger.exception("this controller starts again as a candidate")

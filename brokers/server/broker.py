@@ -4,7 +4,7 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -37,21 +37,24 @@ from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now
-from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.log_manager import LogManager, cluster_of
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
-from folkmoot.coordination import producer_ids
+from folkmoot.coordination import layout, producer_ids
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.names import parse_subject
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.network.client import Connections
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol.errors import (
+    ConfigError,
     FolkmootError,
+    NoCluster,
     RequestTimeout,
     StorageError,
     ZooKeeperUnreachable,
@@ -68,6 +71,7 @@ HANDOVER_TIMEOUT: Final = 5.0
 TAKEOVER_TIMEOUT: Final = 300.0
 """A thousand replicas are noted as incomplete in some seconds."""
 IDS_WAIT: Final = 5.0
+JOIN_TIMEOUT: Final = 15.0
 SNAPSHOT_TIMEOUT: Final = 5.0
 _OTHER_DESCRIPTORS: Final = 400
 
@@ -75,8 +79,9 @@ _OTHER_DESCRIPTORS: Final = 400
 class Broker:
     """One broker, in this process, from `start` to `close`.
 
-    The order of starting is the order of trust: the data directory is locked and its logs recovered
-    before a port is opened; the port is open before ZooKeeper tells others of it; the event loop
+    The order of starting is the order of trust: ZooKeeper is that of the cluster which the data directory
+    belongs to before anything in there is touched; the directory is locked and its logs recovered before a
+    port is opened; the port is open before ZooKeeper tells others of it; the event loop
     runs before the registration, so that whoever finds the broker is answered. Stopping is the reverse:
     others lead what they can, then out of ZooKeeper, then an answer for all who wait, then the logs are
     flushed and closed.
@@ -86,7 +91,8 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, connect: Connect) -> None:
         self._config = config
-        self._connect = connect
+        self._connect_anywhere = connect
+        self._cluster = ""
         self._stack = ExitStack()
         self._ended = Event()
         self._failure: Exception | None = None
@@ -157,7 +163,10 @@ class Broker:
         config, stack = self._config, self._stack
         jobs = JobQueue()
         files = OpenSegments(min(config.open_segments, _segments_affordable()))
-        logs = LogManager(config.data, config.broker_id, config.log, files, jobs.submit)
+        self._join()
+        logs = LogManager(
+            *(config.data, config.broker_id, config.log, files, jobs.submit), cluster=self._cluster
+        )
         logs.start()
         stack.callback(logs.close)
         socket = ServerSocket()
@@ -193,6 +202,35 @@ class Broker:
         stack.callback(controller.close)
         controller.start()
         stack.callback(self._hand_over, watcher)
+
+    def _join(self) -> None:
+        """Learn which cluster this is; it is the one that the directory belongs to, or the start ends."""
+        data = self._config.data
+        try:
+            self._cluster = cluster_of(data)
+        except OSError as error:
+            raise ConfigError(f"data={data}: {error.strerror}: use another directory") from error
+        with closing(self._connect(self._config.session_timeout)):
+            pass
+
+    def _connect(self, session_timeout: float) -> Session:
+        """Open a session with the cluster's ZooKeeper: never with an emptied one, or another's."""
+        try:
+            session = self._connect_anywhere(session_timeout)
+        except NoCluster as error:
+            if not self._cluster:
+                raise
+            raise NoCluster(
+                f"{error}. data={self._config.data} belongs to cluster {self._cluster}: was ZooKeeper "
+                "emptied? `folkmoot cluster restore` puts the cluster back"
+            ) from None
+        try:
+            joined = layout.join(self._cluster, self._config.data)
+            self._cluster = execute(session, joined, JOIN_TIMEOUT)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _event_loop(
         self, logs: LogManager, files: OpenSegments, jobs: JobQueue, socket: ServerSocket

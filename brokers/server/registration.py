@@ -30,7 +30,12 @@ from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost, Sync
 from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
-from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
+from folkmoot.protocol.errors import (
+    BrokerIdTaken,
+    ClosedError,
+    ConfigError,
+    ZooKeeperUnreachable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -236,8 +241,12 @@ class ClusterWatcher:
             try:
                 self._open_session()
                 return
-            except ZooKeeperUnreachable as error:
-                logger.warning("%s; trying again", error)
+            except (ZooKeeperUnreachable, ConfigError) as error:
+                # It serves what it knows; of another ZooKeeper, or an emptied one, it takes nothing.
+                is_wrong = isinstance(error, ConfigError)
+                logger.log(
+                    logging.ERROR if is_wrong else logging.WARNING, "%s; trying again", error
+                )
                 self._wakeup.wait(RECONNECT_PAUSE)
 
     def _open_session(self) -> None:

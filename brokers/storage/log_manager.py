@@ -65,11 +65,12 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DIRECTORY = re.compile(r"(?P<topic_id>[A-Za-z0-9_-]{1,64})-(?P<partition>0|[1-9][0-9]{0,4})")
 
 
-class _Identity(msgspec.Struct, frozen=True):
+class _Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """Content of `broker.json`; fields that a later version adds are passed over."""
 
     broker_id: int
     layout: int = 1
+    cluster: str = ""
 
 
 class PartitionDirectory(NamedTuple):
@@ -98,7 +99,8 @@ class LogManager:
 
     ```
     .lock                     held by flock as long as the broker lives; names its process
-    broker.json               {"broker_id":1,"layout":2}: whose directory this is, and what lies in it
+    broker.json               {"broker_id":1,"layout":2,"cluster":"4c…"}: whose directory this is, what
+                              lies in it, and which cluster it belongs to (coordination/layout.py)
     recovery-points           up to where each log is on disk (Flusher); an orderly stop writes the ends
     running                   there unless the stop was orderly: the machine's boot that it runs in
     scrub                     how far the scrub has come (Scrubber)
@@ -135,8 +137,11 @@ class LogManager:
         config: LogConfig,
         files: OpenSegments | None = None,
         submit: Submit = at_once,
+        cluster: str = "",
     ) -> None:
+        """`cluster`: the id of the one that it belongs to from here on; "" leaves that open."""
         self.data = data
+        self._cluster = cluster
         self.config = config
         self.files = OpenSegments() if files is None else files
         self.appended_bytes = 0
@@ -546,15 +551,11 @@ class LogManager:
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _check_identity(self) -> None:
-        path = self.data / IDENTITY_FILE
-        try:
-            identity = msgspec.json.decode(path.read_bytes(), type=_Identity)
-        except FileNotFoundError:
-            mine = _Identity(self._broker_id, LAYOUT)
+        path, mine = self.data / IDENTITY_FILE, _Identity(self._broker_id, LAYOUT, self._cluster)
+        identity = _identity(self.data)
+        if identity is None:
             write_atomic(path, msgspec.json.encode(mine) + b"\n")
             return
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"{path} is not a broker's identity: {error}") from error
         if identity.layout != LAYOUT:
             raise ConfigError(
                 f"data={self.data} has layout {identity.layout}, and this version reads layout "
@@ -565,6 +566,8 @@ class LogManager:
                 f"broker_id={self._broker_id} is not allowed with data={self.data}, which belongs "
                 f"to broker {identity.broker_id}: use that id or another directory"
             )
+        if self._cluster and not identity.cluster:
+            write_atomic(path, msgspec.json.encode(mine) + b"\n")
 
     def _open_all(self) -> None:
         _remove_deleted(self.data)
@@ -600,6 +603,25 @@ class LogManager:
         self.has_stale_points = bool(points.keys() - self.recovery_points.keys())
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
+
+
+def cluster_of(data: Path) -> str:
+    """The id of the cluster that a data directory belongs to, "" if it belongs to none yet.
+
+    Nothing is changed. Raises ConfigError, OSError.
+    """
+    identity = _identity(data)
+    return "" if identity is None else identity.cluster
+
+
+def _identity(data: Path) -> _Identity | None:
+    path = data / IDENTITY_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Identity)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{path} is not a broker's identity: {error}") from error
 
 
 def boot_id() -> bytes:

@@ -12,13 +12,13 @@ import pytest
 
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig, Listener
-from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.coordination import brokers, deletions, partition_states, paths, topics
+from folkmoot.brokers.storage.log_manager import LOCK_FILE, LogManager
+from folkmoot.coordination import brokers, deletions, layout, partition_states, paths, topics
 from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Create, Delete
-from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.coordination.zookeeper.operations import Children, Create, Delete
+from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
     AddressTaken,
@@ -27,6 +27,7 @@ from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
     FolkmootError,
+    NoCluster,
     StorageError,
     ZooKeeperUnreachable,
 )
@@ -34,7 +35,7 @@ from folkmoot.protocol.messages import Api, HelloRequest, MetadataRequest, Produ
 from tests.brokers.batches import a_batch, append
 from tests.brokers.hands import create
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
-from tests.memory_zookeeper import MemoryZooKeeper
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.waiting import eventually
 
 
@@ -44,7 +45,11 @@ def ensemble() -> MemoryZooKeeper:
 
 
 def make_broker(
-    ensemble: MemoryZooKeeper, data: Path, broker_id: int = 1, *listeners: str
+    ensemble: MemoryZooKeeper,
+    data: Path,
+    broker_id: int = 1,
+    *listeners: str,
+    connect: Connect | None = None,
 ) -> Broker:
     config = BrokerConfig(
         broker_id=broker_id,
@@ -54,7 +59,7 @@ def make_broker(
         session_timeout=0.5,
         log=LogConfig(delete_delay=0.0),
     )
-    return Broker(config, ensemble.connect)
+    return Broker(config, connect or ensemble.connect)
 
 
 def starts_after_all(broker: Broker) -> bool:
@@ -95,6 +100,63 @@ def test_a_deleted_topics_directories_go(ensemble: MemoryZooKeeper, tmp_path: Pa
         assert directory.exists()
         execute(user, topics.delete("t"))
         eventually(lambda: not directory.exists())
+
+
+def contents(data: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(data)): path.read_bytes()
+        for path in data.rglob("*")
+        if path.is_file() and path.name not in (LOCK_FILE,)
+    }
+
+
+def test_a_directory_of_another_cluster_is_refused_before_anything_in_it_is_touched(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    with make_broker(ensemble, tmp_path / "b"):
+        topic = execute(ensemble.connect(), topics.create("t", 1, [1]))
+        eventually((tmp_path / "b" / f"{topic.topic_id}-0").exists)
+    other = MemoryZooKeeper()
+    with make_broker(other, tmp_path / "c", 2):
+        execute(other.connect(), topics.create("t", 1, [2]))
+    ours, theirs = (execute(each.connect(), layout.cluster_id()) for each in (ensemble, other))
+    # Torn, and of a topic that the other cluster has under another id: what a recovery would cut.
+    (tmp_path / "b" / f"{topic.topic_id}-0" / f"{0:020}.log").write_bytes(b"torn")
+    before = contents(tmp_path / "b")
+    with pytest.raises(ConfigError, match=rf"cluster {ours}, .* cluster {theirs}") as refused:
+        make_broker(other, tmp_path / "b").start()
+    assert "\n" not in str(refused.value)
+    assert contents(tmp_path / "b") == before
+    emptied = MemoryZooKeeper()
+    with pytest.raises(NoCluster, match=rf"cluster {ours}.*emptied.*folkmoot cluster restore"):
+        make_broker(emptied, tmp_path / "b").start()
+    assert contents(tmp_path / "b") == before
+    assert execute(emptied.connect(), Children("/")) == [], "no cluster was made anew"
+
+
+def test_a_running_broker_takes_nothing_from_an_emptied_zookeeper_and_goes_on_with_its_own(
+    ensemble: MemoryZooKeeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    emptied, now = MemoryZooKeeper(), [ensemble]
+    sessions: list[MemorySession] = []
+
+    def connect(session_timeout: float) -> MemorySession:
+        sessions.append(now[0].connect(session_timeout))
+        return sessions[-1]
+
+    with make_broker(ensemble, tmp_path / "b", connect=connect) as broker:
+        topic = execute(ensemble.connect(), topics.create("t", 1, [1]))
+        with Peer(broker.listeners["client"]) as peer:
+            eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+            now[0] = emptied
+            for session in sessions:
+                ensemble.expire(session)
+            eventually(lambda: "was it emptied" in caplog.text)
+            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
+            assert execute(emptied.connect(), Children("/")) == []
+            now[0] = ensemble
+            eventually(lambda: 1 in execute(ensemble.connect(), brokers.live()))
+            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
 
 
 def test_a_deletion_is_carried_out_by_a_broker_that_was_away_and_its_record_goes_then(
@@ -253,10 +315,11 @@ def test_an_unreachable_zookeeper_is_refused_and_leaves_nothing_behind(
 def test_a_broker_that_loses_its_id_ends_with_the_reason(
     ensemble: MemoryZooKeeper, tmp_path: Path
 ) -> None:
-    sessions: list[Session] = []
+    sessions: list[MemorySession] = []
+    is_gone = False
 
     def connect(session_timeout: float) -> Session:
-        if sessions:
+        if is_gone:
             taken = brokers.Registration({"client": "elsewhere:1"}, "n", "another directory")
             execute(ensemble.connect(), brokers.register(1, taken))
         session = ensemble.connect(session_timeout)
@@ -266,7 +329,9 @@ def test_a_broker_that_loses_its_id_ends_with_the_reason(
     config = BrokerConfig(broker_id=1, data=tmp_path / "b", zookeeper="in.memory:1")
     with Broker(config, connect) as broker:
         assert not broker.wait(0.0)
-        ensemble.expire(sessions[0])  # type: ignore[arg-type]
+        is_gone = True
+        for session in sessions:
+            ensemble.expire(session)
         with pytest.raises(FolkmootError, match="taken by the broker at elsewhere:1"):
             broker.wait(10.0)
 
