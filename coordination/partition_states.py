@@ -156,6 +156,16 @@ def partitions_of(topic_id: str, watch: WatchCallback | None = None) -> Recipe[l
     return (yield from recipes.numbers(paths.partition_states(topic_id), watch))
 
 
+def is_intact(topic_id: str) -> Recipe[bool]:
+    """Whether no state of a topic was ever removed: then a partition without one never had one.
+
+    The parent is created with the topic; once it, or a child, was deleted, what is missing was lost.
+    """
+    parent = zk.Exists(paths.partition_states(topic_id))
+    found: zk.Stat | None = yield from recipes.retry_on_connection_loss(parent)
+    return found is not None and found.births_and_deaths == found.children
+
+
 def write(
     writes: Mapping[TopicIdPartition, StateWrite], guard: zk.Check | None = None
 ) -> Recipe[dict[TopicIdPartition, Answer]]:

@@ -76,7 +76,8 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     are partitions that have one replica, or had, and were moved: others than the first may have what was
     written, so they are led in leader epochs as those of several replicas are, and for good. `reassigned`
     is how often reassignments have ended. `had_page_cache`: `durability` was page-cache once, so what was
-    acknowledged then may be in page caches alone, whatever the option is now.
+    acknowledged then may be in page caches alone, whatever the option is now. `revision` grows with each
+    change: a lower one than was seen before says that ZooKeeper was set back.
     """
 
     topic_id: str
@@ -86,6 +87,7 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     with_epochs: frozenset[int] = frozenset()
     reassigned: int = 0
     had_page_cache: bool = False
+    revision: int = 0
 
     def is_replicated(self, partition: int) -> bool:
         """Whether its state says who leads; else its only replica does, in epoch 0."""
@@ -138,11 +140,16 @@ def create(
     check_in_sync(name, options, replicas)
     info = TopicInfo(uuid4().hex, placed, options)
     yield from recipes.ensure(paths.TOPICS)
+    yield from recipes.ensure(paths.PARTITIONS)
+    node = Create(paths.topic(name), msgspec.json.encode(info))
     while True:
         try:
-            yield Create(paths.topic(name), msgspec.json.encode(info))
+            # The states' parent tells partitions that have had no state from those that have lost theirs.
+            yield Multi((node, Create(paths.partition_states(info.topic_id))))
             return info
-        except NodeExists:
+        except MultiFailed as refusal:
+            if not isinstance(refusal.cause, NodeExists):
+                raise
             raise TopicExists(f"topic {name} exists already: choose another name") from None
         except ConnectionLost:
             found = yield from read(name)
@@ -235,8 +242,15 @@ def add_partitions(
 
 def update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicInfo]:
     """Change a topic's node, as recipes.update does. Raises UnknownTopicOrPartition, Malformed."""
+
+    def changed(topic: TopicInfo) -> TopicInfo:
+        after = change(topic)
+        if after == topic:
+            return topic
+        return msgspec.structs.replace(after, revision=topic.revision + 1)
+
     try:
-        return (yield from recipes.update(_decoder, paths.topic(name), change))
+        return (yield from recipes.update(_decoder, paths.topic(name), changed))
     except NoNode:
         raise unknown(name) from None
 

@@ -16,6 +16,7 @@ from folkmoot.coordination import (
 )
 from folkmoot.coordination.deletions import CONTROLLER
 from folkmoot.coordination.partition_states import (
+    MISSING,
     STATES_PER_TRANSACTION,
     StateWrite,
     Superseded,
@@ -151,6 +152,7 @@ class Controller:
         self, me: controllers.Controller, writes: Mapping[TopicIdPartition, StateWrite]
     ) -> Recipe[None]:
         guard = controllers.is_in_epoch(me)
+        writes = yield from self._without_lost(writes)
         answers = yield from partition_states.write(writes, guard)
         for partition, answer in answers.items():
             now = answer.found if isinstance(answer, Superseded) else answer
@@ -159,6 +161,29 @@ class Controller:
             else:
                 self._reader.note(partition)  # gone or illegible
         logger.info("wrote the states of %d partitions", len(writes))
+
+    def _without_lost(
+        self, writes: Mapping[TopicIdPartition, StateWrite]
+    ) -> Recipe[dict[TopicIdPartition, StateWrite]]:
+        """No first state for a partition that has had one: in its first epoch anybody might lead it, and
+        have what was committed cut."""
+        new = {each.topic_id for each, write in writes.items() if write.stands_on == MISSING}
+        lost = set()
+        for topic_id in sorted(new):
+            if not (yield from partition_states.is_intact(topic_id)):
+                lost.add(topic_id)
+                logger.error(
+                    "topic id %s: states of its partitions are gone from ZooKeeper: nobody leads those until "
+                    "`folkmoot topic restore` puts them back",
+                    topic_id,
+                )
+        kept = {}
+        for each, write in writes.items():
+            if each.topic_id in lost and write.stands_on == MISSING:
+                self._leadership.state_is_illegible(each)
+            else:
+                kept[each] = write
+        return kept
 
     def _end(
         self,

@@ -76,9 +76,10 @@ class ControllerThread:
                 finally:
                     self._session.close()
             except FolkmootError as error:
-                if not self._stopping and str(error) != said:
+                if not self._stopping:
+                    level = logging.DEBUG if str(error) == said else logging.WARNING
                     said = str(error)
-                    logger.warning("this controller starts again as a candidate: %s", error)
+                    logger.log(level, "this controller starts again as a candidate: %s", error)
             except Exception:
                 logger.exception("this controller starts again as a candidate")
             self._controller = None

@@ -266,9 +266,9 @@ class RequestHandlers:
             topic = self.metadata.view.topics.get(name)
             for former in self.logs.ids_of(name) - {"" if topic is None else topic.topic_id}:
                 self._topic_lost(former, topic)
-            if topic is None:
+            if topic is None or self._is_set_back(name, topic):
                 continue
-            self.logs.configure(name, topic.topic_id, topic.config)
+            self.logs.configure(name, topic.topic_id, topic.config, topic)
             mine = self.metadata.sole_partitions(topic)
             self.creation.create_ahead(name, topic.topic_id, mine)
             for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
@@ -298,6 +298,25 @@ class RequestHandlers:
         """Serve nothing of it any more; its directories go later."""
         self.creation.forget(topic_id)
         self.replicas.topic_gone(topic_id)
+
+    def _is_set_back(self, name: str, topic: TopicInfo) -> bool:
+        """Whether a topic's node is older than what this disk knows: then nothing of it is believed, since
+        its retention, its partitions and its replicas may be others by now."""
+        known, number = self.logs.revision_of(topic.topic_id), self.metadata.broker_id
+        if topic.revision >= known:
+            self.metadata.out_of_use.discard(topic.topic_id)
+            return False
+        self.metadata.out_of_use.add(topic.topic_id)
+        self.creation.leave(topic.topic_id)
+        self.replicas.topic_gone(topic.topic_id)
+        if self.logs.lose(topic.topic_id):
+            logger.error(
+                "topic %s comes back older from ZooKeeper (revision %d) than broker %d knows it (%d): was "
+                "ZooKeeper set back? It is out of use here, and all of its files are kept. `folkmoot topic "
+                "restore %s` puts it back as the brokers know it",
+                *(name, topic.revision, number, known, name),
+            )
+        return True
 
     def _topic_lost(self, topic_id: str, now: TopicInfo | None) -> None:
         """ZooKeeper does not know a topic any more, though nobody has deleted it: nothing of it is served,

@@ -30,15 +30,23 @@ from folkmoot.brokers.storage.leader_epochs import (
     load_highest_epochs,
 )
 from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.partition_facts import (
+    TOPIC_FILE,
+    PartitionFacts,
+    is_same,
+    load_facts,
+    save_facts,
+    topic_in,
+)
 from folkmoot.brokers.storage.recovery import SPARE_FILE, RecoveryPoint, note_incomplete
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topic_config import LogConfig, topic_config
+from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
     FolkmootError,
-    InvalidName,
     InvalidRequest,
     StorageError,
 )
@@ -54,7 +62,6 @@ LOCK_FILE: Final = ".lock"
 IDENTITY_FILE: Final = "broker.json"
 RECOVERY_POINTS_FILE: Final = "recovery-points"
 RUNNING_FILE: Final = "running"
-TOPIC_FILE: Final = "topic"
 DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
 REMOVE_AGAIN_AFTER: Final = 60.0
@@ -86,10 +93,15 @@ class PartitionDirectory(NamedTuple):
 class _Topic:
     """The logs of one topic, by partition; `config` is None until the cluster has told its options."""
 
-    __slots__ = ("config", "logs", "name")
+    __slots__ = ("config", "info", "logs", "name", "noted", "revision")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.info: TopicInfo | None = None
+        self.noted: dict[int, tuple[str, PartitionFacts | None]] = {}
+        """What the directories say, by partition."""
+        self.revision = 0
+        """The highest that was seen of the topic's node."""
         self.config: LogConfig | None = None
         self.logs: dict[int, Log] = {}
 
@@ -301,13 +313,17 @@ class LogManager:
         topic = self._topics.get(topic_id)
         return None if topic is None else topic.logs.get(partition)
 
-    def add(self, log: Log) -> None:
-        """Serve a log that was just opened; unless it is one replica of several, as its leader."""
+    def add(self, log: Log, noted: tuple[str, PartitionFacts | None] | None = None) -> None:
+        """Serve a log that was just opened; unless it is one replica of several, as its leader. `noted`: what
+        its directory says of its topic (load_facts), if that was just written."""
         topic = self._topics.get(log.topic_id)
         if topic is None:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
             self._ids.setdefault(topic.name, set()).add(log.topic_id)
         topic.logs[log.name.partition] = log
+        name, facts = load_facts(log.directory) if noted is None else noted
+        topic.noted[log.name.partition] = name, facts
+        topic.revision = max(topic.revision, 0 if facts is None else facts.revision)
         if topic.config is not None:
             log.config, log.configured = topic.config, True
         if log.is_open:
@@ -316,8 +332,15 @@ class LogManager:
             if log.dirty:
                 self.dirty[log] = None
 
-    def configure(self, name: str, topic_id: str, options: Mapping[str, str]) -> None:
-        """Take over what the cluster says of a topic. Options that are not allowed leave all as it is.
+    def configure(
+        self,
+        name: str,
+        topic_id: str,
+        options: Mapping[str, str],
+        info: TopicInfo | None = None,
+    ) -> None:
+        """Take over what the cluster says of a topic, and have it noted beside its records. Options that are
+        not allowed leave all as it is.
 
         Until then a topic's retention is not known, and nothing of it is deleted.
         """
@@ -325,6 +348,9 @@ class LogManager:
         self.lost.discard(topic_id)
         topic = self._topics.setdefault(topic_id, _Topic(name))
         self._rename(topic, topic_id, name)
+        if info is not None:
+            topic.info, topic.revision = info, max(topic.revision, info.revision)
+        self._note_facts(topic)
         try:
             config = topic_config(self.config, options)
         except ConfigError as error:
@@ -334,6 +360,41 @@ class LogManager:
         for log in topic.logs.values():
             log.config, log.configured = config, True
 
+    def revision_of(self, topic_id: str) -> int:
+        """The highest revision of a topic's node that this broker has seen, as far as it has logs of it."""
+        topic = self._topics.get(topic_id)
+        return 0 if topic is None else topic.revision
+
+    def facts_of(self, topic_id: str, partition: int) -> PartitionFacts | None:
+        """What the cluster says of a partition; None before it was configured."""
+        topic = self._topics.get(topic_id)
+        info = None if topic is None else topic.info
+        known = info is not None and partition < len(info.partitions)
+        return PartitionFacts.of(info, partition) if info is not None and known else None
+
+    def _note_facts(self, topic: _Topic) -> None:
+        stale: list[tuple[int, Path, PartitionFacts | None]] = []
+        for number, log in topic.logs.items():
+            facts = self.facts_of(log.topic_id, number)
+            name, noted = topic.noted.get(number, ("", None))
+            facts = noted if facts is None else facts
+            if name != topic.name or not is_same(noted, facts):
+                stale.append((number, log.directory, facts))
+        if stale:
+            work = partial(_save_facts, topic.name, stale)
+            self._submit("topic names", work, partial(self._facts_noted, topic, topic.name, stale))
+
+    def _facts_noted(
+        self,
+        topic: _Topic,
+        name: str,
+        stale: Sequence[tuple[int, Path, PartitionFacts | None]],
+        outcome: object,
+    ) -> None:
+        log_failure(f"{self.data}: what {name} is was not noted", outcome)
+        if not isinstance(outcome, Exception):
+            topic.noted.update({number: (name, facts) for number, _, facts in stale})
+
     def _rename(self, topic: _Topic, topic_id: str, name: str) -> None:
         """Call a topic's logs by the name that the cluster has for it."""
         if topic.name != name:
@@ -341,9 +402,6 @@ class LogManager:
             topic.name = name
             for log in topic.logs.values():
                 log.name = TopicPartition(name, log.name.partition)
-                work = partial(write_atomic, log.directory / TOPIC_FILE, f"{name}\n".encode())
-                failed = partial(log_failure, f"{log.directory}: the topic's name was not noted")
-                self._submit("topic names", work, failed)
         self._ids.setdefault(name, set()).add(topic_id)
 
     def ids_of(self, name: str) -> set[str]:
@@ -659,16 +717,6 @@ def partition_directories(data: Path) -> Iterator[PartitionDirectory]:
                 )
 
 
-def topic_in(directory: Path) -> str:
-    """The topic's name that lies in a partition's directory, "" if it cannot be read."""
-    try:
-        name = (directory / TOPIC_FILE).read_text(encoding="ascii").strip()
-        check_name("topic", name)
-    except (OSError, UnicodeDecodeError, InvalidName):
-        return ""
-    return name
-
-
 def delete_directories(data: Path, names: Sequence[str]) -> dict[str, OSError]:
     """Take partitions' directories out of use, durably, and remove them → what is left, and why.
 
@@ -693,6 +741,12 @@ def delete_directories(data: Path, names: Sequence[str]) -> dict[str, OSError]:
         except OSError as error:
             left[name] = error
     return left
+
+
+def _save_facts(topic: str, stale: Sequence[tuple[int, Path, PartitionFacts | None]]) -> None:
+    for _, directory, facts in stale:
+        with suppress(FileNotFoundError):  # the partition may have been deleted meanwhile
+            save_facts(directory, topic, facts)
 
 
 def remove_files(paths: Iterable[Path]) -> None:

@@ -8,15 +8,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import disk_error, sync_directory, write_atomic
+from folkmoot.brokers.storage.atomic_file import disk_error, sync_directory
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import (
-    TOPIC_FILE,
     LogManager,
     PartitionDirectory,
     partition_directory,
 )
+from folkmoot.brokers.storage.partition_facts import PartitionFacts, save_facts
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import FolkmootError, StorageError, UnknownTopicOrPartition
@@ -102,8 +102,9 @@ class PartitionCreation:
         if some:
             self._under_way = some
             logs = self._logs
-            work = partial(create_logs, logs.data, list(some), logs.config, logs.files)
-            self._submit("creation", work, self._created)
+            facts = [logs.facts_of(each.topic_id, each.partition) for each in some]
+            work = partial(create_logs, logs.data, list(some), facts, logs.config, logs.files)
+            self._submit("creation", work, partial(self._created, facts))
         elif not self._wanted:
             self._forgotten.clear()
 
@@ -120,14 +121,18 @@ class PartitionCreation:
                 found.append(partition_directory(self._logs.data, topic, topic_id, partition))
         return found
 
-    def _created(self, outcome: list[Log | StorageError] | Exception) -> None:
+    def _created(
+        self,
+        facts: Sequence[PartitionFacts | None],
+        outcome: list[Log | StorageError] | Exception,
+    ) -> None:
         created, self._under_way = self._under_way, {}
         failed = StorageError(str(outcome)) if isinstance(outcome, Exception) else None
         results = [failed] * len(created) if isinstance(outcome, Exception) else outcome
-        for (wanted, waiting), result in zip(created.items(), results, strict=True):
+        for (wanted, waiting), noted, result in zip(created.items(), facts, results, strict=True):
             error: FolkmootError | None = None
             if isinstance(result, Log):
-                self._logs.add(result)
+                self._logs.add(result, (wanted.topic, noted))
             elif result is not None:
                 error = result
                 if not waiting:
@@ -142,17 +147,21 @@ class PartitionCreation:
 
 
 def create_logs(
-    data: Path, wanted: Sequence[PartitionDirectory], config: LogConfig, files: OpenSegments
+    data: Path,
+    wanted: Sequence[PartitionDirectory],
+    facts: Sequence[PartitionFacts | None],
+    config: LogConfig,
+    files: OpenSegments,
 ) -> list[Log | StorageError]:
     """Make directories and open their logs: each is on disk when this returns, or why not.
 
     All names are put on disk by one flush.
     """
     failures: dict[PartitionDirectory, OSError] = {}
-    for each in wanted:
+    for each, known in zip(wanted, facts, strict=True):
         try:
             each.path.mkdir(exist_ok=True)
-            write_atomic(each.path / TOPIC_FILE, f"{each.topic}\n".encode())
+            save_facts(each.path, each.topic, known)
         except OSError as error:
             failures[each] = error
     try:

@@ -407,7 +407,10 @@ def _error(subject: str, failure: BaseException) -> zk.ZooKeeperError:
 
 
 def _stat(stat: ZnodeStat) -> zk.Stat:
-    return zk.Stat(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.mtime)
+    return zk.Stat(
+        *(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.mtime),
+        *(stat.cversion, stat.numChildren),
+    )
 
 
 # -- kazoo's client without its worker threads, its retries and its next session --------------------

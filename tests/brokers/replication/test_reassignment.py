@@ -256,7 +256,7 @@ def test_a_replica_that_could_not_be_made_is_made_when_the_disk_has_room_again(
         def full(*_: object) -> None:
             raise OSError(ENOSPC, "no space left on device")
 
-        patched.setattr("folkmoot.brokers.storage.partition_creation.write_atomic", full)
+        patched.setattr("folkmoot.brokers.storage.partition_creation.save_facts", full)
         move(cluster)
         cluster.later(2.0)
     cluster.later(DISK_AGAIN_AFTER / 2)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.metadata_cache import ClusterView
@@ -63,6 +64,7 @@ from tests.brokers.parts import (
     out_of,
     produce,
     show,
+    the_log,
 )
 
 NOW = Now(100.0, 1_700_000_000_000)
@@ -370,6 +372,23 @@ def test_a_topic_that_merely_vanished_keeps_its_logs(handlers: RequestHandlers) 
     append(handlers, 0, make_batch(b"a"))
     show(handlers, ClusterView(BROKERS, {}))
     show(handlers, ClusterView(BROKERS, {"t": TOPIC}))
+    assert offsets_in(read(handlers, out_of(0))[1][0]) == [0]
+
+
+def test_a_topic_that_comes_back_older_is_out_of_use_until_it_is_as_new_as_this_disk_knows_it(
+    handlers: RequestHandlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An option of before would have retention delete what the present one keeps."""
+    kept = replace(TOPIC, config={"retention": "none"}, revision=2)
+    old = replace(TOPIC, config={"retention": "1"}, revision=1, partitions=TOPIC.partitions[:1])
+    show(handlers, ClusterView(BROKERS, {"t": kept}))
+    append(handlers, 0, make_batch(b"a"))
+    show(handlers, ClusterView(BROKERS, {"t": old}))
+    assert "topic t comes back older from ZooKeeper (revision 1)" in caplog.text
+    fetched, _ = read(handlers, out_of(0))
+    assert [each.error for each in fetched.results] == [UnknownTopicOrPartition.code]
+    assert not the_log(handlers.logs, 0).configured, "retention does not look at it"
+    show(handlers, ClusterView(BROKERS, {"t": replace(kept, revision=3)}))
     assert offsets_in(read(handlers, out_of(0))[1][0]) == [0]
 
 

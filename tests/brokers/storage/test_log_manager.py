@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from folkmoot.brokers.storage.atomic_file import write_checked
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
@@ -22,7 +23,9 @@ from folkmoot.brokers.storage.log_manager import (
     RUNNING_FILE,
     LogManager,
 )
+from folkmoot.brokers.storage.partition_facts import PartitionFacts, load_facts
 from folkmoot.coordination.deletions import Deletion
+from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
@@ -270,6 +273,23 @@ def test_a_topic_that_is_there_again_within_the_delay_keeps_its_records(data: Pa
         logs.configure("flights", "first", {})
         logs.deletion_task(Now(61.0, 0))
         assert read_all(found(logs)) == [(0, b"a")]
+
+
+def test_a_directory_says_what_its_topic_is_and_how_new_that_is(data: Path) -> None:
+    old = TopicInfo("first", [[1, 2], [1]], {"retention": "7"}, had_page_cache=True, revision=4)
+    new = replace_struct(old, partitions=[[2, 1], [1]], with_epochs=frozenset({0}), revision=5)
+    with logs_in(data) as logs:
+        logs.configure("flights", "first", old.config, old)
+        create(logs, "flights", "first", 0)
+        assert load_facts(data / "first-0") == ("flights", PartitionFacts.of(old, 0))
+        create(logs, "flights", "first", 1)
+        logs.configure("trips", "first", new.config, new)
+        assert load_facts(data / "first-0") == ("trips", PartitionFacts.of(new, 0))
+    with logs_in(data) as logs:
+        assert logs.revision_of("first") == 5
+    path = data / "first-0" / "topic"
+    path.write_bytes(path.read_bytes().replace(b'"revision":5', b'"revision":9'))
+    assert load_facts(data / "first-0") == ("trips", None)
 
 
 def test_what_is_lost_is_kept_as_it_is_until_it_is_known_again(data: Path) -> None:
