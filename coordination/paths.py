@@ -6,6 +6,7 @@
 | /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…", "epoch": 3} | the broker | brokers, the controller |
 | /brokers/epochs/<id>                    | persistent | the data directory that had the id last; its version grows with each registration of the broker, in the same transaction: the broker's epoch | the broker | – |
 | /brokers/drained/<id>                   | persistent | nothing: no replicas are placed on that broker              | drain commands  | –                       |
+| /brokers/schema-id                      | persistent | {"last": 3}: the highest schema id that brokers have seen in batches; new ids are above, also if the registry was lost | brokers, compare-and-set | – |
 | /controller/current                     | ephemeral  | {"broker": 1, "nonce": "9f…", "epoch": 7}; controllers.py   | who is elected  | those that stand for election |
 | /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |
 | /partitions/<topic id>/<p>              | persistent | {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 7, "active": true}; partition_states.py | the controller; the leader, compare-and-set | brokers |
@@ -54,6 +55,7 @@ PARTITIONS = "/partitions"
 TOPICS = "/topics"
 DELETIONS = "/deletions"
 GROUPS = "/groups"
+SEEN_SCHEMA_ID = "/brokers/schema-id"
 PRODUCER_IDS = "/producers/ids"
 PRODUCER_NAMES = "/producers/names"
 SCHEMA_SETTINGS = "/schemas/settings"

@@ -33,6 +33,7 @@ from folkmoot.brokers.server.snapshots import (
     cluster_values,
 )
 from folkmoot.brokers.storage.atomic_file import write_atomic
+from folkmoot.brokers.storage.cluster_facts import HighestIds
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
@@ -44,7 +45,7 @@ from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
 from folkmoot.coordination import layout, producer_ids
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.schemas import lookups
+from folkmoot.coordination.schemas import lookups, registering
 from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -93,6 +94,7 @@ class Broker:
         self._config = config
         self._connect_anywhere = connect
         self._cluster = ""
+        self._logs: LogManager | None = None
         self._stack = ExitStack()
         self._ended = Event()
         self._failure: Exception | None = None
@@ -168,6 +170,8 @@ class Broker:
             *(config.data, config.broker_id, config.log, files, jobs.submit), cluster=self._cluster
         )
         logs.start()
+        self._logs = logs
+        logs.ids_noted = partial(self._note_seen, jobs)
         stack.callback(logs.close)
         socket = ServerSocket()
         stack.callback(socket.close)
@@ -227,6 +231,8 @@ class Broker:
         try:
             joined = layout.join(self._cluster, self._config.data)
             self._cluster = execute(session, joined, JOIN_TIMEOUT)
+            if self._logs is not None:
+                execute(session, registering.note_seen(self._logs.ids.schema), JOIN_TIMEOUT)
         except BaseException:
             session.close()
             raise
@@ -254,6 +260,7 @@ class Broker:
         tasks = (
             partial(_release_idle, files),
             logs.deletion_task,
+            logs.ids_task,
             creation.task,
             flusher.task,
             retention.task,
@@ -295,7 +302,13 @@ class Broker:
 
     def _take_producer_ids(self, count: int) -> range:
         """Take ids from ZooKeeper, on any thread. Raises ZooKeeperUnreachable, ZooKeeperError."""
-        return self._ask(producer_ids.take(count))
+        seen = -1 if self._logs is None else self._logs.ids.producer
+        return self._ask(producer_ids.take(count, max(time.time_ns() // 1000, seen + 1)))
+
+    def _note_seen(self, jobs: JobQueue, ids: HighestIds) -> None:
+        """New schemas get higher ids; what could not be said is said by the next session."""
+        work = partial(self._ask, registering.note_seen(ids.schema))
+        jobs.submit("seen ids", work, lambda outcome: None)
 
     def _ask(self, recipe: Recipe[_T]) -> _T:
         if self._watcher is None:

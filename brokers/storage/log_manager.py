@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from folkmoot.brokers.storage.atomic_file import (
     load_json,
@@ -23,6 +24,16 @@ from folkmoot.brokers.storage.atomic_file import (
     sync_directory,
     write_atomic,
 )
+from folkmoot.brokers.storage.cluster_facts import (
+    HIGHEST_IDS_FILE,
+    TOPIC_FILE,
+    HighestIds,
+    PartitionFacts,
+    is_same,
+    load_facts,
+    save_facts,
+    topic_in,
+)
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once, log_failure
 from folkmoot.brokers.storage.leader_epochs import (
     EPOCH_STARTS_FILE,
@@ -30,14 +41,6 @@ from folkmoot.brokers.storage.leader_epochs import (
     load_highest_epochs,
 )
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.partition_facts import (
-    TOPIC_FILE,
-    PartitionFacts,
-    is_same,
-    load_facts,
-    save_facts,
-    topic_in,
-)
 from folkmoot.brokers.storage.recovery import SPARE_FILE, RecoveryPoint, note_incomplete
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.deletions import Deletion
@@ -66,6 +69,7 @@ DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
 REMOVE_AGAIN_AFTER: Final = 60.0
 ORPHANS_SHOWN: Final = 5
+NOTE_IDS_AFTER: Final = 1.0
 
 _MAX_PARTITION = 99_999
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -115,6 +119,7 @@ class LogManager:
                               lies in it, and which cluster it belongs to (coordination/layout.py)
     recovery-points           up to where each log is on disk (Flusher); an orderly stop writes the ends
     running                   there unless the stop was orderly: the machine's boot that it runs in
+    highest-ids               the highest ids of producers and schemas that were seen (cluster_facts.py)
     scrub                     how far the scrub has come (Scrubber)
     leader-epochs             the highest leader epoch that each replica has acted in
     <topic id>-<partition>/   a log (see Log), with the topic's name in the file `topic`
@@ -172,6 +177,8 @@ class LogManager:
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Until they are trusted again, each start finds them so
         (`trust`)."""
+        self.ids = HighestIds()
+        self._ids_noted = HighestIds()
         self._has_lost = False
         self._broker_id = broker_id
         self._submit = submit
@@ -182,6 +189,8 @@ class LogManager:
         """Ids of topics that have logs here and are not, or not any more, what the cluster knows."""
         self.carried_out: Callable[[str], None] = lambda topic_id: None
         """Nothing is left of a topic that was to be deleted."""
+        self.ids_noted: Callable[[HighestIds], None] = lambda ids: None
+        """Higher ids than before were seen, and are on disk."""
         self._scheduled: dict[str, float | None] = {}
         self._left: dict[str, set[str]] = {}
         self._left_behind: list[str] = []
@@ -229,6 +238,8 @@ class LogManager:
             if left := delete_directories(self.data, names):
                 logger.error("%s: left behind: %s", self.data, "; ".join(map(str, left.values())))
             save_json(self.data / RECOVERY_POINTS_FILE, self.recovery_points)
+            if self.ids != self._ids_noted:
+                save_json(self.data / HIGHEST_IDS_FILE, self.ids)
             if not (self.suspects or self._has_lost):
                 (self.data / RUNNING_FILE).unlink(missing_ok=True)
                 sync_directory(self.data)
@@ -321,6 +332,7 @@ class LogManager:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
             self._ids.setdefault(topic.name, set()).add(log.topic_id)
         topic.logs[log.name.partition] = log
+        log.ids = self.ids
         name, facts = load_facts(log.directory) if noted is None else noted
         topic.noted[log.name.partition] = name, facts
         topic.revision = max(topic.revision, 0 if facts is None else facts.revision)
@@ -485,6 +497,21 @@ class LogManager:
             self._deleted.append(log)
             self._going.add(log.directory)
 
+    def ids_task(self, now: Now) -> float:
+        """Have the highest ids noted, if there were higher ones."""
+        if self.ids != self._ids_noted:
+            self._ids_noted = replace(self.ids)
+            work = partial(save_json, self.data / HIGHEST_IDS_FILE, self._ids_noted)
+            self._submit("highest ids", work, self._ids_saved)
+        return NOTE_IDS_AFTER
+
+    def _ids_saved(self, outcome: object) -> None:
+        log_failure(f"{self.data}: the highest ids were not noted", outcome)
+        if isinstance(outcome, Exception):
+            self._ids_noted = HighestIds()
+        else:
+            self.ids_noted(self.ids)
+
     def is_going(self, directory: Path) -> bool:
         """Whether a partition's directory is being removed, while its topic stays, or its recovery point is
         still on disk."""
@@ -631,6 +658,8 @@ class LogManager:
         _remove_deleted(self.data)
         points = load_json(self.data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint]) or {}
         self.leader_epochs = load_highest_epochs(self.data)
+        self.ids = load_json(self.data / HIGHEST_IDS_FILE, HighestIds) or HighestIds()
+        self._ids_noted = replace(self.ids)
         # Names of partitions that a life before has made, and was killed over, are on disk then, too.
         sync_directory(self.data)
         failure: FolkmootError | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from folkmoot.brokers.storage.atomic_file import disk_error, sync_directory
+from folkmoot.brokers.storage.cluster_facts import PartitionFacts, save_facts
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import (
@@ -16,7 +17,6 @@ from folkmoot.brokers.storage.log_manager import (
     PartitionDirectory,
     partition_directory,
 )
-from folkmoot.brokers.storage.partition_facts import PartitionFacts, save_facts
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import FolkmootError, StorageError, UnknownTopicOrPartition

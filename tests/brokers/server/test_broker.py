@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,11 @@ from folkmoot.coordination import brokers, deletions, layout, partition_states, 
 from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Children, Create, Delete
+from folkmoot.coordination.zookeeper.operations import Children, Create, Delete, Exists, Get
 from folkmoot.coordination.zookeeper.session import Connect, Session
-from folkmoot.protocol import wire
+from folkmoot.protocol import record_batch, wire
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     AddressTaken,
     BrokerIdTaken,
@@ -28,10 +30,17 @@ from folkmoot.protocol.errors import (
     DirectoryLocked,
     FolkmootError,
     NoCluster,
+    NoProducerId,
     StorageError,
     ZooKeeperUnreachable,
 )
-from folkmoot.protocol.messages import Api, HelloRequest, MetadataRequest, ProduceRequest
+from folkmoot.protocol.messages import (
+    Api,
+    HelloRequest,
+    InitProducerIdRequest,
+    MetadataRequest,
+    ProduceRequest,
+)
 from tests.brokers.batches import a_batch, append
 from tests.brokers.hands import create
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
@@ -157,6 +166,52 @@ def test_a_running_broker_takes_nothing_from_an_emptied_zookeeper_and_goes_on_wi
             now[0] = ensemble
             eventually(lambda: 1 in execute(ensemble.connect(), brokers.live()))
             peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
+
+
+def producer_id(peer: Peer) -> int:
+    """One that the broker gives, once it has some."""
+    found: list[int] = []
+
+    def ask() -> bool:
+        with suppress(NoProducerId):
+            answer, _ = peer.call(Api.INIT_PRODUCER_ID, InitProducerIdRequest())
+            found.append(answer.producer_id)
+        return bool(found)
+
+    eventually(ask)
+    return found[0]
+
+
+def test_ids_begin_above_those_that_were_seen_when_zookeeper_has_lost_its_counters(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    """They made new batches duplicates of old ones, and old records of another schema."""
+    user = ensemble.connect()
+    given: list[int] = []
+    seen = record_batch.encode(
+        Columns(1, None, [b"a"], 1000),
+        Codec.NONE,
+        schema_id=7,
+        producer_id=2**60,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+    for life in range(2):
+        with (
+            make_broker(ensemble, tmp_path / "b") as broker,
+            Peer(broker.listeners["client"]) as peer,
+        ):
+            if not life:
+                given.append(producer_id(peer))
+                topic = execute(user, topics.create("t", 1, [1]))
+                eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+                peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [seen])
+                eventually(lambda: execute(user, Exists(paths.SEEN_SCHEMA_ID)))
+                execute(user, Delete(paths.PRODUCER_IDS))
+                execute(user, Delete(paths.SEEN_SCHEMA_ID))
+            else:
+                assert execute(user, Get(paths.SEEN_SCHEMA_ID)).data == b'{"last":7}'
+                assert given[0] < 2**60 < producer_id(peer)
 
 
 def test_a_deletion_is_carried_out_by_a_broker_that_was_away_and_its_record_goes_then(

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from folkmoot.brokers.storage.atomic_file import write_checked
+from folkmoot.brokers.storage.cluster_facts import PartitionFacts, load_facts
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
@@ -23,7 +24,6 @@ from folkmoot.brokers.storage.log_manager import (
     RUNNING_FILE,
     LogManager,
 )
-from folkmoot.brokers.storage.partition_facts import PartitionFacts, load_facts
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (

@@ -1,8 +1,8 @@
-"""What a partition's directory says of its topic, so that the cluster can be put together again from disks.
+"""What a data directory says of the cluster, so that this can be put together again from the brokers' disks.
 
 The file `topic` has the topic's name in its first line, for people, and these facts in the second one, behind
 their checksum. It is on disk before the log takes its first record. Who dies while it is written leaves the
-one before.
+one before. `highest-ids` in the data directory has the highest ids that were seen in batches.
 """
 
 from pathlib import Path
@@ -17,6 +17,8 @@ from folkmoot.protocol.errors import InvalidName
 from folkmoot.protocol.names import check_name
 
 TOPIC_FILE: Final = "topic"
+HIGHEST_IDS_FILE: Final = "highest-ids"
+HIGHEST_BELIEVED: Final = 2**30
 
 
 class PartitionFacts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,6 +39,24 @@ class PartitionFacts(msgspec.Struct, frozen=True, omit_defaults=True):
             *(partition in topic.with_epochs, topic.reassigned, topic.had_page_cache),
             topic.revision,
         )
+
+
+class HighestIds(msgspec.Struct):
+    """The highest ids of producers and of schemas that were seen in batches: new ones are above.
+
+    They are on disk about a second later. A kill before that, together with the loss of ZooKeeper, forgets
+    what came last; producer ids begin with the time all the same (Broker).
+    """
+
+    producer: int = -1
+    schema: int = 0
+
+    def seen(self, producer_id: int, schema_id: int) -> None:
+        """A batch was appended. A schema id that is far too high is none of ours."""
+        if producer_id > self.producer:
+            self.producer = producer_id
+        if self.schema < schema_id <= HIGHEST_BELIEVED:
+            self.schema = schema_id
 
 
 _decoder: Final = msgspec.json.Decoder(PartitionFacts)
