@@ -4,6 +4,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from folkmoot.console import restore
 from folkmoot.console.options import (
     DEGRADED,
     add_output,
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     status.set_defaults(act=_status)
     add_zookeeper(status)
     add_output(status)
+    restore.add_cluster(actions)
 
 
 def run(args: argparse.Namespace) -> int:

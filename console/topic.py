@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import fields
 
-from folkmoot.console import replicas, topic_changes
+from folkmoot.console import replicas, restore, topic_changes
 from folkmoot.console.options import (
     add_output,
     add_zookeeper,
@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     topic_changes.add_actions(actions)
     replicas.add_elect(actions)
+    restore.add_topic(actions)
     replicas.add_reassign(actions)
     for action in (create, config, listing, describe, offsets, delete):
         add_zookeeper(action)

@@ -58,9 +58,12 @@ def check(zookeeper: str, *, create: bool = False) -> Recipe[None]:
         if layout is not None:
             if layout.version == VERSION:
                 return
+            lost = "; or, if its /layout was deleted, `folkmoot cluster restore`" * (
+                not layout.version
+            )
             raise ConfigError(
                 f"the chroot of {zookeeper} has layout version {layout.version}, this Folkmoot "
-                f"needs {VERSION}: use another chroot, or the Folkmoot that wrote this one"
+                f"needs {VERSION}: use another chroot, or the Folkmoot that wrote this one{lost}"
             )
         if not create:
             raise NoCluster(
@@ -105,6 +108,35 @@ def join(known: str, data: object) -> Recipe[str]:
             yield from set_cluster_id(uuid4().hex, None if stat is None else stat.version)
         except (NodeExists, BadVersion, NoNode, ConnectionLost):
             continue
+
+
+def take_back(cluster: str) -> Recipe[None]:
+    """Have a chroot be that cluster's which has lost it, or of another one that has no topics. Raises
+    ConfigError, Malformed."""
+    while True:
+        layout, stat = yield from read(_decoder, paths.LAYOUT)
+        found = "" if layout is None else layout.cluster
+        if layout is not None and layout.version != VERSION:
+            raise ConfigError(f"ZooKeeper has layout version {layout.version}, not {VERSION}")
+        if found == cluster:
+            return
+        if found and (yield from children(paths.TOPICS)):
+            raise ConfigError(
+                f"ZooKeeper has cluster {found} there, with topics of its own, not {cluster}: use "
+                "another chroot"
+            )
+        try:
+            yield from set_cluster_id(cluster, None if stat is None else stat.version)
+            return
+        except (NodeExists, BadVersion, NoNode, ConnectionLost):
+            continue
+
+
+def missing() -> Recipe[list[str]]:
+    """What brokers do not know, and is not there."""
+    found = set((yield from children("/")))
+    names = {"groups": "offsets of groups", "schemas": "schemas"}
+    return [name for root, name in names.items() if root not in found]
 
 
 def set_cluster_id(cluster: str, version: int | None) -> Recipe[None]:

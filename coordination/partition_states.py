@@ -46,6 +46,7 @@ NOBODY: Final = -1
 MISSING: Final = -1
 """The partition epoch of a state that does not exist yet."""
 STATES_PER_TRANSACTION: Final = 100
+RESTORING: Final = b"restoring"
 
 
 class TopicIdPartition(NamedTuple):
@@ -159,11 +160,15 @@ def partitions_of(topic_id: str, watch: WatchCallback | None = None) -> Recipe[l
 def is_intact(topic_id: str) -> Recipe[bool]:
     """Whether no state of a topic was ever removed: then a partition without one never had one.
 
-    The parent is created with the topic; once it, or a child, was deleted, what is missing was lost.
+    The parent is created with the topic; once it, or a child, was deleted, what is missing was lost. It
+    says so itself while states are being put back (restoring.py).
     """
-    parent = zk.Exists(paths.partition_states(topic_id))
-    found: zk.Stat | None = yield from recipes.retry_on_connection_loss(parent)
-    return found is not None and found.births_and_deaths == found.children
+    try:
+        parent = zk.Get(paths.partition_states(topic_id))
+        found: zk.Node = yield from recipes.retry_on_connection_loss(parent)
+    except zk.NoNode:
+        return False
+    return found.stat.births_and_deaths == found.stat.children and found.data != RESTORING
 
 
 def write(

@@ -76,7 +76,7 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DIRECTORY = re.compile(r"(?P<topic_id>[A-Za-z0-9_-]{1,64})-(?P<partition>0|[1-9][0-9]{0,4})")
 
 
-class _Identity(msgspec.Struct, frozen=True, omit_defaults=True):
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """Content of `broker.json`; fields that a later version adds are passed over."""
 
     broker_id: int
@@ -636,8 +636,8 @@ class LogManager:
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _check_identity(self) -> None:
-        path, mine = self.data / IDENTITY_FILE, _Identity(self._broker_id, LAYOUT, self._cluster)
-        identity = _identity(self.data)
+        path, mine = self.data / IDENTITY_FILE, Identity(self._broker_id, LAYOUT, self._cluster)
+        identity = identity_in(self.data)
         if identity is None:
             write_atomic(path, msgspec.json.encode(mine) + b"\n")
             return
@@ -697,14 +697,14 @@ def cluster_of(data: Path) -> str:
 
     Nothing is changed. Raises ConfigError, OSError.
     """
-    identity = _identity(data)
+    identity = identity_in(data)
     return "" if identity is None else identity.cluster
 
 
-def _identity(data: Path) -> _Identity | None:
+def identity_in(data: Path) -> Identity | None:
     path = data / IDENTITY_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Identity)
+        return msgspec.json.decode(path.read_bytes(), type=Identity)
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
