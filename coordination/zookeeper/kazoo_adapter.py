@@ -113,7 +113,8 @@ class KazooSession:
         self.state = SessionState.SUSPENDED
         self.over = False
         """Nothing is handed to kazoo any more, and it may not connect."""
-        self._is_refused = False
+        self.is_refused = False
+        """A server that serves others closes the connections of this session."""
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
@@ -215,7 +216,7 @@ class KazooSession:
                 return
             self.state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
             if connected:
-                self._is_refused = False
+                self.is_refused = False
                 self.session_id, self.password = self._client.client_id
         if not connected:
             servers, session_id = self._servers, self.session_id
@@ -228,8 +229,8 @@ class KazooSession:
     def refused(self, address: tuple[str, int], patience: float) -> None:
         """A server has taken a connection and closed it. If it serves others, it knows less than this session
         has seen: ZooKeeper takes back no session that would see time go backwards. Said once an outage."""
-        if not self._is_refused and _serves(address, patience):
-            self._is_refused = True
+        if not self.is_refused and _serves(address, patience):
+            self.is_refused = True
             log.error(
                 "ZooKeeper at %s refuses session 0x%x, which has seen a newer state than it has: was it set "
                 "back or emptied?",
