@@ -302,7 +302,8 @@ class ReplicaManager:
                 replica.is_outdated = self.is_replaced = True
                 self.role_changed(replica.log)
 
-    def topic_deleted(self, topic_id: str) -> None:
+    def topic_gone(self, topic_id: str) -> None:
+        """Deleted, or lost: nothing of it is led or followed here any more."""
         for key in [key for key in self._states if key.topic_id == topic_id]:
             self._drop(key)
 

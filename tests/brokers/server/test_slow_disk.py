@@ -55,7 +55,7 @@ CALLS = (
 PARTITIONS = 20
 BATCHES = 6
 PATIENCE = 30.0
-SMALL = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention=None)
+SMALL = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention=None, delete_delay=0.0)
 
 
 class SlowDisk:
