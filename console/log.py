@@ -221,7 +221,7 @@ def _size(directory: Path) -> int:
 
 def _segments(path: Path) -> Iterator[tuple[str, "SegmentReader"]]:
     """Partition and file of the segments below a path, in order. Raises ConfigError."""
-    from folkmoot.brokers.storage.cluster_facts import topic_in
+    from folkmoot.brokers.storage.files.cluster_facts import topic_in
     from folkmoot.brokers.storage.segment import LOG_SUFFIX, SegmentName, SegmentReader
 
     pattern = f"[0-9]*{LOG_SUFFIX}"

@@ -32,10 +32,10 @@ from folkmoot.brokers.server.snapshots import (
     Snapshots,
     cluster_values,
 )
-from folkmoot.brokers.storage.atomic_file import write_atomic
-from folkmoot.brokers.storage.cluster_facts import HighestIds
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.damage_reports import DamageReports
+from folkmoot.brokers.storage.files.atomic_file import write_atomic
+from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager, cluster_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from folkmoot.brokers.server.broker import DIRECTORY_ID_FILE
-from folkmoot.brokers.storage.atomic_file import load_json
-from folkmoot.brokers.storage.cluster_facts import HIGHEST_IDS_FILE, HighestIds, load_facts
+from folkmoot.brokers.storage.files.atomic_file import load_json
+from folkmoot.brokers.storage.files.cluster_facts import HIGHEST_IDS_FILE, HighestIds, load_facts
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, load_highest_epochs
 from folkmoot.brokers.storage.log_manager import (
     IDENTITY_FILE,

@@ -11,14 +11,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from folkmoot.brokers.storage.atomic_file import (
+from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
     sync_directory,
     sync_file,
     write_checked,
 )
-from folkmoot.brokers.storage.cluster_facts import HighestIds
+from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.jobs import Job, JobGroup, SharedJob, result_of
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
 from folkmoot.brokers.storage.producer_state import ProducerSnapshots, ProducerState

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 import msgspec
 from msgspec.structs import replace
 
-from folkmoot.brokers.storage.atomic_file import (
+from folkmoot.brokers.storage.files.atomic_file import (
     is_full,
     load_json,
     make_directory,
@@ -26,7 +26,7 @@ from folkmoot.brokers.storage.atomic_file import (
     sync_directory,
     write_atomic,
 )
-from folkmoot.brokers.storage.cluster_facts import (
+from folkmoot.brokers.storage.files.cluster_facts import (
     HIGHEST_IDS_FILE,
     TOPIC_FILE,
     HighestIds,

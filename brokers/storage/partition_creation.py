@@ -8,8 +8,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import disk_error, sync_directory
-from folkmoot.brokers.storage.cluster_facts import PartitionFacts, save_facts
+from folkmoot.brokers.storage.files.atomic_file import disk_error, sync_directory
+from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, save_facts
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import (

@@ -21,7 +21,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage import log as log_module
-from folkmoot.brokers.storage.atomic_file import load_json
+from folkmoot.brokers.storage.files.atomic_file import load_json
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
@@ -1672,7 +1672,7 @@ def test_a_follower_without_room_gives_up_what_its_leader_has_and_goes_on(
             raise OSError(ENOSPC, os.strerror(ENOSPC))
         return real(fd, parts, position)
 
-    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", write)
+    monkeypatch.setattr("folkmoot.brokers.storage.files.atomic_file.os.pwritev", write)
     one.produce(b"more")
     cluster.later(1.0)
     assert cluster.ends() == [7, 7, 6]

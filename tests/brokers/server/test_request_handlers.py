@@ -13,7 +13,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage import producer_state
-from folkmoot.brokers.storage.atomic_file import read_checked
+from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.jobs import Job, Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.coordination.topic_config import LogConfig

@@ -14,8 +14,8 @@ import pytest
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.storage import producer_state, retention
-from folkmoot.brokers.storage.atomic_file import read_checked
 from folkmoot.brokers.storage.compaction import log_cleaner
+from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment_index import SegmentIndex
 from folkmoot.coordination import topics

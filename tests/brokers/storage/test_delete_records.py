@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage import atomic_file, retention
+from folkmoot.brokers.storage import retention
+from folkmoot.brokers.storage.files import atomic_file
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from folkmoot.brokers.storage.atomic_file import write_checked
-from folkmoot.brokers.storage.cluster_facts import PartitionFacts, load_facts
+from folkmoot.brokers.storage.files.atomic_file import write_checked
+from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, load_facts
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from folkmoot.brokers.storage.atomic_file import write_atomic
+from folkmoot.brokers.storage.files.atomic_file import write_atomic
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.checksum import crc32c
 from folkmoot.protocol.errors import InvalidName
