@@ -22,7 +22,7 @@
 | /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted, or a static member is back | members that leave | –                    |
 | /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; as long                        | members, guardians of those that died | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
-| /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "topics": {"<id>": [1, [[500, 7019]]]}, "since": 1}; producer_takeovers.py | who takes the name over, compare-and-set | – |
+| /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "topics": {"<id>": [1, [[500, 7019]]]}, "since": 1}; producer_takeovers.py, and producers/claims.py for transactional ids: "topics": {"orders/<id>": [0, []]} | who takes the name over, compare-and-set | – |
 | /schemas/settings                       | persistent | {"compatibility": "FULL", "mode": "READONLY"}, each if it was set: globally | any client, in one transaction | – |
 | /schemas/contexts/<context>             | persistent | the same of a context                                       | any client      | –                       |
 | …/<context>/counter                     | persistent | {"last": 3}: the last id given, or the highest one imported | any client, in one transaction with what got the id | – |
