@@ -72,6 +72,7 @@ STOPPED_FILE: Final = "stopped"
 DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
 REMOVE_AGAIN_AFTER: Final = 60.0
+RENAME_AGAIN_AFTER: Final = 5.0
 ORPHANS_SHOWN: Final = 5
 NOTE_IDS_AFTER: Final = 1.0
 
@@ -207,7 +208,8 @@ class LogManager:
         self._going: set[Path] = set()
         self._doomed: dict[Path, list[Path]] = {}
         self._removing: set[Path] = set()
-        self._remove_again_at = 0.0
+        self._remove_again_at = self._rename_again_at = 0.0
+        self._said_left: set[str] = set()
 
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
@@ -561,10 +563,12 @@ class LogManager:
             self.trust(log)
             names.append(log.directory.name)
         self._delete_directories(names)
-        if now.monotonic >= self._remove_again_at:
-            self._remove_again_at = now.monotonic + REMOVE_AGAIN_AFTER
+        if now.monotonic >= self._rename_again_at:  # a replica may be wanted in its place
+            self._rename_again_at = now.monotonic + RENAME_AGAIN_AFTER
             left, self._left_behind = self._left_behind, []
             self._delete_directories(left)
+        if now.monotonic >= self._remove_again_at:
+            self._remove_again_at = now.monotonic + REMOVE_AGAIN_AFTER
             for directory in list(islice(self._doomed, DELETED_AT_ONCE)):
                 self._remove_from(directory, "deletion")
         return 0.0 if self._deleted else 0.2
@@ -579,9 +583,14 @@ class LogManager:
         failed = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
         if failed:
             why = next(iter(failed.values()))
-            logger.error("%s: %d directories are left for now: %s", self.data, len(failed), why)
+            level = logging.DEBUG if self._said_left.issuperset(failed) else logging.ERROR
+            logger.log(
+                level, "%s: %d directories are left for now: %s", self.data, len(failed), why
+            )
             self._left_behind += failed
+            self._said_left.update(failed)
         gone = [each for each in names if each not in failed]
+        self._said_left.difference_update(gone)
         self._going.difference_update(self.data / name for name in gone)
         for topic_id in {each.rpartition("-")[0] for each in gone}:
             self._are_gone(topic_id, gone)

@@ -20,7 +20,7 @@ from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import (
     LAYOUT,
-    REMOVE_AGAIN_AFTER,
+    RENAME_AGAIN_AFTER,
     RUNNING_FILE,
     LogManager,
 )
@@ -332,7 +332,7 @@ def test_one_directory_that_cannot_be_removed_is_tried_again_and_keeps_none_of_t
             assert names(data) == {"first-1"}
         assert logs.is_going(data / "first-1"), "nothing is made in its place"
         assert "1 directories are left for now: read-only" in caplog.text
-        logs.deletion_task(Now(REMOVE_AGAIN_AFTER, 0))
+        logs.deletion_task(Now(RENAME_AGAIN_AFTER, 0))
         assert names(data) == set()
         assert not logs.is_going(data / "first-1")
         assert gone == ["first"]
