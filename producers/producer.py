@@ -129,7 +129,9 @@ class Producer(Generic[K, V], metaclass=DirectSend):
             try:
                 self._discovery.open()
                 with suppress(RetriableError):
-                    self._sender.found = self._discovery()
+                    while (found := self._discovery()) is None:
+                        pass  # each look waits a little itself, and ends
+                    self._sender.found = found
                 if self._claims is not None:
                     self._claims.take_over()
                 self._accumulator.open()

@@ -162,7 +162,9 @@ def test_a_process_that_stood_still_writes_nothing_twice_when_it_goes_on(
     chance = random.Random(new_seed())
     cluster = start_cluster(brokers=2)
     create_topic(cluster.zookeeper, TOPIC, PARTITIONS)
-    count, said = 1_500, []
+    count = 1_500
+    said: list[list[str]] = []
+    running = start(cluster, count)
 
     def written() -> list[int]:
         log = read_all(addresses(cluster), TOPIC)
@@ -175,7 +177,6 @@ def test_a_process_that_stood_still_writes_nothing_twice_when_it_goes_on(
             running = start(cluster, count)
         return len(written()) >= goal
 
-    running = start(cluster, count)
     zombies = []
     try:
         for _ in range(3):

@@ -3,6 +3,7 @@
 import pytest
 
 from folkmoot.brokers.controller.controller import READ_BROKERS_EVERY, Controller
+from folkmoot.brokers.controller.history import RECORD_AFTER
 from folkmoot.coordination import (
     brokers,
     controllers,
@@ -152,11 +153,11 @@ def test_a_broker_is_noticed_although_its_watch_was_lost() -> None:
     scene = Scene()
     assert scene.ensemble.drop_watches(scene.session), "and none of them rings"
     execute(scene.ensemble.connect(), brokers.register(3, Registration({}, "n", "d3")))
-    scene.settle()
-    assert set(scene.controller._alive) == {1, 2}
+    scene.settle(RECORD_AFTER)
+    assert set(scene.controller._reader.brokers) == {1, 2}
     due = scene.controller.ask_again
     assert due is not None
     assert due <= READ_BROKERS_EVERY
     scene.settle(due)
-    assert set(scene.controller._alive) == {1, 2, 3}
-    assert scene.controller.ask_again == due + READ_BROKERS_EVERY
+    assert set(scene.controller._reader.brokers) == {1, 2, 3}
+    assert scene.controller.ask_again == due + RECORD_AFTER
