@@ -492,7 +492,7 @@ def test_a_client_sends_no_ping_of_zeromqs_which_would_abort_a_broker(
 
 def test_a_large_answer_over_a_slow_network_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK_INTERVAL", 0.01)
-    monkeypatch.setattr(module, "SILENT_LOOKS", 3)
+    monkeypatch.setattr(module, "SILENT_LOOKS", 100)
     answer = wire.encode_response(1, MetadataResponse([], []))
     framed = b"\x00" + bytes([len(answer)]) + answer
     with ByHand() as broker, Connections("me") as connections:
