@@ -67,7 +67,8 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     commit_interval: _Seconds = 5.0
     """Between two automatic commits."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
-    """Where to start without a committed offset, or when it is out of range."""
+    """Where to start without a committed offset. Where that is out of range, `"error"` raises, and the others
+    read all that the log has."""
     guardian: bool = True
     """Where the system allows it, a process beside this one ends its session at once if this one dies."""
     revoke_timeout: _Seconds = 2.0

@@ -103,6 +103,10 @@ class BatchRotation:
         """What was taken so far has been seen."""
         self._taken.clear()
 
+    def has_taken(self, partition: TopicPartition) -> bool:
+        """Whether something was taken of it since `begin`."""
+        return partition in self._taken
+
     def read_again(self) -> None:
         """Go back to before what was taken since `begin`."""
         for partition, (offset, since) in self._taken.items():

@@ -43,6 +43,7 @@ from folkmoot.consumers.fetch.partition_state import (
     PartitionFetchState,
     whole_batches,
 )
+from folkmoot.consumers.lag import is_beyond
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
@@ -124,12 +125,16 @@ class Fetcher:
         cluster: Cluster,
         clock: Callable[[], float],
         found: Callable[[TopicPartition, int], None] = lambda partition, offset: None,
+        cut: Callable[[TopicPartition, int, int | None], None] = lambda *_: None,
     ) -> None:
         self.counters = ConsumerCounters()
         self._config = config
         self._cluster = cluster
         self._clock = clock
         self._found = found  # is told each offset that was looked up, but no batch of a time
+        self._cut = (
+            cut  # is told where a log ends below what was read, and parts from that if known
+        )
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._topics = Counter[str]()  # so many partitions of each
         self._queue = FetchQueue(config.partition_fetch_bytes)
@@ -182,6 +187,7 @@ class Fetcher:
         if not state.pinned:
             state.topic_id = ""
         state.epochs.clear()
+        state.sought = place
         self.rotation.forget(partition)
         self._start_at(state, place, since)
 
@@ -206,6 +212,10 @@ class Fetcher:
         """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
         return self._state(partition).end
 
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Of what is handed out, None where it is not known. Raises NotAssigned."""
+        return self._state(partition).lag
+
     def partitions(self) -> list[TopicPartition]:
         """What is read at this moment. From any thread: no Python runs while the list is made."""
         return list(self._states)
@@ -227,12 +237,11 @@ class Fetcher:
     def metrics(self) -> dict[str, int]:
         """Counters since the start; what is buffered now, and the lag as the last fetches saw it."""
         states = list(self._states.values())
-        lags = [each.end - each.hand_out for each in states if each.end >= 0]
         return {
             **asdict(self.counters),
             "partitions": len(states),
             "buffered_bytes": sum(each.buffered_bytes for each in states),
-            "lag": sum(max(0, lag) for lag in lags),
+            "lag": sum(each.lag or 0 for each in states),
         }
 
     # -- what was read ----------------------------------------------------------------------------
@@ -441,6 +450,7 @@ class Fetcher:
         """Take over what came. What is no batch stops the partition, and is reported to its broker."""
         if result.high_watermark >= 0:
             state.end = result.high_watermark
+        state.log_start = result.log_start
         if result.error:
             refusal = from_wire(result.error, result.message)
             if isinstance(refusal, LogTruncated):
@@ -478,10 +488,13 @@ class Fetcher:
             self._start_at(state, min(parts_at, state.hand_out), state.since)
             state.may_return, state.resume = may_return, state.hand_out
             return
+        if self.rotation.has_taken(state.partition):
+            return  # asked again when that is in the application's hands
         error = LogTruncated(
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "
             f"{parts_at} on are not on the log any more: an unclean election has lost them"
         )
+        self._cut(state.partition, parts_at, parts_at)
         error.topic, error.partition = state.partition
         error.offset, error.diverging_offset = state.hand_out, parts_at
         if self._config.auto_offset_reset == "error":
@@ -517,7 +530,9 @@ class Fetcher:
             case LogTruncated():
                 if leads:  # else the next leader knows
                     self._truncated(state, error.diverging_offset)
-            case OffsetOutOfRange() if not state.has_more:  # what came before goes out first
+            case OffsetOutOfRange() if not (
+                state.has_more or self.rotation.has_taken(state.partition)
+            ):  # what came before goes out first
                 self._reset(state, OffsetOutOfRange(state.about(error)))
             case NotLeader() if leader is not None and state.failures == 1:
                 state.retry_at = 0.0  # the cluster knows the leader from this very answer
@@ -532,11 +547,23 @@ class Fetcher:
         self.errors.pop(state.partition, None)
 
     def _reset(self, state: PartitionFetchState, reason: FolkmootError) -> None:
-        """Go on where the policy says; a time that was sought is looked up again."""
+        """Go on where the policy says; a time that was sought is looked up again.
+
+        The policy "latest" is for where nothing is known. Of a log that has lost its start, or its end, all
+        that is left is read, since part of it is unread. An offset that was sought has to be there.
+        """
         if state.since is not None:
             self._start_at(state, EARLIEST, state.since)
             return
         policy = self._config.auto_offset_reset
+        if isinstance(reason, OffsetOutOfRange):
+            if state.end >= 0 and is_beyond(state.offset, state.end):
+                if state.sought == state.offset:
+                    self._fail(state, OffsetOutOfRange(f"{reason}: seek() to one that is there"))
+                    return
+                reason = OffsetOutOfRange(f"{reason}, which was there before: it has lost records")
+                self._cut(state.partition, state.end, None)
+            policy = "error" if policy == "error" else "earliest"
         if policy == "error":
             hint = "and auto_offset_reset is 'error': seek()"
             self._fail(state, type(reason)(f"{reason}, {hint}"))

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from folkmoot.consumers.lag import lag
 from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
@@ -79,6 +80,10 @@ class PartitionFetchState:
     """Since when the topic is missing or another one."""
     paused: bool = False
     failed: bool = False
+    sought: int | None = None
+    """The offset of the last seek: it is an error where the log does not reach so far."""
+    log_start: int = -1
+    """As the last fetch of its own saw it, -1 before the first."""
     end: int = -1
     buffered_bytes: int = 0
     budget: BufferBudget = field(default_factory=BufferBudget)
@@ -95,6 +100,12 @@ class PartitionFetchState:
     def is_at_end(self) -> bool:
         """Whether all was fetched that its broker was last heard to have: the next fetch waits there."""
         return self.offset is not None and 0 <= self.end <= self.offset
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the next to be handed out and the end, as the last fetch saw them."""
+        end = None if self.offset is None or self.end < 0 else self.end
+        return lag(self.hand_out, max(0, self.log_start), end)
 
     @property
     def last_epoch(self) -> int:

@@ -26,7 +26,11 @@ class Bench:
         self.now = 100.0
         self.cluster = FakeCluster()
         config = ConsumerConfig(zookeeper="nowhere:1", **options)
-        self.fetcher = Fetcher(config, cast(Cluster, self.cluster), lambda: self.now)
+        self.cut: list[tuple[TopicPartition, int, int | None]] = []
+        self.fetcher = Fetcher(
+            *(config, cast(Cluster, self.cluster), lambda: self.now),
+            cut=lambda *told: self.cut.append(told),
+        )
 
     def poll(self) -> None:
         """Ask for what is missing, take the replies that are there."""

@@ -274,6 +274,7 @@ def test_out_of_range_behind_good_records_does_not_throw_them_away(policy: str) 
     bench.poll()
     bench.fetcher.check()
     assert bench.values() == [b"good"]
+    bench.fetcher.rotation.begin()
     bench.now += module.RETRY_PAUSE
     bench.poll()
     bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code or 0)
@@ -493,10 +494,13 @@ def test_reading_goes_on_where_the_logs_part(
         bench.reading(offset=5)
         bench.fetched(a_batch(5, b"5", b"6", epoch=2) + a_batch(7, b"7", b"8", epoch=4))
         assert len(bench.everything()) == 4
-        bench.poll()
-        bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=parts)
-        bench.poll()
-        bench.now += module.RETRY_PAUSE
+        for in_hand in (False, True):
+            bench.poll()
+            bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=parts)
+            bench.poll()
+            bench.now += module.RETRY_PAUSE
+            assert bench.cut == ([(ZERO, place, place)] if in_hand else [])
+            bench.fetcher.rotation.begin()
         bench.poll()
         if policy == "earliest":
             assert entry_of(bench) == following
