@@ -10,7 +10,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Literal, Self, TypeVar
 
-from folkmoot.consumers.admin.group_views import GroupSummary, GroupView, MemberView, Progress
+from folkmoot.consumers.admin.group_views import (
+    GroupSummary,
+    GroupView,
+    MemberView,
+    Progress,
+    truncated_said,
+)
 from folkmoot.consumers.admin.offset_reset import (
     Planned,
     Target,
@@ -25,6 +31,7 @@ from folkmoot.consumers.admin.replica_moves import (
     RunningMove,
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig, names_of
+from folkmoot.consumers.lag import is_beyond, lag
 from folkmoot.consumers.offsets.log_ends import no_answer
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
@@ -477,7 +484,15 @@ class Admin:
         deadline = time.monotonic() + timeout
         latest, leaderless = self._known(wanted, LATEST, timeout)
         committed = _committed(state.partitions, ids)
-        unread = {each: at for each, at in committed.items() if at < latest.get(each, 0)}
+        behind_end = {
+            each: wanted[each] for each, end in latest.items() if committed.get(each, 0) < end
+        }
+        earliest, _ = self._known(behind_end, EARLIEST, max(0.0, deadline - time.monotonic()))
+        unread = {
+            each: max(committed[each], earliest.get(each, 0))
+            for each in behind_end
+            if each in committed and lag(committed[each], earliest.get(each, 0), latest[each])
+        }
         left = max(0.0, deadline - time.monotonic())
         discover = self._discover(timeout)
         stamps = first_timestamps(self._config, discover, unread, left) if unread else {}
@@ -487,7 +502,9 @@ class Admin:
             at, end = committed.get(each.partition), latest.get(each.partition)
             stamp = stamps.get(each.partition)
             behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
-            lag = _lag(at, end)
+            missing = lag(at, earliest.get(each.partition, 0), end)
+            is_there = each.partition in wanted
+            here = "truncated" if is_beyond(at, end) else state.state_of(each)
             rows.append(
                 Progress(
                     partition=each.partition,
@@ -495,9 +512,9 @@ class Admin:
                     epoch=None if each.offset is None else each.offset.epoch,
                     committed=at,
                     latest=end,
-                    lag=lag,
-                    behind=0.0 if lag == 0 else behind,
-                    state=state.state_of(each) if each.partition in wanted else "deleted",
+                    lag=missing,
+                    behind=0.0 if missing == 0 else behind,
+                    state=here if is_there else "deleted",
                 )
             )
         unknown = [each for each in wanted if each not in latest and each not in leaderless]
@@ -615,8 +632,8 @@ class Admin:
     def delete_group_offsets(self, group: str, topic: str) -> None:
         """Forget what a group has committed of one topic, whether that exists or not.
 
-        The group must have no members. Raises UnknownGroup, GroupNotEmpty, UnknownTopicOrPartition if
-        there is nothing to forget, InvalidName.
+        Raises UnknownGroup, GroupNotEmpty while live members subscribe to the topic,
+        UnknownTopicOrPartition if there is nothing to forget, InvalidName.
         """
         check_name("topic", topic)
         self._execute(group_deletion.delete_offsets(check_name("group", group), topic))
@@ -797,7 +814,18 @@ def _notes(
     gone = sorted({each.partition.topic for each in rows if each.state == "deleted"})
     if gone:
         yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"
-    uncommitted = sum(each.committed is None and bool(each.latest) for each in rows)
+    unsubscribed = sorted({each.partition.topic for each in rows if each.state == "unsubscribed"})
+    if unsubscribed:
+        yield (
+            f"no member subscribes to {', '.join(unsubscribed)} any more, and what is committed of it stays: "
+            "`folkmoot group delete-offsets` forgets it"
+        )
+    for each in rows:
+        if each.state == "truncated" and each.committed is not None and each.latest is not None:
+            yield truncated_said(each.partition, each.committed, each.latest)
+    uncommitted = sum(
+        each.committed is None and each.lag is None and bool(each.latest) for each in rows
+    )
     if uncommitted:
         what = counted(uncommitted, "partition")
         its = "its" if uncommitted == 1 else "their"
@@ -813,13 +841,6 @@ def _before_now(length: timedelta) -> datetime:
         return max(_EPOCH, datetime.now(UTC) - length)
     except OverflowError:
         return _EPOCH
-
-
-def _lag(committed: int | None, latest: int | None) -> int | None:
-    """A partition that never had a record leaves nothing to do, wherever the group begins."""
-    if latest is None or (committed is None and latest > 0):
-        return None
-    return max(0, latest - (committed or 0))
 
 
 def _member(state: GroupState, assignee: str) -> MemberView:

@@ -31,6 +31,11 @@ class PartitionState(msgspec.Struct, frozen=True):
     offset: OffsetState | None
     legible: bool = True
 
+    @property
+    def has_offset(self) -> bool:
+        """Whether something is committed, as far as can be read: an offset that was forgotten is None."""
+        return not self.legible or (self.offset is not None and self.offset.offset is not None)
+
 
 class GroupState(msgspec.Struct, frozen=True):
     """A group, read piece by piece while it goes on: not a snapshot of one moment.
@@ -57,7 +62,8 @@ class GroupState(msgspec.Struct, frozen=True):
 
         stable: owned as planned; draining: its owner is to give it up; claiming: its next owner is
         about to take it; kept: it waits for a static member to come back; unowned: nobody will;
-        malformed: its offset was written over, and nobody can take it before a reset.
+        unsubscribed: no member wants its topic any more; malformed: its offset was written over, and nobody
+        can take it before a reset.
         """
         if not each.legible:
             return "malformed"
@@ -65,7 +71,14 @@ class GroupState(msgspec.Struct, frozen=True):
             return "stable" if each.owner == each.planned else "draining"
         if each.planned in self.members:
             return "claiming"
-        return "kept" if each.planned in self.plan.static and self.members else "unowned"
+        if each.planned in self.plan.static and self.members:
+            return "kept"
+        return "unowned" if self.wants(each.partition.topic) else "unsubscribed"
+
+    def wants(self, topic: str) -> bool:
+        """Whether the group divides a topic, or is about to; one that has no members may come to."""
+        wanted = any(each.info.wants(topic) for each in self.members.values())
+        return wanted or topic in self.plan.topics or not self.members
 
 
 def names() -> Recipe[list[str]]:
@@ -82,9 +95,14 @@ def describe(session: Session, group: str, timeout: float | None = None) -> Grou
     members = [each for each in execute_all(session, reads, timeout=timeout) if each is not None]
     plan = execute(session, planning.get(group), timeout).plan
     owned = execute(session, with_owners(group), timeout)
-    every = _planned(plan) | execute(session, with_offsets(group), timeout)
+    divided = _planned(plan)
+    every = divided | execute(session, with_offsets(group), timeout)
     looks = (partition(group, each, plan.owners.get(each), each in owned) for each in sorted(every))
-    partitions = execute_all(session, looks, timeout=timeout)
+    partitions = [
+        each
+        for each in execute_all(session, looks, timeout=timeout)
+        if each.partition in divided or each.owner is not None or each.has_offset
+    ]
     by_assignee = {membership.assignee(each.name): each for each in members}
     return GroupState(group, plan, by_assignee, partitions)
 

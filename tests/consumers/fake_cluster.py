@@ -108,13 +108,14 @@ class FakeCluster:
         *chunks: bytes,
         error: int = 0,
         end: int = 1_000,
+        start: int = 0,
         leader: BrokerInfo | None = None,
         parts: tuple[int, int] = (-1, -1),
     ) -> None:
         """Answer a fetch: one chunk for each partition (none: nothing new). `parts` with LogTruncated."""
         payloads = chunks or (b"",) * len(asked.partitions)
         results = [
-            FetchResult(*partition, error, "as told", 0, end, leader, *parts)
+            FetchResult(*partition, error, "as told", start, end, leader, *parts)
             for partition in asked.partitions
         ]
         self._reply(asked, FetchResponse(results), payloads)

@@ -1,18 +1,22 @@
 """Offsets behind the end of a log: refused where somebody gives one, mended where a log has lost its end."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.client.health import health_of
+from folkmoot.consumers.lag import lag
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination import topics
 from folkmoot.coordination.groups import offset_admin
+from folkmoot.metrics.groups import GroupMetrics
 from folkmoot.protocol.errors import CommitBehind, NoOffset, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fetching import ZERO
@@ -35,11 +39,11 @@ def sent(bench: Bench) -> Bench:
     return bench
 
 
-def write_beyond(bench: Bench) -> None:
+def write_beyond(bench: Bench, number: int = 0) -> None:
     """The group has committed more than the log has, as when a disk was replaced since."""
     topic = bench.ask(lambda: topics.read(bench.topic))
     assert topic is not None
-    given = bench.group, bench.partition(0), topic.topic_id, BEYOND, uuid4().hex
+    given = bench.group, bench.partition(number), topic.topic_id, BEYOND, uuid4().hex
     bench.ask(lambda: offset_admin.reset(*given))
 
 
@@ -262,3 +266,75 @@ def test_under_error_it_is_raised_and_a_right_commit_or_a_seek_mends_it(
         assert sent.committed() == (6 if way == "commit" else 10)
 
     run(scenario)
+
+
+# -- what is shown of it ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset", "start", "end", "expected"),
+    [
+        (10, 0, 100, 90),
+        (10, 60, 100, 40),
+        (10, 100, 100, 0),
+        (100, 60, 100, 0),
+        (500, 60, 100, None),
+        (None, 0, 100, None),
+        (None, 100, 100, 0),
+        (None, 0, 0, 0),
+        (10, 0, None, None),
+        (10, 60, 50, 0),  # of two answers
+    ],
+)
+def test_lag_counts_what_is_on_the_log(
+    offset: int | None, start: int, end: int | None, expected: int | None
+) -> None:
+    assert lag(offset, start, end) == expected
+
+
+def test_a_description_counts_what_is_on_the_log_and_says_where_one_ends_too_early(
+    bench: Bench,
+) -> None:
+    kept, emptied, cut = (bench.partition(number) for number in range(3))
+    bench.send(range(10), partition=0)
+    bench.send(range(10), partition=1)
+    bench.send(range(3), partition=2)
+    with Admin(zookeeper=bench.zookeeper) as admin, bench.member() as consumer:
+        admin.reset_offsets(bench.group, {kept: 1, emptied: 1, cut: 3})
+        consumer.close()
+        admin.delete_records({kept: 6, emptied: "latest"})
+        write_beyond(bench, 2)
+        view = admin.describe_group(bench.group)
+        rows = {each.partition: each for each in view.partitions}
+        assert [rows[each].lag for each in (kept, emptied, cut)] == [4, 0, None]
+        assert (rows[kept].behind or 0) > 0
+        assert (rows[emptied].behind, rows[cut].behind) == (0, None)
+        assert [rows[each].state for each in (kept, cut)] == ["unowned", "truncated"]
+        (note,) = view.notes
+        assert f"{cut} ends at 3, below {BEYOND}" in note
+        shown = {(each.name, *each.labels.values()): each.value for each in samples(admin, bench)}
+        group, topic = bench.group, bench.topic
+        assert shown["kafka_consumergroup_lag", group, topic, "0"] == 4
+        assert ("kafka_consumergroup_lag", group, topic, "2") not in shown
+        assert shown["folkmoot_consumergroup_partitions", group, "truncated"] == 1
+        plan = admin.plan_reset(bench.group, "earliest", partitions=[cut])
+        assert [(each.committed, each.new) for each in plan] == [(BEYOND, 0)]
+        admin.reset_offsets(bench.group, {cut: 2})
+        view = admin.describe_group(bench.group)
+        assert [each.lag for each in view.partitions] == [4, 0, 1]
+        assert view.notes == ()
+
+
+def samples(admin: Admin, bench: Bench) -> Iterator[Any]:
+    for metric in GroupMetrics(admin, [bench.group]).collect():
+        yield from metric.samples
+
+
+def test_a_reader_counts_what_is_on_the_log_though_it_is_far_behind() -> None:
+    """It has stopped in front of the log's start."""
+    bench = Workbench(auto_offset_reset="error")
+    bench.reading(offset=10)
+    bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code, end=100, start=60)
+    bench.poll()
+    assert bench.fetcher.lag(ZERO) == bench.fetcher.metrics()["lag"] == 40
+    assert health_of(None, bench.fetcher, False).lag == {ZERO: 40}
