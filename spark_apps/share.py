@@ -44,6 +44,7 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import again
+from folkmoot.consumers.lag import is_beyond, lag
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
@@ -56,7 +57,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
-from folkmoot.protocol.messages import EARLIEST
+from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps import bounds, planning
 from folkmoot.spark_apps.batch_size import BatchSize
@@ -269,9 +270,10 @@ class Share:
     def _reported(self) -> dict[str, Any]:
         ends = {each: end.offset for each, end in sorted(self._ends.items()) if each in self._held}
         lags = {
-            partition: max(0, end - committed)
+            partition: behind
             for partition, end in ends.items()
-            if (committed := self._held[partition].told) is not None
+            if (told := self._held[partition].told) is not None
+            and (behind := lag(told, self._ends[partition].start, end)) is not None
         }
         behind = list(lags.values()) or [0]
         return {
@@ -428,7 +430,8 @@ class Share:
         starting = self._config.starting()
         for wanted, bound in ((old, starting), (new, _EARLIEST)):
             if wanted:
-                for partition, offset in bounds.resolved(bound, wanted, self._logs).items():
+                found = bounds.resolved(bound, wanted, self._logs)
+                for partition, offset in bounds.existing(bound, found, wanted, self._logs).items():
                     self._held[partition].resume = offset
 
     def _was_there(self, partition: TopicPartition, topic_id: str) -> bool:
@@ -493,11 +496,6 @@ class Share:
             lags[partition] = end - held.resume
             if held.epoch == NO_EPOCH and at.offset >= held.resume:
                 held.epoch = at.epoch
-            if at.offset < held.resume:
-                self._say(
-                    f"{partition} ends at {at.offset}, and goes on at {held.resume}: nothing of it is "
-                    "read until it has come so far"
-                )
         shares = planning.split(self._limit(limit, lags), lags)
         if not shares or (limit is not None and self._is_too_little(sum(lags.values()))):
             return None
@@ -564,8 +562,29 @@ class Share:
                     f"{partition}: records {offset} to {lost.resume - 1}, which were read, are gone"
                 )
                 self._lost(LogTruncated(f"{what}: {_GO_ON}"))
-                lost.resume, lost.epoch = offset, NO_EPOCH
+                lost.resume, lost.epoch, lost.committed = offset, NO_EPOCH, None
                 self._ends.pop(partition, None)
+        self._heed_ends()
+
+    def _heed_ends(self) -> None:
+        """Of a log that ends below what was read, or committed, all that is there is read.
+
+        An end that was noted may be an old one: leaders are asked anew.
+        """
+        doubted = {
+            partition: held.topic_id
+            for partition, end in self._ends.items()
+            if is_beyond((held := self._held[partition]).resume, end.offset)
+        }
+        if not doubted:
+            return
+        ends, starts = (self._logs.find(doubted, place) for place in (LATEST, EARLIEST))
+        for partition in ends.keys() & starts.keys():
+            held, end = self._held[partition], ends[partition]
+            if is_beyond(held.resume, end):
+                what = f"{partition} ends at {end}: records up to {held.resume}, which were read, are gone"
+                self._lost(OffsetOutOfRange(f"{what}: {_GO_ON}, and reads what there is"))
+                held.resume, held.epoch, held.committed = starts[partition], NO_EPOCH, None
 
     def _lost(self, error: FolkmootError) -> None:
         if self._config.failOnDataLoss:
