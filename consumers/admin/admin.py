@@ -385,14 +385,14 @@ class Admin:
         return self._topic_ids(named)
 
     def offsets_for_times(
-        self, topic: str, moment: datetime, timeout: float = TIMEOUT
-    ) -> dict[TopicPartition, int]:
-        """The first offset at a time or later in each partition; the latest one if there is none.
+        self, times: Mapping[TopicPartition, datetime], timeout: float = TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at each time or later; None: none yet. As `Consumer` has it.
 
-        Raises UnknownTopicOrPartition, BrokerUnreachable, RequestTimeout, ConfigError, InvalidName.
+        Raises UnknownTopicOrPartition, RequestTimeout, ConfigError, InvalidName.
         """
-        partitions = self.partitions_of(topic)
-        return self._at_time(partitions, moment, partial(self.offsets, topic, "latest"), timeout)
+        self._topic_ids(map(partition_of, times))
+        return first_offsets(self._config, self._discover(timeout), times, timeout)
 
     def delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
@@ -581,7 +581,8 @@ class Admin:
         moment = _before_now(to) if isinstance(to, timedelta) else to
         by_time: dict[TopicPartition, int] = {}
         if isinstance(moment, datetime):
-            by_time = self._at_time(ids, moment, lambda timeout: latest, timeout)
+            found_at = self.offsets_for_times(dict.fromkeys(ids, moment), timeout)
+            by_time = {each: latest[each] if at is None else at for each, at in found_at.items()}
         return planned(to, committed, earliest, latest, by_time)
 
     def reset_offsets(
@@ -729,19 +730,6 @@ class Admin:
         if not (wanted and discover()):
             return {}, {}
         return offsets_at(place, self._config, discover, wanted, timeout, need_all=False)
-
-    def _at_time(
-        self,
-        partitions: Iterable[TopicPartition],
-        moment: datetime,
-        latest: Callable[[float], Mapping[TopicPartition, int]],
-        timeout: float,
-    ) -> dict[TopicPartition, int]:
-        """The first offset of that time or later in each, which is the `latest` if there is none."""
-        times = dict.fromkeys(partitions, moment)
-        found = first_offsets(self._config, self._discover(timeout), times, timeout)
-        ends = latest(timeout) if None in found.values() else {}
-        return {each: ends[each] if at is None else at for each, at in found.items()}
 
     def _described(self, group: str) -> GroupState | None:
         with self._opened() as session:
