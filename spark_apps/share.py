@@ -270,10 +270,10 @@ class Share:
     def _reported(self) -> dict[str, Any]:
         ends = {each: end.offset for each, end in sorted(self._ends.items()) if each in self._held}
         lags = {
-            partition: behind
+            partition: unread
             for partition, end in ends.items()
             if (told := self._held[partition].told) is not None
-            and (behind := lag(told, self._ends[partition].start, end)) is not None
+            and (unread := lag(told, self._ends[partition].start, end)) is not None
         }
         behind = list(lags.values()) or [0]
         return {

@@ -224,10 +224,15 @@ class PartitionFetchState:
 
 
 def whole_batches(data: memoryview) -> tuple[list[FetchedBatch], CorruptBatch | None]:
-    """The batches in front of the first damaged one, and what is wrong with that one."""
+    """The batches in front of the first damaged one, and what is wrong with that one.
+
+    So is one that does not lie behind those before it: its records would be taken for read.
+    """
     fetched: list[FetchedBatch] = []
     try:
         for header, view in batch_header.split(data):
+            if fetched and header.base_offset < (behind := fetched[-1][0].next_offset):
+                raise CorruptBatch(f"a batch from {header.base_offset} on came behind {behind - 1}")
             fetched.append((header, view))
     except CorruptBatch as error:
         return fetched, error
