@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
     from folkmoot.brokers.server.broker import Broker
+    from folkmoot.coordination.zookeeper.session import Session
 
 OPTIONS = [each.name for each in fields(BrokerConfig) if each.name != "log"]
 STOP_TIMEOUT = 60.0
@@ -155,14 +155,24 @@ def _stop(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.server.broker import Broker
     from folkmoot.brokers.server.garbage_collection import SurvivorsFrozen
+    from folkmoot.brokers.storage.log_manager import cluster_of
     from folkmoot.console.settings import broker_config, flag
     from folkmoot.coordination.connector import connect
 
     flags = {name: getattr(args, name) for name in OPTIONS} | dict(map(flag, args.set))
     config = broker_config(args.config, os.environ, flags)
     log_to_stderr(config.log_format, config.log_level)
-    connects = partial(connect, config.zookeeper, connect_timeout=args.timeout, create=True)
-    broker = Broker(config, partial(connects, guarded=not args.no_guardian))
+
+    def connects(session_timeout: float) -> "Session":
+        """A directory that belongs to a cluster makes no other one, however often ZooKeeper is emptied."""
+        return connect(
+            *(config.zookeeper, session_timeout),
+            connect_timeout=args.timeout,
+            guarded=not args.no_guardian,
+            create=not cluster_of(config.data),
+        )
+
+    broker = Broker(config, connects)
     with _stop_signals(), _pages(config, broker):
         try:
             broker.start()

@@ -4,6 +4,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from folkmoot.console import restore
 from folkmoot.console.options import (
     DEGRADED,
     add_output,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     history.set_defaults(act=_events)
     add_zookeeper(history)
     add_output(history)
+    restore.add_cluster(actions)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     log_to_stderr(args.log_format, args.log_level)
     # Who gave a wrong address is told so; a ZooKeeper that goes later is waited for.
     connect(args.zookeeper, args.session_timeout, connect_timeout=args.timeout, create=True).close()
-    connects = connector(args.zookeeper, guarded=not args.no_guardian, create=True)
+    connects = connector(args.zookeeper, guarded=not args.no_guardian)
     controller = ControllerThread(connects, ALONE, args.session_timeout)
     with sigterm_like_ctrl_c(), _pages(args, controller):
         try:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from folkmoot.console import restore
 from folkmoot.console.options import add_output, add_zookeeper, admin_of, session_of
 from folkmoot.console.tables import show, stream
 from folkmoot.protocol.errors import ConfigError
@@ -33,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     orphans = actions.add_parser("orphans", help="list partitions of topics that do not exist")
     orphans.set_defaults(act=_orphans)
     add_zookeeper(orphans)
+
+    restore.add_inventory(actions)
 
     sizes = actions.add_parser("sizes", help="how much of each topic lies on each broker")
     sizes.add_argument("topic", metavar="TOPIC", nargs="*", help="default: all")
@@ -218,7 +221,7 @@ def _size(directory: Path) -> int:
 
 def _segments(path: Path) -> Iterator[tuple[str, "SegmentReader"]]:
     """Partition and file of the segments below a path, in order. Raises ConfigError."""
-    from folkmoot.brokers.storage.log_manager import topic_in
+    from folkmoot.brokers.storage.files.cluster_facts import topic_in
     from folkmoot.brokers.storage.segment import LOG_SUFFIX, SegmentName, SegmentReader
 
     pattern = f"[0-9]*{LOG_SUFFIX}"

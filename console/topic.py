@@ -1,10 +1,11 @@
 """`folkmoot topic`: create, list, describe, configure and delete topics."""
 
 import argparse
+import time
 from collections.abc import Mapping
 from dataclasses import fields
 
-from folkmoot.console import replicas, topic_changes
+from folkmoot.console import replicas, restore, topic_changes
 from folkmoot.console.options import (
     add_output,
     add_zookeeper,
@@ -72,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     topic_changes.add_actions(actions)
     replicas.add_elect(actions)
+    restore.add_topic(actions)
     replicas.add_reassign(actions)
     for action in (create, config, listing, describe, offsets, delete):
         add_zookeeper(action)
@@ -269,6 +271,7 @@ def _offsets(args: argparse.Namespace) -> int:
 
 def _delete(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
+    from folkmoot.coordination.deletions import asked_by
     from folkmoot.coordination.zookeeper.execute import execute
 
     with session_of(args) as session:
@@ -277,6 +280,7 @@ def _delete(args: argparse.Namespace) -> int:
                 raise UnknownTopicOrPartition(f"topic {args.topic} does not exist")
             warning = f"This deletes all records of {args.topic}. "
             confirm(warning, "topic", args.topic, "deleted")
-        execute(session, topics.delete(args.topic), args.timeout)
+        deletion = topics.delete(args.topic, by=asked_by(), at=time.time())
+        execute(session, deletion, args.timeout)
     print(f"deleted topic {args.topic}")
     return 0

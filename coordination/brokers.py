@@ -73,6 +73,11 @@ def last_directory(broker_id: int) -> Recipe[str]:
     return node.data.decode(errors="replace")
 
 
+def note_directory(broker_id: int, directory: str) -> Recipe[None]:
+    """That data directory had the broker id last, if nothing is known of it."""
+    yield from recipes.ensure(paths.broker_epoch(broker_id), directory.encode())
+
+
 def register(
     broker_id: int,
     mine: Registration,
@@ -104,6 +109,7 @@ def register(
             yield Multi((node, Set(epoch_path, directory.encode(), last.stat.version)))
         except MultiFailed as refusal:
             recipes.check_foreseen(refusal)
+            yield from recipes.ensure(paths.BROKERS)  # somebody may have deleted it
         except ConnectionLost:
             pass
         else:

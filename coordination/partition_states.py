@@ -46,6 +46,7 @@ NOBODY: Final = -1
 MISSING: Final = -1
 """The partition epoch of a state that does not exist yet."""
 STATES_PER_TRANSACTION: Final = 100
+RESTORING: Final = b"restoring"
 
 
 class TopicIdPartition(NamedTuple):
@@ -154,6 +155,20 @@ def topic_ids(watch: WatchCallback | None = None) -> Recipe[list[str]]:
 def partitions_of(topic_id: str, watch: WatchCallback | None = None) -> Recipe[list[int]]:
     """Which partitions of a topic have a state; `watch` is called when one gets one or loses it."""
     return (yield from recipes.numbers(paths.partition_states(topic_id), watch))
+
+
+def is_intact(topic_id: str) -> Recipe[bool]:
+    """Whether no state of a topic was ever removed: then a partition without one never had one.
+
+    The parent is created with the topic; once it, or a child, was deleted, what is missing was lost. It
+    says so itself while states are being put back (restoring.py).
+    """
+    try:
+        parent = zk.Get(paths.partition_states(topic_id))
+        found: zk.Node = yield from recipes.retry_on_connection_loss(parent)
+    except zk.NoNode:
+        return False
+    return found.stat.births_and_deaths == found.stat.children and found.data != RESTORING
 
 
 def write(

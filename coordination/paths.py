@@ -2,15 +2,17 @@
 
 | path                                    | kind       | example contents (JSON)                                     | written by      | watched by              |
 |-----------------------------------------|------------|-------------------------------------------------------------|-----------------|-------------------------|
-| /layout                                 | persistent | {"version": 1}; layout.py                                   | the first session on the chroot | –       |
+| /layout                                 | persistent | {"version": 1, "cluster": "4c…"}; layout.py                 | the first session on the chroot; the first broker, the cluster's id | – |
 | /brokers/ids/<id>                       | ephemeral  | {"listeners": {"client": "10.0.0.1:9190"}, "nonce": "9f…", "directory": "d3…", "epoch": 3} | the broker | brokers, the controller |
 | /brokers/epochs/<id>                    | persistent | the data directory that had the id last; its version grows with each registration of the broker, in the same transaction: the broker's epoch | the broker | – |
 | /brokers/drained/<id>                   | persistent | nothing: no replicas are placed on that broker              | drain commands  | –                       |
+| /brokers/schema-id                      | persistent | {"last": 3}: the highest schema id that brokers have seen in batches; new ids are above, also if the registry was lost | brokers, compare-and-set | – |
 | /controller/current                     | ephemeral  | {"broker": 1, "nonce": "9f…", "epoch": 7}; controllers.py   | who is elected  | those that stand for election |
 | /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |
 | /controller/events/e-<number>           | persistent, sequential | cluster/events.py: changes that the controller saw | the controller | – |
 | /partitions/<topic id>/<p>              | persistent | {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 7, "active": true}; partition_states.py | the controller; the leader, compare-and-set | brokers |
 | /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}, "reassignments": {}, "with_epochs": [], "reassigned": 0}; topics.py | topic commands; the controller, which ends reassignments | brokers, members, the controller |
+| /deletions/<topic id>                   | persistent | {"topic": "orders", "at": 1767225600.0, "by": "ann@host", "pending": [1, 2, -1]}; deletions.py | topic deletions, in one transaction with the topic's node; who has carried it out, compare-and-set | brokers, the controller |
 | /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "revoke_timeout": 2.0, "assignors": ["sticky"]} | the member | members (children) |
 | /groups/<group>/plan                    | persistent | plan.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
@@ -20,7 +22,7 @@
 | /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted, or a static member is back | members that leave | –                    |
 | /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; as long                        | members, guardians of those that died | – |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
-| /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "topics": {"<id>": [1, [[500, 7019]]]}, "since": 1}; producer_takeovers.py | who takes the name over, compare-and-set | – |
+| /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "topics": {"<id>": [1, [[500, 7019]]]}, "since": 1}; producer_takeovers.py, and producers/claims.py for transactional ids: "topics": {"orders/<id>": [0, []]} | who takes the name over, compare-and-set | – |
 | /schemas/settings                       | persistent | {"compatibility": "FULL", "mode": "READONLY"}, each if it was set: globally | any client, in one transaction | – |
 | /schemas/contexts/<context>             | persistent | the same of a context                                       | any client      | –                       |
 | …/<context>/counter                     | persistent | {"last": 3}: the last id given, or the highest one imported | any client, in one transaction with what got the id | – |
@@ -40,7 +42,10 @@ from urllib.parse import quote
 
 LAYOUT = "/layout"
 ROOTS = frozenset(
-    {"brokers", "controller", "partitions", "topics", "groups", "producers", "schemas"}
+    {
+        *("brokers", "controller", "deletions", "groups", "partitions", "producers", "schemas"),
+        "topics",
+    }
 )
 """What else lies right below the chroot."""
 BROKERS = "/brokers/ids"
@@ -50,7 +55,9 @@ CONTROLLER_EPOCH = "/controller/epoch"
 CLUSTER_EVENTS = "/controller/events"
 PARTITIONS = "/partitions"
 TOPICS = "/topics"
+DELETIONS = "/deletions"
 GROUPS = "/groups"
+SEEN_SCHEMA_ID = "/brokers/schema-id"
 PRODUCER_IDS = "/producers/ids"
 PRODUCER_NAMES = "/producers/names"
 SCHEMA_SETTINGS = "/schemas/settings"
@@ -82,6 +89,10 @@ def partition_state(topic_id: str, partition: int) -> str:
 
 def topic(name: str) -> str:
     return f"{TOPICS}/{name}"
+
+
+def deletion(topic_id: str) -> str:
+    return f"{DELETIONS}/{topic_id}"
 
 
 def group(name: str) -> str:

@@ -2,8 +2,11 @@
 
 The counter's node holds the first id that nobody has. A taker that dies, or whose reply is lost, has
 taken its block or not; either way the next one reads and takes what follows, so that at worst ids
-are wasted, of which there are 2^63. The node may never be deleted or set back while topics exist:
-their logs remember producers by these ids.
+are wasted, of which there are 2^63.
+
+Logs remember producers by these ids, so none may come again when the node was deleted or set back. So a
+taker says an id that the block is not to begin below: brokers say the time in us, which no counter has ever
+overtaken, and what they have seen in batches, should their clocks be wrong.
 """
 
 import msgspec
@@ -24,13 +27,13 @@ class _Counter(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Counter)
 
 
-def take(count: int) -> Recipe[range]:
-    """`count` ids that nobody has had and nobody else will have. Raises Malformed."""
+def take(count: int, at_least: int = 0) -> Recipe[range]:
+    """`count` ids that nobody has had and nobody else will have, none below `at_least`. Raises Malformed."""
 
     def advance(counter: _Counter) -> _Counter:
         if not 0 <= counter.next <= LAST_ID - count:
             raise Malformed(f"{paths.PRODUCER_IDS} says {counter.next}, which is no producer id")
-        return _Counter(counter.next + count)
+        return _Counter(max(counter.next, at_least) + count)
 
     while True:
         try:

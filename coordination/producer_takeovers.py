@@ -27,7 +27,8 @@ ProducerFenced here, or by the brokers.
 Names of queries that are gone for good would stay: so who comes under a new one looks at some of the others,
 and removes those that nobody has written for a week. Brokers have forgotten their producers by then
 (`producer_id_expiry`), so that whoever comes under such a name after all begins anew, as under a new one.
-Who has read it just before it is removed finds that it has changed.
+Who has read it just before it is removed finds that it has changed. Transactional ids (producers/claims.py)
+stay: such a producer writes its node once, and may live for long. All that it does is one round.
 """
 
 from bisect import bisect
@@ -61,6 +62,8 @@ from folkmoot.protocol.errors import ProducerFenced
 
 KEPT: Final = 7 * 24 * 3600 * 1000
 """Names that nobody has written for so many ms may be removed …"""
+TRANSACTIONAL: Final = "transactional/"
+"""What names of transactional ids begin with."""
 LOOKED_AT: Final = 16
 """… and who comes under a new one looks at so many."""
 
@@ -201,7 +204,8 @@ def _note(
 def _forget_some(new: str) -> Recipe[None]:
     """Remove old names among those behind a new one in their order, which is by chance."""
     now = yield from retry_on_connection_loss(Exists(new))
-    others = sorted((yield from children(paths.PRODUCER_NAMES)))
+    names = yield from children(paths.PRODUCER_NAMES)
+    others = sorted(each for each in names if not each.startswith(paths.quoted(TRANSACTIONAL)))
     place = bisect(others, new.rpartition("/")[2])
     for each in [*others[place:], *others[:place]][:LOOKED_AT]:
         path = f"{paths.PRODUCER_NAMES}/{each}"

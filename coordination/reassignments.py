@@ -222,7 +222,13 @@ def end(
         for number in due:
             partitions[number] = moves.pop(number).target
         reassigned = topic.reassigned + 1
-        ended = replace(topic, partitions=partitions, reassignments=moves, reassigned=reassigned)
+        ended = replace(
+            topic,
+            partitions=partitions,
+            reassignments=moves,
+            reassigned=reassigned,
+            revision=topic.revision + 1,
+        )
         writes: list[zk.Write] = [guard, topics.written(name, ended, version)]
         writes += [
             partition_states.written(

@@ -79,6 +79,9 @@ class LogConfig:
     max_producers: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """So many producers are remembered per partition, those that wrote last; 250 to 800 bytes each."""
 
+    delete_delay: Lag = 60.0
+    """The files of a topic that is deleted are removed after so many seconds."""
+
     value_schema: str | None = None
     """A subject: batches are refused unless their header names a live version of it; None: all are
     taken."""

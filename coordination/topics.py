@@ -1,25 +1,30 @@
 """Topics: one persistent node each, with the topic's id, the replicas of every partition, its config.
 
 The id tells a topic from a later one of the same name: whoever holds offsets, files or plans of a
-topic compares it, so deleting a topic removes its one node and nothing else. Every recipe ends with a
-definite answer: a lost reply is asked for again, and `create` knows its own node by the id.
+topic compares it, so deleting a topic removes its one node, and leaves a record of that (deletions.py).
+Every recipe ends with a definite answer: a lost reply is asked for again, and `create` knows its own node
+by the id.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from uuid import uuid4
 
 import msgspec
 
 from folkmoot.coordination import paths
+from folkmoot.coordination.deletions import CONTROLLER, Deletion, recorded
 from folkmoot.coordination.placement import place
 from folkmoot.coordination.topic_config import PAGE_CACHE, LogConfig
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
-    BadVersion,
     ConnectionLost,
     Create,
     Delete,
-    Exists,
+    Get,
+    Multi,
+    MultiFailed,
+    Node,
     NodeExists,
     NoNode,
     Recipe,
@@ -71,7 +76,8 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     are partitions that have one replica, or had, and were moved: others than the first may have what was
     written, so they are led in leader epochs as those of several replicas are, and for good. `reassigned`
     is how often reassignments have ended. `had_page_cache`: `durability` was page-cache once, so what was
-    acknowledged then may be in page caches alone, whatever the option is now.
+    acknowledged then may be in page caches alone, whatever the option is now. `revision` grows with each
+    change: a lower one than was seen before says that ZooKeeper was set back.
     """
 
     topic_id: str
@@ -81,6 +87,7 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     with_epochs: frozenset[int] = frozenset()
     reassigned: int = 0
     had_page_cache: bool = False
+    revision: int = 0
 
     def is_replicated(self, partition: int) -> bool:
         """Whether its state says who leads; else its only replica does, in epoch 0."""
@@ -133,11 +140,16 @@ def create(
     check_in_sync(name, options, replicas)
     info = TopicInfo(uuid4().hex, placed, options)
     yield from recipes.ensure(paths.TOPICS)
+    yield from recipes.ensure(paths.PARTITIONS)
+    node = Create(paths.topic(name), msgspec.json.encode(info))
     while True:
         try:
-            yield Create(paths.topic(name), msgspec.json.encode(info))
+            # The states' parent tells partitions that have had no state from those that have lost theirs.
+            yield Multi((node, Create(paths.partition_states(info.topic_id))))
             return info
-        except NodeExists:
+        except MultiFailed as refusal:
+            if not isinstance(refusal.cause, NodeExists):
+                raise
             raise TopicExists(f"topic {name} exists already: choose another name") from None
         except ConnectionLost:
             found = yield from read(name)
@@ -230,35 +242,63 @@ def add_partitions(
 
 def update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicInfo]:
     """Change a topic's node, as recipes.update does. Raises UnknownTopicOrPartition, Malformed."""
+
+    def changed(topic: TopicInfo) -> TopicInfo:
+        after = change(topic)
+        if after == topic:
+            return topic
+        return msgspec.structs.replace(after, revision=topic.revision + 1)
+
     try:
-        return (yield from recipes.update(_decoder, paths.topic(name), change))
+        return (yield from recipes.update(_decoder, paths.topic(name), changed))
     except NoNode:
         raise unknown(name) from None
 
 
-def delete(name: str) -> Recipe[None]:
-    """Delete a topic. Raises UnknownTopicOrPartition.
+def delete(name: str, *, by: str = "", at: float = 0.0) -> Recipe[None]:
+    """Delete a topic, and note that: `by` whom, and `at` which time (deletions.py).
 
-    A lost reply is answered by looking whether the node that was seen is gone, even if another has
-    taken its place since.
+    Raises UnknownTopicOrPartition. A lost reply is answered by looking whether the node that was seen is
+    gone, even if another has taken its place since. A node that is no topic names no id, so nothing but
+    the node goes.
     """
+    path = paths.topic(name)
     seen: Stat | None = None
+    is_recorded = False
+    yield from recipes.ensure(paths.DELETIONS)
     while True:
-        now: Stat | None = yield from recipes.retry_on_connection_loss(Exists(paths.topic(name)))
+        try:
+            node: Node | None = yield from recipes.retry_on_connection_loss(Get(path))
+        except NoNode:
+            node = None
+        now = None if node is None else node.stat
         if seen is not None and (now is None or now.czxid != seen.czxid):
             return
-        if now is None:
+        if node is None:
             raise unknown(name)
         try:
-            yield Delete(paths.topic(name), now.version)
-        except NoNode:
-            return
-        except BadVersion:
-            seen = None
+            record = _recorded(name, node, by, at)
+            if is_recorded:  # its node was put back by hand
+                record = [Set(each.path, each.data) for each in record]
+            yield Multi((Delete(path, node.stat.version), *record))
+        except MultiFailed as refusal:
+            recipes.check_foreseen(refusal)
+            if isinstance(refusal.cause, NoNode) and refusal.failed == 0:
+                return
+            seen, is_recorded = None, isinstance(refusal.cause, NodeExists)
         except ConnectionLost:
             seen = now
         else:
             return
+
+
+def _recorded(name: str, node: Node, by: str, at: float) -> Sequence[Create | Set]:
+    with suppress(recipes.Malformed):
+        topic = recipes.decode(_decoder, paths.topic(name), node)
+        brokers = sorted({broker for replicas in topic.partitions for broker in replicas})
+        deletion = Deletion(name, at, by, (*brokers, CONTROLLER))
+        return [recorded(topic.topic_id, deletion)]
+    return []
 
 
 def unknown(name: str) -> UnknownTopicOrPartition:

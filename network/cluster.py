@@ -1,5 +1,6 @@
 """A client's view of the whole cluster: which brokers there are, who leads what, and how to ask them."""
 
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence

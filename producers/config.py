@@ -12,6 +12,7 @@ from folkmoot.protocol.addresses import check_cluster
 from folkmoot.protocol.batch_header import MAX_BODY_BYTES
 from folkmoot.protocol.compression import Codec, check_level
 from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import K, V
 from folkmoot.schemas.values.serialization import Serializer, serializer
 
@@ -31,6 +32,8 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     """When a record counts as delivered: sent (0), with the leader (1), with all in-sync replicas."""
     idempotent: bool | None = None
     """Batches sent again are recognised, and written once. None: yes, unless acks=0."""
+    transactional_id: str | None = None
+    """A producer of this name fences the one before it: what that one still sends is refused."""
     compression: str = "zstd"
     """Codec of the batches: "zstd", "none", "lz4", "gzip" or "snappy"; lz4 and snappy are extras."""
     compression_level: int | None = None
@@ -71,6 +74,13 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
             raise ConfigError(
                 "idempotent=True is not allowed with acks=0: what is not answered is not sent again"
             )
+        if self.transactional_id is not None:
+            check_name("transactional id", self.transactional_id)
+            if self.bootstrap or not self.is_idempotent:
+                raise ConfigError(
+                    f"transactional_id={self.transactional_id!r} is kept in ZooKeeper, and needs "
+                    "idempotence: give zookeeper=, and neither acks=0 nor idempotent=False"
+                )
         if self.linger >= self.delivery_timeout:
             raise ConfigError(
                 f"linger={self.linger:g} is not allowed: records would fail before they are sent; "

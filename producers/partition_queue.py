@@ -47,9 +47,9 @@ WINDOW: Final = 5
 TINY_BYTES: Final = 160
 """A body of no more is not compressed: that takes both sides longer than packing it, for a dozen bytes."""
 
-_MISPLACED: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced)
+MISPLACED: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced)
 _REFUSALS: Final = (
-    *_MISPLACED,
+    *MISPLACED,
     *(BatchTooLarge, CorruptBatch, InvalidRequest, NotEnoughReplicas, NotLeader),
     *(SchemaRefused, StaleTopicId, UnknownApi, UnknownTopicOrPartition, UnsupportedCodec),
     *(UnsupportedVersion, ZooKeeperUnreachable),
@@ -432,7 +432,7 @@ class PartitionQueue:
         if self._landed(batch):
             if sent and not isinstance(error, _REFUSALS):
                 batch.doubtful = True
-            misplaced = self._terms.sequences is not None and isinstance(error, _MISPLACED)
+            misplaced = self._terms.sequences is not None and isinstance(error, MISPLACED)
             if misplaced or isinstance(error, RetriableError):
                 batch.attempts += 1
                 batch.last_error = self.last_error = error

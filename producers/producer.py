@@ -20,6 +20,7 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.producers.accumulator import NOT_OPEN, Accumulator, check_topic
 from folkmoot.producers.appender import BatchDelivery, Delivery
+from folkmoot.producers.claims import Claims
 from folkmoot.producers.columns import (
     HeadersArgument,
     RecordColumns,
@@ -95,8 +96,13 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         self._key_bytes = serializer(KEY, self.config.key_serializer, self._may_wait)
         self._value_bytes = serializer(VALUE, self.config.value_serializer, self._may_wait)
         self._discovery = discovery_of(self.config)
+        self._claims: Claims | None = None
+        if self.config.transactional_id is not None:
+            self._claims = Claims(self.config, self._wakeup.wake)
+            self._sequences = self._claims.sequences
         self._sender = Sender(
-            *(self.config, self._accumulator, self._wakeup, self._discovery, self._sequences)
+            *(self.config, self._accumulator, self._wakeup, self._discovery, self._sequences),
+            claims=self._claims,
         )
         self._thread: threading.Thread | None = None
         self._closed: ClosedError | None = None
@@ -112,8 +118,9 @@ class Producer(Generic[K, V], metaclass=DirectSend):
     def start(self) -> None:
         """Find the cluster and begin to work.
 
-        Raises ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable; NoCluster, ConfigError for a
-        listener that no broker has; MissingExtra.
+        With a `transactional_id` a producer that had it is fenced from here on. Raises
+        ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable; NoCluster, ConfigError for a listener that
+        no broker has; MissingExtra; with a `transactional_id` why a leader did not say how far that got.
         """
         if self._closed is not None:
             raise self._closed
@@ -122,7 +129,11 @@ class Producer(Generic[K, V], metaclass=DirectSend):
             try:
                 self._discovery.open()
                 with suppress(RetriableError):
-                    self._sender.found = self._discovery()
+                    while (found := self._discovery()) is None:
+                        pass  # each look waits a little itself, and ends
+                    self._sender.found = found
+                if self._claims is not None:
+                    self._claims.take_over()
                 self._accumulator.open()
                 name = f"folkmoot-{self.config.client_id}"
                 self._thread = threading.Thread(target=self._sender.run, name=name, daemon=True)
@@ -161,6 +172,8 @@ class Producer(Generic[K, V], metaclass=DirectSend):
 
     def _let_go(self, timeout: float) -> None:
         _open_producers.discard(self)
+        if self._claims is not None:
+            self._claims.stop()
         self._sender.stop()
         if self._thread is not None:
             with suppress(RuntimeError):  # it has not begun yet, and finds then that it is to stop

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
 from random import Random
@@ -12,13 +12,19 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Connections, Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.claims import Claims
 from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.partition_queue import Batch, describe
+from folkmoot.producers.partition_queue import MISPLACED, Batch, describe
 from folkmoot.producers.sender_state import SenderState, Shipment
-from folkmoot.protocol.errors import ClosedError, FolkmootError, UnknownTopicOrPartition
+from folkmoot.protocol.errors import (
+    ClosedError,
+    FolkmootError,
+    ProducerFenced,
+    UnknownTopicOrPartition,
+)
 from folkmoot.protocol.messages import Api
 from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import TopicPartition
@@ -57,6 +63,7 @@ class Sender:
         wakeup: Wakeup,
         discover: Callable[[], Sequence[str] | None],
         sequences: Sequences | None = None,
+        claims: Claims | None = None,
     ) -> None:
         self.counters = ProducerCounters()
         self._config = config
@@ -66,6 +73,9 @@ class Sender:
         self.found: Sequence[str] = ()
         """Where brokers were when the producer started."""
         self._sequences = sequences
+        self._claims = claims
+        self._fatal: FolkmootError | None = None
+        """Why the producer is over: it has a transactional id, and was fenced or has lost its place."""
         self.call_back: Callable[[Batch], None] = run_callbacks
         # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
         self._early = min(TICK, config.linger / 2)
@@ -94,10 +104,15 @@ class Sender:
         )
         state = SenderState(self._config, cluster, Random(), self.counters, self._sequences)
         self._accumulator.look_up = partial(self._look_up_now, cluster, state)
-        reason = ClosedError("the producer was closed before the record was acknowledged")
+        reason: FolkmootError = ClosedError(
+            "the producer was closed before the record was acknowledged"
+        )
         try:
-            while not self._stopping:
+            while not self._stopping and self._fatal is None:
                 self._round(cluster, state)
+            if self._fatal is not None:
+                _log.error("%s", self._fatal)
+                reason = self._fatal
         except BaseException as error:
             _log.exception("the producer's thread has failed")
             reason = ClosedError(f"the producer's thread has failed: {error!r}")
@@ -112,6 +127,8 @@ class Sender:
         self._untold = taken.opened
         now = time.monotonic()
         soon = now + self._early
+        if self._claims is not None and self._claims.take_news():
+            self._version = -1
         if accumulator.wanted or cluster.version != self._version:
             self._look_up(cluster, now)
         if state.wants_ids:
@@ -135,6 +152,10 @@ class Sender:
         self._tell(state)
         if taken.purge:
             accumulator.purged(taken.purge)
+        if self._claims is not None:
+            self._fatal = self._fatal or self._claims.error
+            if self._fatal is not None:
+                return
         accumulator.patience = state.patience(len(self._leaders))
         until = min(
             state.next_event() - self._early,
@@ -214,6 +235,10 @@ class Sender:
         return now - began
 
     def _tell_topic(self, cluster: Cluster, topic: str, partitions: int) -> None:
+        topic_id = cluster.topic_id(topic)
+        if self._claims is not None and topic_id is not None:
+            if not self._claims.has(topic, topic_id, partitions):
+                return  # it is looked at again when it is claimed
         leaders = [
             cluster.leader_address(TopicPartition(topic, number)) for number in range(partitions)
         ]
@@ -254,6 +279,7 @@ class Sender:
         """Make known what is done: room in the buffer, deliveries, callbacks, and then flushes."""
         accumulator, done = self._accumulator, state.finished
         if done:
+            self._check_place(done)
             with accumulator.lock:
                 accumulator.complete(done)
                 # Who hears of the last record there finds nothing to be flushed.
@@ -268,6 +294,18 @@ class Sender:
                     self.call_back(batch)
         if done or accumulator.flushing:
             accumulator.settle(state.oldest_number())
+
+    def _check_place(self, done: Iterable[Batch]) -> None:
+        """With a transactional id a batch that has no place in its partition is the end."""
+        name = self._config.transactional_id
+        for error in (batch.error for batch in done):
+            if name is not None and self._fatal is None and isinstance(error, MISPLACED):
+                why = "an earlier one has written since this one started, or a record has failed"
+                if isinstance(error, ProducerFenced):
+                    why = "a later one has taken it over"
+                self._fatal = type(error)(f"transactional_id={name}: this producer is over: {why}")
+                self._fatal.__cause__ = error
+                self._accumulator.close(self._fatal)
 
     def _abandon(self, state: SenderState, reason: FolkmootError) -> None:
         """Fail whatever is left, wherever it is. What is to be sent first: memory may be wanting."""

@@ -33,7 +33,11 @@ class Znode(msgspec.Struct, frozen=True):
     children: frozenset[str] = frozenset()
 
     def stat(self) -> zk.Stat:
-        return zk.Stat(self.version, self.czxid, self.ctime, self.owner, self.mtime)
+        children = len(self.children)
+        return zk.Stat(
+            *(self.version, self.czxid, self.ctime, self.owner, self.mtime),
+            *(2 * self.births - children, children),
+        )
 
 
 Tree = dict[str, Znode]

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 import folkmoot
 from benchmarks.peers.base import Peer, Server, disk_usage
-from folkmoot.brokers.storage.log_manager import topic_in
+from folkmoot.brokers.storage.files.cluster_facts import topic_in
 from folkmoot.console.java import find_java
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination import brokers, deletions, partition_states, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import TopicIdPartition, VersionedState
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 BROKERS: Final = object()
 TOPICS: Final = object()
+DELETIONS: Final = object()
 
 
 class ClusterReader:
@@ -27,8 +29,9 @@ class ClusterReader:
     once for any number of rings, and nothing else is.
 
     What is `illegible` stays as it was known. `changed` are the names of topics and the partitions that
-    were read, or are gone, since the owner has emptied it, and BROKERS; in order, so that a simulated
-    history can be repeated.
+    were read, or are gone, since the owner has emptied it, BROKERS and DELETIONS; in order, so that a
+    simulated history can be repeated. Deletions are read behind topics that are gone: so a topic that is
+    missing, and whose deletion was not read, was lost.
 
     One thread owns it; watches ring on any.
     """
@@ -38,6 +41,8 @@ class ClusterReader:
         self.brokers: dict[int, Registration] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.states: dict[TopicIdPartition, VersionedState] = {}
+        self.deletions: dict[str, Deletion] = {}
+        """What is still to be carried out, by the topic's id."""
         self.illegible: set[object] = set()
         self.changed: dict[object, None] = {}
         self._wake = wake
@@ -82,6 +87,8 @@ class ClusterReader:
                 self.brokers = yield from brokers.live(self.brokers_rang)
             elif what is TOPICS:
                 yield from self._read_names()
+            elif what is DELETIONS:
+                yield from self._read_deletions()
             elif isinstance(what, str):
                 topic = yield from topics.read(what, partial(self.ring, what))
                 self._topic_is(what, topic)
@@ -103,6 +110,7 @@ class ClusterReader:
 
     def _read_names(self) -> Recipe[None]:
         names = yield from topics.names(partial(self.ring, TOPICS))
+        self.note(DELETIONS)
         known = self.topics.keys() | {each for each in self.illegible if isinstance(each, str)}
         self.note(*(name for name in names if name not in known))
         for name in sorted(known.difference(names)):
@@ -110,8 +118,25 @@ class ClusterReader:
             self.illegible.discard(name)
             self.changed[name] = None
 
+    def _read_deletions(self) -> Recipe[None]:
+        found = yield from deletions.topic_ids(partial(self.ring, DELETIONS))
+        for topic_id in self.deletions.keys() - found:
+            del self.deletions[topic_id]
+        for topic_id in found:
+            if topic_id not in self.deletions:
+                try:
+                    deletion = yield from deletions.read(topic_id)
+                except Malformed as error:
+                    logger.error("%s; what it is about stays", error)
+                else:
+                    if deletion is not None:
+                        self.deletions[topic_id] = deletion
+
     def _topic_is(self, name: str, topic: TopicInfo | None) -> None:
-        former = set(self._with_states(self.topics.pop(name, None)))
+        before = self.topics.pop(name, None)
+        if before is not None and (topic is None or topic.topic_id != before.topic_id):
+            self.note(DELETIONS)
+        former = set(self._with_states(before))
         now = self._with_states(topic)
         for each in former.difference(now):
             self.states.pop(each, None)

@@ -12,11 +12,14 @@ from folkmoot.brokers.controller.history import History
 from folkmoot.brokers.controller.leadership import Leadership
 from folkmoot.coordination import (
     controllers,
+    deletions,
     partition_states,
     reassignments,
 )
 from folkmoot.coordination.cluster import events
+from folkmoot.coordination.deletions import CONTROLLER
 from folkmoot.coordination.partition_states import (
+    MISSING,
     STATES_PER_TRANSACTION,
     StateWrite,
     Superseded,
@@ -110,8 +113,6 @@ class Controller:
             self._me = found
             self._leadership = Leadership(found.epoch)
             self._history = History(found.describe())
-            # What was deleted while nobody was the controller; later ones are known from topics.
-            self._leadership.has_states((yield from partition_states.topic_ids()))
             self._reader.note(BROKERS, TOPICS)
 
     def _take_over(self, now: float) -> None:
@@ -145,8 +146,7 @@ class Controller:
     # -- writing ----------------------------------------------------------------------------------
 
     def _writes(self, me: controllers.Controller, now: float) -> list[Recipe[None]]:
-        some_illegible = any(isinstance(each, str) for each in self._reader.illegible)
-        decision = self._leadership.decide(now, all_legible=not some_illegible)
+        decision = self._leadership.decide(now)
         ask_again = inf if decision.ask_again is None else decision.ask_again
         self.ask_again = min(ask_again, self._read_brokers_at)
         writes, recipes = iter(decision.writes.items()), []
@@ -159,13 +159,18 @@ class Controller:
             if len(of_topic) < reassignments.AT_ONCE:  # all are judged again when these have ended
                 of_topic[number] = ending
         recipes += [self._end(me, names[each], each, some) for each, some in endings.items()]
-        recipes += [self._delete(me, topic_id) for topic_id in decision.deletions]
+        recipes += [
+            self._delete(me, topic_id)
+            for topic_id, found in self._reader.deletions.items()
+            if CONTROLLER in found.pending and topic_id not in names
+        ]
         return recipes
 
     def _write(
         self, me: controllers.Controller, writes: Mapping[TopicIdPartition, StateWrite]
     ) -> Recipe[None]:
         guard = controllers.is_in_epoch(me)
+        writes = yield from self._without_lost(writes)
         answers = yield from partition_states.write(writes, guard)
         for partition, answer in answers.items():
             now = answer.found if isinstance(answer, Superseded) else answer
@@ -174,6 +179,29 @@ class Controller:
             else:
                 self._reader.note(partition)  # gone or illegible
         logger.info("wrote the states of %d partitions", len(writes))
+
+    def _without_lost(
+        self, writes: Mapping[TopicIdPartition, StateWrite]
+    ) -> Recipe[dict[TopicIdPartition, StateWrite]]:
+        """No first state for a partition that has had one: in its first epoch anybody might lead it, and
+        have what was committed cut."""
+        new = {each.topic_id for each, write in writes.items() if write.stands_on == MISSING}
+        lost = set()
+        for topic_id in sorted(new):
+            if not (yield from partition_states.is_intact(topic_id)):
+                lost.add(topic_id)
+                logger.error(
+                    "topic id %s: states of its partitions are gone from ZooKeeper: nobody leads those until "
+                    "`folkmoot topic restore` puts them back",
+                    topic_id,
+                )
+        kept = {}
+        for each, write in writes.items():
+            if each.topic_id in lost and write.stands_on == MISSING:
+                self._leadership.state_is_illegible(each)
+            else:
+                kept[each] = write
+        return kept
 
     def _end(
         self,
@@ -190,5 +218,6 @@ class Controller:
 
     def _delete(self, me: controllers.Controller, topic_id: str) -> Recipe[None]:
         yield from partition_states.delete(topic_id, controllers.is_in_epoch(me))
-        self._leadership.has_no_states(topic_id)
+        yield from deletions.carried_out(topic_id, [CONTROLLER])
+        self._reader.deletions.pop(topic_id, None)
         logger.info("removed the states of the deleted topic %s", topic_id)

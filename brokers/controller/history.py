@@ -130,7 +130,7 @@ def _of_topic(
     name: str, before: TopicInfo | None, after: TopicInfo | None
 ) -> Iterator[ClusterEvent]:
     if before is not None and (after is None or after.topic_id != before.topic_id):
-        text = f"topic {name} deleted (id {before.topic_id})"
+        text = f"topic {name} deleted, or gone from ZooKeeper (id {before.topic_id})"
         yield ClusterEvent("topic-deleted", text, name)
         before = None
     if after is None:

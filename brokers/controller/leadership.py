@@ -23,12 +23,11 @@ REBALANCE_AT_ONCE: Final = 100
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """States to write, reassignments to end with the states that go with that, ids of topics whose states
-    are to go, and when to ask again (None: when something has changed)."""
+    """States to write, reassignments to end with the states that go with that, and when to ask again (None:
+    when something has changed)."""
 
     writes: dict[TopicIdPartition, StateWrite]
     endings: dict[TopicIdPartition, tuple[Reassignment, StateWrite]]
-    deletions: list[str]
     ask_again: float | None
 
 
@@ -53,8 +52,7 @@ class Leadership:
       ends when as many of the original replicas are as `min_in_sync` asks for.
 
     While nobody is to be designated, the leader alone takes a replica out of the ISR.
-    Nothing is decided about a partition whose state is illegible, and no states are deleted while a topic
-    is illegible.
+    Nothing is decided about a partition whose state is illegible.
 
     Owner: the controller's thread. Partitions are judged when something about them has changed.
     """
@@ -66,7 +64,6 @@ class Leadership:
         self._topics: dict[str, TopicInfo] = {}
         self._states: dict[TopicIdPartition, VersionedState] = {}
         self._illegible: set[TopicIdPartition] = set()
-        self._ids_with_states: set[str] = set()
         self._unjudged: set[TopicIdPartition] = set()
         self._misplaced: set[TopicIdPartition] = set()
         self._rebalance_at = 0.0
@@ -98,14 +95,6 @@ class Leadership:
             for partition in _partitions_of(before[topic_id]):
                 self.state_is(partition, None)
 
-    def has_states(self, topic_ids: Iterable[str]) -> None:
-        """Topics, existing or not, of which there are states."""
-        self._ids_with_states.update(topic_ids)
-
-    def has_no_states(self, topic_id: str) -> None:
-        """They were deleted."""
-        self._ids_with_states.discard(topic_id)
-
     def state_is(self, partition: TopicIdPartition, state: VersionedState | None) -> None:
         """A partition's state as it was read or written; None if there is none."""
         self._illegible.discard(partition)
@@ -113,7 +102,6 @@ class Leadership:
             self._states.pop(partition, None)
         else:
             self._states[partition] = state
-            self._ids_with_states.add(partition.topic_id)
         self._unjudged.add(partition)
 
     def state_is_illegible(self, partition: TopicIdPartition) -> None:
@@ -128,11 +116,8 @@ class Leadership:
 
     # -- what follows -----------------------------------------------------------------------------
 
-    def decide(self, now: float, *, all_legible: bool = True) -> Decision:
-        """What is to be written now; what became of it is to be told before this is called again.
-
-        `all_legible`: every topic could be read.
-        """
+    def decide(self, now: float) -> Decision:
+        """What is to be written now; what became of it is to be told before this is called again."""
         writes: dict[TopicIdPartition, StateWrite] = {}
         endings: dict[TopicIdPartition, tuple[Reassignment, StateWrite]] = {}
         for partition in sorted(self._unjudged):
@@ -144,8 +129,7 @@ class Leadership:
         self._unjudged.clear()
         if now >= self._rebalance_at and self._misplaced:
             self._rebalance(now, writes, endings)
-        gone = sorted(self._ids_with_states - self._topics.keys()) if all_legible else []
-        return Decision(writes, endings, gone, self._rebalance_at if self._misplaced else None)
+        return Decision(writes, endings, self._rebalance_at if self._misplaced else None)
 
     def _judge(self, partition: TopicIdPartition) -> StateWrite | None:
         """What a partition needs at once; also notes whether its first replica is to lead later."""

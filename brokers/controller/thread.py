@@ -67,6 +67,7 @@ class ControllerThread:
         self._wakeup.close()
 
     def _run(self) -> None:
+        said = ""
         while not self._stopping:
             try:
                 self._session = self._connect(self._session_timeout)
@@ -76,7 +77,9 @@ class ControllerThread:
                     self._session.close()
             except FolkmootError as error:
                 if not self._stopping:
-                    logger.warning("this controller starts again as a candidate: %s", error)
+                    level = logging.DEBUG if str(error) == said else logging.WARNING
+                    said = str(error)
+                    logger.log(level, "this controller starts again as a candidate: %s", error)
             except Exception:
                 logger.exception("this controller starts again as a candidate")
             self._controller = None

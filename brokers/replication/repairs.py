@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
-from folkmoot.brokers.storage.atomic_file import write_at
+from folkmoot.brokers.storage.files.atomic_file import write_at
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log_manager import LogManager

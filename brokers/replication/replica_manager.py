@@ -13,7 +13,7 @@ from folkmoot.brokers.replication.follower_state import FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState, Step
-from folkmoot.brokers.storage.atomic_file import save_json
+from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, LEADER_EPOCHS_FILE, EpochEnd
@@ -302,7 +302,8 @@ class ReplicaManager:
                 replica.is_outdated = self.is_replaced = True
                 self.role_changed(replica.log)
 
-    def topic_deleted(self, topic_id: str) -> None:
+    def topic_gone(self, topic_id: str) -> None:
+        """Deleted, or lost: nothing of it is led or followed here any more."""
         for key in [key for key in self._states if key.topic_id == topic_id]:
             self._drop(key)
 

@@ -4,7 +4,7 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -32,28 +32,32 @@ from folkmoot.brokers.server.snapshots import (
     Snapshots,
     cluster_values,
 )
-from folkmoot.brokers.storage.atomic_file import write_atomic
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.damage_reports import DamageReports
+from folkmoot.brokers.storage.files.atomic_file import write_atomic
+from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now
-from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.log_manager import LogManager, cluster_of
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
-from folkmoot.coordination import producer_ids
+from folkmoot.coordination import layout, producer_ids
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.schemas import lookups
+from folkmoot.coordination.schemas import lookups, registering
 from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.topic_config import own_options
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.network.accepted import ConnectionLimits
 from folkmoot.network.client import Connections
 from folkmoot.network.server import ServerConfig, ServerSocket
 from folkmoot.protocol.errors import (
+    ConfigError,
     FolkmootError,
+    NoCluster,
     RequestTimeout,
     StorageError,
     ZooKeeperUnreachable,
@@ -70,6 +74,7 @@ HANDOVER_TIMEOUT: Final = 5.0
 TAKEOVER_TIMEOUT: Final = 300.0
 """A thousand replicas are noted as incomplete in some seconds."""
 IDS_WAIT: Final = 5.0
+JOIN_TIMEOUT: Final = 15.0
 SNAPSHOT_TIMEOUT: Final = 5.0
 _OTHER_DESCRIPTORS: Final = 400
 _OWN_DESCRIPTORS: Final = 100
@@ -80,8 +85,9 @@ _FILES_PER_SEGMENT: Final = OPEN_FILES_PER_SEGMENT + 1
 class Broker:
     """One broker, in this process, from `start` to `close`.
 
-    The order of starting is the order of trust: the data directory is locked and its logs recovered
-    before a port is opened; the port is open before ZooKeeper tells others of it; the event loop
+    The order of starting is the order of trust: ZooKeeper is that of the cluster which the data directory
+    belongs to before anything in there is touched; the directory is locked and its logs recovered before a
+    port is opened; the port is open before ZooKeeper tells others of it; the event loop
     runs before the registration, so that whoever finds the broker is answered. Stopping is the reverse:
     others lead what they can, then out of ZooKeeper, then an answer for all who wait, then the logs are
     flushed and closed.
@@ -91,7 +97,9 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, connect: Connect) -> None:
         self._config = config
-        self._connect = connect
+        self._connect_anywhere = connect
+        self._cluster = ""
+        self._logs: LogManager | None = None
         self._stack = ExitStack()
         self._ended = Event()
         self._failure: Exception | None = None
@@ -164,8 +172,13 @@ class Broker:
         open_files = _raise_open_files()
         segments = min(config.open_segments, _segments_affordable(open_files))
         files = OpenSegments(segments)
-        logs = LogManager(config.data, config.broker_id, config.log, files, jobs.submit)
+        self._join()
+        logs = LogManager(
+            *(config.data, config.broker_id, config.log, files, jobs.submit), cluster=self._cluster
+        )
         logs.start()
+        self._logs = logs
+        logs.ids_noted = partial(self._note_seen, jobs)
         stack.callback(logs.close)
         socket = ServerSocket(ServerConfig(limits=_connection_limits(open_files, segments)))
         stack.callback(socket.close)
@@ -191,6 +204,7 @@ class Broker:
         self._watcher = watcher
         stack.callback(watcher.close)
         loop.handlers.replicas.write_states = watcher.write_states
+        logs.carried_out = watcher.note_carried_out
         jobs.start(loop.post)
         loop.start()
         watcher.start()
@@ -200,6 +214,37 @@ class Broker:
         stack.callback(controller.close)
         controller.start()
         stack.callback(self._hand_over, watcher)
+
+    def _join(self) -> None:
+        """Learn which cluster this is; it is the one that the directory belongs to, or the start ends."""
+        data = self._config.data
+        try:
+            self._cluster = cluster_of(data)
+        except OSError as error:
+            raise ConfigError(f"data={data}: {error.strerror}: use another directory") from error
+        with closing(self._connect(self._config.session_timeout)):
+            pass
+
+    def _connect(self, session_timeout: float) -> Session:
+        """Open a session with the cluster's ZooKeeper: never with an emptied one, or another's."""
+        try:
+            session = self._connect_anywhere(session_timeout)
+        except NoCluster as error:
+            if not self._cluster:
+                raise
+            raise NoCluster(
+                f"{error}. data={self._config.data} belongs to cluster {self._cluster}: was ZooKeeper "
+                "emptied? `folkmoot cluster restore` puts the cluster back"
+            ) from None
+        try:
+            joined = layout.join(self._cluster, self._config.data)
+            self._cluster = execute(session, joined, JOIN_TIMEOUT)
+            if self._logs is not None:
+                execute(session, registering.note_seen(self._logs.ids.schema), JOIN_TIMEOUT)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _event_loop(
         self, logs: LogManager, files: OpenSegments, jobs: JobQueue, socket: ServerSocket
@@ -223,6 +268,7 @@ class Broker:
         tasks = (
             partial(_release_idle, files),
             logs.deletion_task,
+            logs.ids_task,
             creation.task,
             flusher.task,
             retention.task,
@@ -265,7 +311,13 @@ class Broker:
 
     def _take_producer_ids(self, count: int) -> range:
         """Take ids from ZooKeeper, on any thread. Raises ZooKeeperUnreachable, ZooKeeperError."""
-        return self._ask(producer_ids.take(count))
+        seen = -1 if self._logs is None else self._logs.ids.producer
+        return self._ask(producer_ids.take(count, max(time.time_ns() // 1000, seen + 1)))
+
+    def _note_seen(self, jobs: JobQueue, ids: HighestIds) -> None:
+        """New schemas get higher ids; what could not be said is said by the next session."""
+        work = partial(self._ask, registering.note_seen(ids.schema))
+        jobs.submit("seen ids", work, lambda outcome: None)
 
     def _ask(self, recipe: Recipe[_T]) -> _T:
         if self._watcher is None:

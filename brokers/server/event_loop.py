@@ -4,7 +4,7 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -16,6 +16,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
 from folkmoot.brokers.storage.jobs import Job, Now, Task
+from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.server import Message, ServerSocket
 from folkmoot.protocol import wire
@@ -114,8 +115,10 @@ class EventLoop:
         self._inbox.append(work)
         self._wakeup.wake()
 
-    def show(self, view: ClusterView, changed: Sequence[str], deleted: frozenset[str]) -> None:
-        """Take over a new view of the cluster, and drop the logs of deleted topics. Any thread."""
+    def show(
+        self, view: ClusterView, changed: Sequence[str], deleted: Mapping[str, Deletion]
+    ) -> None:
+        """Take over a new view of the cluster, and the deletions to carry out. Any thread."""
         self.post(partial(self.handlers.show, view, changed, deleted, self.post))
 
     @property

@@ -148,6 +148,8 @@ class MetadataCache:
         self.view = NOTHING_READ
         self._logs = logs
         self._replicas = replicas
+        self.out_of_use: set[str] = set()
+        """Ids of topics whose nodes are older than what this broker knows."""
         self._led: dict[str, tuple[str, dict[int, tuple[Log, int]]]] = {}
 
     def answer(self, names: Iterable[str] | None) -> msgspec.Raw:
@@ -201,6 +203,11 @@ class MetadataCache:
             )
         if entry.topic_id != topic.topic_id:
             raise StaleTopicId(f"topic {entry.topic} has another id: it was created anew")
+        if topic.topic_id in self.out_of_use:
+            raise UnknownTopicOrPartition(
+                f"topic {entry.topic} came back older from ZooKeeper than this broker knows it, and is out "
+                "of use: its log says what to do"
+            )
         if not topic.is_replicated(entry.partition):
             leader, epoch = self.view.leader_of(topic, entry.partition)
             if leader == self.broker_id and leader_epoch in (ANY_EPOCH, epoch):

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from threading import Event, Thread
@@ -15,8 +16,9 @@ from msgspec.structs import replace
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
 from folkmoot.brokers.replication.replica_manager import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.coordination import brokers, partition_states
+from folkmoot.coordination import brokers, deletions, partition_states
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.deletions import FORGOTTEN_AFTER, Deletion
 from folkmoot.coordination.partition_states import (
     STATES_PER_TRANSACTION,
     Answer,
@@ -26,9 +28,14 @@ from folkmoot.coordination.partition_states import (
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost, Sync
-from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
-from folkmoot.protocol.errors import BrokerIdTaken, ClosedError, ZooKeeperUnreachable
+from folkmoot.protocol.errors import (
+    BrokerIdTaken,
+    ClosedError,
+    ConfigError,
+    ZooKeeperUnreachable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +47,10 @@ EXPIRY_SLACK: Final = 45.0
 """An earlier process may have had a longer session timeout: ZooKeeper's longest is 40 s by default."""
 
 
-Show = Callable[[ClusterView, Sequence[str], frozenset[str]], None]
+Show = Callable[[ClusterView, Sequence[str], Mapping[str, Deletion]], None]
 """Gets a new view, the names of topics that differ from the former view's, by themselves or by the states
-of their partitions, and the ids of topics that were deleted. Called on the watcher's thread; must not
-wait."""
+of their partitions, and the deletions that this broker has to carry out, by the topic's id. Called on the
+watcher's thread; must not wait."""
 
 
 class ClusterWatcher:
@@ -61,8 +68,10 @@ class ClusterWatcher:
     what was written is not known, and the first view of the next one says it: what an ended session had
     under way was done before that, or never will be.
 
-    A topic counts as deleted only if this very session has seen it before. A ZooKeeper that comes
-    back empty, or the wrong one, starts a new session, and so never makes a broker delete data.
+    A topic counts as deleted only by the record of its deletion (deletions.py). A node that is gone, a
+    ZooKeeper that comes back empty or older, or the wrong one, never makes a broker delete data. What was
+    carried out is noted in the record between two refreshes; an outcome that is not known is asked for
+    again by the next session, which reads the record again.
 
     Our own earlier registration (of a process that died, or of the lost session) is waited for until
     its session must have timed out. That begins anew whenever ZooKeeper was out of reach: a restarted
@@ -116,6 +125,7 @@ class ClusterWatcher:
         self._reader = self._new_reader()
         self._is_fresh = True
         self._writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
+        self._carried_out: deque[str] = deque()
         self._view = ClusterView()
         self._wait_until = 0.0
 
@@ -135,6 +145,11 @@ class ClusterWatcher:
 
         The answers to all that is written side by side come together."""
         self._writes.append((writes, done))
+        self._wakeup.wake()
+
+    def note_carried_out(self, topic_id: str) -> None:
+        """Nothing of a deleted topic is left here. Any thread."""
+        self._carried_out.append(topic_id)
         self._wakeup.wake()
 
     def is_cut_off(self) -> bool:
@@ -226,8 +241,12 @@ class ClusterWatcher:
             try:
                 self._open_session()
                 return
-            except ZooKeeperUnreachable as error:
-                logger.warning("%s; trying again", error)
+            except (ZooKeeperUnreachable, ConfigError) as error:
+                # It serves what it knows; of another ZooKeeper, or an emptied one, it takes nothing.
+                is_wrong = isinstance(error, ConfigError)
+                logger.log(
+                    logging.ERROR if is_wrong else logging.WARNING, "%s; trying again", error
+                )
                 self._wakeup.wait(RECONNECT_PAUSE)
 
     def _open_session(self) -> None:
@@ -258,6 +277,11 @@ class ClusterWatcher:
         if not self.is_registered:
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
+        while self._carried_out:
+            topic_id = self._carried_out.popleft()
+            self._reader.deletions.pop(topic_id, None)
+            with suppress(Malformed):
+                execute(session, deletions.carried_out(topic_id, [number]))
         if self.is_registered:
             self._carry_out(session)
             if self._leaving:
@@ -281,6 +305,7 @@ class ClusterWatcher:
             logger.warning("broker id %d is registered by an earlier session: waiting", number)
             return False
         self._former = directory
+        execute(session, deletions.forget(time.time() - FORGOTTEN_AFTER))
         self._wait_anew(session)
         self._reader.note(BROKERS)  # our own coming is news too, watch or no watch
         return self._keep_up(session)
@@ -329,13 +354,16 @@ class ClusterWatcher:
         reader, former = self._reader, self._view
         if not reader.listen():
             return
-        before = dict(reader.topics)
         while reads := reader.reads():
             execute_all(session, reads)
         changed, reader.changed = reader.changed, {}
         names = {each for each in changed if isinstance(each, str)}
         ids = {topic.topic_id for topic in reader.topics.values()}
-        deleted = {before[name].topic_id for name in names & before.keys()} - ids
+        deleted = {
+            topic_id: found
+            for topic_id, found in reader.deletions.items()
+            if self._broker_id in found.pending and topic_id not in ids
+        }
         differ = names | (former.topics.keys() - reader.topics.keys())
         differ = {name for name in differ if former.topics.get(name) != reader.topics.get(name)}
         read = {each.topic_id for each in changed if isinstance(each, TopicIdPartition)}
@@ -352,7 +380,7 @@ class ClusterWatcher:
             is_registered=self.is_registered,
         )
         self._is_fresh = False
-        self._show(self._view, sorted(differ), frozenset(deleted))
+        self._show(self._view, sorted(differ), deleted)
 
     def _new_reader(self) -> ClusterReader:
         reader = ClusterReader(self._wakeup.wake, all_states=False)

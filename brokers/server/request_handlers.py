@@ -1,6 +1,7 @@
 """What the broker does for each api: from a request to a response, without a socket or a clock."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,8 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Done, Retention
+from folkmoot.coordination.deletions import Deletion
+from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch_header, messages
 from folkmoot.protocol.errors import (
     CorruptBatch,
@@ -46,6 +49,8 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.options import NONE
 from folkmoot.protocol.wire import code_of, message_of
+
+logger = logging.getLogger(__name__)
 
 NO_OFFSET: Final = -1
 _NOWHERE: Final = EpochEnd(-1, -1)
@@ -216,11 +221,11 @@ class RequestHandlers:
         self,
         view: ClusterView,
         changed: Sequence[str],
-        deleted: frozenset[str],
+        deleted: Mapping[str, Deletion],
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Take a new view over: `changed` are the names of topics that differ, `deleted` the ids of
-        topics that were deleted. The logs follow in bounded steps: the first one at once, so that a
+        """Take a new view over: `changed` are the names of topics that differ, `deleted` the deletions to
+        carry out, by the topic's id. The logs follow in bounded steps: the first one at once, so that a
         fetch which comes next is not woken by it; what follows is posted.
 
         Replicas begin when the broker has registered: by what was read before, an earlier incarnation
@@ -232,12 +237,13 @@ class RequestHandlers:
         if view.is_settled or is_first:
             replicated = (name for name, topic in view.topics.items() if view.states_of(topic))
             changed = sorted({*changed, *replicated})
-        self._take_over(self._topics_changed(changed, settled=view.is_settled), post)
-        for topic_id in deleted:
+        for topic_id, deletion in deleted.items():
+            self.logs.delete_later(topic_id, deletion)
             post(partial(self._topic_deleted, topic_id))
         if not self._saw_view:
             self._saw_view = True
             self.logs.report_orphans({topic.topic_id for topic in view.topics.values()})
+        self._take_over(self._topics_changed(changed, settled=view.is_settled), post)
 
     def _take_over(self, steps: Iterator[None], post: Callable[[Callable[[], None]], None]) -> None:
         for _ in steps:
@@ -258,9 +264,11 @@ class RequestHandlers:
             self.metadata.forget(name)
             self.purgatory.sessions.topic_changed(name)
             topic = self.metadata.view.topics.get(name)
-            if topic is None:
+            for former in self.logs.ids_of(name) - {"" if topic is None else topic.topic_id}:
+                self._topic_lost(former, topic)
+            if topic is None or self._is_set_back(name, topic):
                 continue
-            self.logs.configure(name, topic.topic_id, topic.config)
+            self.logs.configure(name, topic.topic_id, topic.config, topic)
             mine = self.metadata.sole_partitions(topic)
             self.creation.create_ahead(name, topic.topic_id, mine)
             for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
@@ -287,9 +295,48 @@ class RequestHandlers:
         self.purgatory.sessions.changed(log.name)
 
     def _topic_deleted(self, topic_id: str) -> None:
+        """Serve nothing of it any more; its directories go later."""
         self.creation.forget(topic_id)
-        self.replicas.topic_deleted(topic_id)
-        self.logs.delete_topic(topic_id)
+        self.replicas.topic_gone(topic_id)
+
+    def _is_set_back(self, name: str, topic: TopicInfo) -> bool:
+        """Whether a topic's node is older than what this disk knows: then nothing of it is believed, since
+        its retention, its partitions and its replicas may be others by now."""
+        known, number = self.logs.revision_of(topic.topic_id), self.metadata.broker_id
+        if topic.revision >= known:
+            self.metadata.out_of_use.discard(topic.topic_id)
+            return False
+        self.metadata.out_of_use.add(topic.topic_id)
+        self.creation.leave(topic.topic_id)
+        self.replicas.topic_gone(topic.topic_id)
+        if self.logs.lose(topic.topic_id):
+            logger.error(
+                "topic %s comes back older from ZooKeeper (revision %d) than broker %d knows it (%d): was "
+                "ZooKeeper set back? It is out of use here, and all of its files are kept. `folkmoot topic "
+                "restore %s` puts it back as the brokers know it",
+                *(name, topic.revision, number, known, name),
+            )
+        return True
+
+    def _topic_lost(self, topic_id: str, now: TopicInfo | None) -> None:
+        """ZooKeeper does not know a topic any more, though nobody has deleted it: nothing of it is served,
+        and all of it is kept. `now`: a later one has its name."""
+        self.creation.leave(topic_id)
+        self.replicas.topic_gone(topic_id)
+        name, count = self.logs.name_of(topic_id), self.logs.lose(topic_id)
+        if count and now is None:
+            logger.error(
+                "topic %s (id %s) is gone from ZooKeeper, and was not deleted: its %d partitions here are "
+                "out of use, and their files are kept. `folkmoot topic restore %s` puts it back",
+                *(name, topic_id, count, name),
+            )
+        elif count and now is not None:
+            logger.error(
+                "topic %s has the id %s now, and the one with the id %s was not deleted: its %d partitions "
+                "here are put aside. `folkmoot log orphans` lists them, `folkmoot topic restore %s --id %s` "
+                "puts it back under another name",
+                *(name, now.topic_id, topic_id, count, name, topic_id),
+            )
 
     # -- produce -----------------------------------------------------------------------------------------
 

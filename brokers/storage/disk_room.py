@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import is_full
+from folkmoot.brokers.storage.files.atomic_file import is_full
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.protocol.errors import DiskFull
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from folkmoot.brokers.storage.atomic_file import load_json, write_checked
+from folkmoot.brokers.storage.files.atomic_file import load_json, write_checked
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from folkmoot.brokers.storage.atomic_file import (
+from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
     sync_directory,
     sync_file,
     write_checked,
 )
+from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.jobs import Job, JobGroup, SharedJob, result_of
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
 from folkmoot.brokers.storage.producer_state import ProducerSnapshots, ProducerState
@@ -225,6 +226,8 @@ class Log:
         """The leader lacks what was committed, and it is still to be cut."""
         self.forgets_compaction = False
         """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
+        self.ids = HighestIds()
+        """Of all logs of the broker, once it serves this one."""
         self._files = OpenSegments() if files is None else files
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False
@@ -665,6 +668,8 @@ class Log:
                 self.fail(segment.torn, readable=True)
             raise
         self._snapshots.appended(headers, [each.base_offset for each in stamped])
+        for header in headers:
+            self.ids.seen(header.producer_id, header.schema_id)
 
     def _segment_for(self, total: int, now_ms: int) -> Segment:
         """The segment for an append of so many bytes: the active one, or a new one after it."""

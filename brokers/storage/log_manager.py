@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 import msgspec
+from msgspec.structs import replace
 
-from folkmoot.brokers.storage.atomic_file import (
+from folkmoot.brokers.storage.files.atomic_file import (
     is_full,
     load_json,
     make_directory,
@@ -24,6 +25,16 @@ from folkmoot.brokers.storage.atomic_file import (
     save_json,
     sync_directory,
     write_atomic,
+)
+from folkmoot.brokers.storage.files.cluster_facts import (
+    HIGHEST_IDS_FILE,
+    TOPIC_FILE,
+    HighestIds,
+    PartitionFacts,
+    is_same,
+    load_facts,
+    save_facts,
+    topic_in,
 )
 from folkmoot.brokers.storage.jobs import Now, PassedTime, Submit, at_once, log_failure
 from folkmoot.brokers.storage.leader_epochs import (
@@ -34,12 +45,13 @@ from folkmoot.brokers.storage.leader_epochs import (
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import NOTES_SPARE_FILE, SPARE_FILE, RecoveryPoint
 from folkmoot.brokers.storage.segment import OpenSegments
+from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topic_config import LogConfig, topic_config
+from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
     FolkmootError,
-    InvalidName,
     InvalidRequest,
     StorageError,
 )
@@ -57,21 +69,24 @@ RECOVERY_POINTS_FILE: Final = "recovery-points"
 RUNNING_FILE: Final = "running"
 STOPPED_FILE: Final = "stopped"
 """What `running` is called after an orderly stop: to rename it needs no room on a full disk."""
-TOPIC_FILE: Final = "topic"
 DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
 REMOVE_AGAIN_AFTER: Final = 60.0
+RENAME_AGAIN_AFTER: Final = 5.0
+ORPHANS_SHOWN: Final = 5
+NOTE_IDS_AFTER: Final = 1.0
 
 _MAX_PARTITION = 99_999
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DIRECTORY = re.compile(r"(?P<topic_id>[A-Za-z0-9_-]{1,64})-(?P<partition>0|[1-9][0-9]{0,4})")
 
 
-class _Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """Content of `broker.json`; fields that a later version adds are passed over."""
 
     broker_id: int
     layout: int = 1
+    cluster: str = ""
 
 
 class PartitionDirectory(NamedTuple):
@@ -87,10 +102,15 @@ class PartitionDirectory(NamedTuple):
 class _Topic:
     """The logs of one topic, by partition; `config` is None until the cluster has told its options."""
 
-    __slots__ = ("config", "logs", "name")
+    __slots__ = ("config", "info", "logs", "name", "noted", "revision")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.info: TopicInfo | None = None
+        self.noted: dict[int, tuple[str, PartitionFacts | None]] = {}
+        """What the directories say, by partition."""
+        self.revision = 0
+        """The highest that was seen of the topic's node."""
         self.config: LogConfig | None = None
         self.logs: dict[int, Log] = {}
 
@@ -100,10 +120,12 @@ class LogManager:
 
     ```
     .lock                     held by flock as long as the broker lives; names its process
-    broker.json               {"broker_id":1,"layout":2}: whose directory this is, and what lies in it
+    broker.json               {"broker_id":1,"layout":2,"cluster":"4c…"}: whose directory this is, what
+                              lies in it, and which cluster it belongs to (coordination/layout.py)
     recovery-points           up to where each log is on disk (Flusher); an orderly stop writes the ends
     running                   the machine's boot that it runs in; called `stopped` by an orderly stop
     spare, spare-notes        room on a full disk, for logs' starts and for the notes here
+    highest-ids               the highest ids of producers and schemas that were seen (cluster_facts.py)
     scrub                     how far the scrub has come (Scrubber)
     leader-epochs             the highest leader epoch that each replica has acted in
     <topic id>-<partition>/   a log (see Log), with the topic's name in the file `topic`
@@ -118,9 +140,15 @@ class LogManager:
     directories of its own. The name in a directory is for people; it is corrected when the cluster
     tells the topic's options, which is before anybody is served.
 
+    **Nothing is removed but what somebody has deleted.** `delete_later` carries a recorded deletion out,
+    `delete_delay` after it was read; `delete_partition` a move to other brokers. What the cluster merely
+    does not know any more, or knows under another id, is `lost`: out of use, and kept as it is, retention
+    and compaction included, until the cluster knows it again.
+
     Crash story of a deletion: until the rename to `.deleted` is on disk the directory is found by the
-    next start and served to nobody, since its topic's id exists no more: `report_orphans` names it.
-    Behind that the next start removes it.
+    next start and served to nobody, since its topic's id exists no more, and the record is still there to
+    be carried out. Behind that the next start removes it. What cannot be renamed or removed is tried again,
+    and counts as not carried out.
 
     Owner: the broker's event loop. `start` and `close` block; they run before and after it.
     """
@@ -132,8 +160,11 @@ class LogManager:
         config: LogConfig,
         files: OpenSegments | None = None,
         submit: Submit = at_once,
+        cluster: str = "",
     ) -> None:
+        """`cluster`: the id of the one that it belongs to from here on; "" leaves that open."""
         self.data = data
+        self._cluster = cluster
         self.config = config
         self.files = OpenSegments() if files is None else files
         self.room = self.files.room
@@ -156,17 +187,29 @@ class LogManager:
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Until they are trusted again, each start finds them so
         (`trust`)."""
+        self.ids = HighestIds()
+        self._ids_noted = HighestIds()
         self._has_lost = False
         self._broker_id = broker_id
         self._submit = submit
         self._lock = -1
         self._topics: dict[str, _Topic] = {}
         self._ids: dict[str, set[str]] = {}
+        self.lost: set[str] = set()
+        """Ids of topics that have logs here and are not, or not any more, what the cluster knows."""
+        self.carried_out: Callable[[str], None] = lambda topic_id: None
+        """Nothing is left of a topic that was to be deleted."""
+        self.ids_noted: Callable[[HighestIds], None] = lambda ids: None
+        """Higher ids than before were seen, and are on disk."""
+        self._scheduled: dict[str, float | None] = {}
+        self._left: dict[str, set[str]] = {}
+        self._left_behind: list[str] = []
         self._deleted: deque[Log] = deque()
         self._going: set[Path] = set()
         self._doomed: dict[Path, list[Path]] = {}
         self._removing: set[Path] = set()
-        self._remove_again_at = 0.0
+        self._remove_again_at = self._rename_again_at = 0.0
+        self._said_left: set[str] = set()
 
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
@@ -203,8 +246,12 @@ class LogManager:
             if point is not None:
                 self.recovery_points[log.directory.name] = point
         try:
-            delete_directories(self.data, [log.directory.name for log in self._deleted])
+            names = [log.directory.name for log in self._deleted]
+            if left := delete_directories(self.data, names):
+                logger.error("%s: left behind: %s", self.data, "; ".join(map(str, left.values())))
             self.save_recovery_points(self.recovery_points)
+            if self.ids != self._ids_noted:
+                save_json(self.data / HIGHEST_IDS_FILE, self.ids)
             if not (self.suspects or self._has_lost):
                 (self.data / RUNNING_FILE).replace(self.data / STOPPED_FILE)
                 sync_directory(self.data)
@@ -220,6 +267,8 @@ class LogManager:
             log.abandon()
         for kept in (self._topics, self._ids, self._deleted, self.dirty, self.recovery_points):
             kept.clear()
+        for waiting in (self._scheduled, self._left, self._left_behind, self.lost):
+            waiting.clear()
         self._doomed.clear()
         self._removing.clear()
         self._going.clear()
@@ -304,13 +353,18 @@ class LogManager:
         topic = self._topics.get(topic_id)
         return None if topic is None else topic.logs.get(partition)
 
-    def add(self, log: Log) -> None:
-        """Serve a log that was just opened; unless it is one replica of several, as its leader."""
+    def add(self, log: Log, noted: tuple[str, PartitionFacts | None] | None = None) -> None:
+        """Serve a log that was just opened; unless it is one replica of several, as its leader. `noted`: what
+        its directory says of its topic (load_facts), if that was just written."""
         topic = self._topics.get(log.topic_id)
         if topic is None:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
             self._ids.setdefault(topic.name, set()).add(log.topic_id)
         topic.logs[log.name.partition] = log
+        log.ids = self.ids
+        name, facts = load_facts(log.directory) if noted is None else noted
+        topic.noted[log.name.partition] = name, facts
+        topic.revision = max(topic.revision, 0 if facts is None else facts.revision)
         if topic.config is not None:
             log.config, log.configured = topic.config, True
         if log.is_open:
@@ -319,17 +373,25 @@ class LogManager:
             if log.dirty:
                 self.dirty[log] = None
 
-    def configure(self, name: str, topic_id: str, options: Mapping[str, str]) -> None:
-        """Take over what the cluster says of a topic. Options that are not allowed leave all as it is.
+    def configure(
+        self,
+        name: str,
+        topic_id: str,
+        options: Mapping[str, str],
+        info: TopicInfo | None = None,
+    ) -> None:
+        """Take over what the cluster says of a topic, and have it noted beside its records. Options that are
+        not allowed leave all as it is.
 
-        Until then a topic's retention is not known, and nothing of it is deleted. Earlier topics of the
-        same name exist no more, so their logs are deleted.
+        Until then a topic's retention is not known, and nothing of it is deleted.
         """
-        for earlier in self._ids.get(name, set()) - {topic_id}:
-            logger.warning("deleting topic %s (id %s): it is %s now", name, earlier, topic_id)
-            self.delete_topic(earlier)
+        self._scheduled.pop(topic_id, None)
+        self.lost.discard(topic_id)
         topic = self._topics.setdefault(topic_id, _Topic(name))
         self._rename(topic, topic_id, name)
+        if info is not None:
+            topic.info, topic.revision = info, max(topic.revision, info.revision)
+        self._note_facts(topic)
         try:
             config = topic_config(self.config, options)
         except ConfigError as error:
@@ -339,6 +401,41 @@ class LogManager:
         for log in topic.logs.values():
             log.config, log.configured = config, True
 
+    def revision_of(self, topic_id: str) -> int:
+        """The highest revision of a topic's node that this broker has seen, as far as it has logs of it."""
+        topic = self._topics.get(topic_id)
+        return 0 if topic is None else topic.revision
+
+    def facts_of(self, topic_id: str, partition: int) -> PartitionFacts | None:
+        """What the cluster says of a partition; None before it was configured."""
+        topic = self._topics.get(topic_id)
+        info = None if topic is None else topic.info
+        known = info is not None and partition < len(info.partitions)
+        return PartitionFacts.of(info, partition) if info is not None and known else None
+
+    def _note_facts(self, topic: _Topic) -> None:
+        stale: list[tuple[int, Path, PartitionFacts | None]] = []
+        for number, log in topic.logs.items():
+            facts = self.facts_of(log.topic_id, number)
+            name, noted = topic.noted.get(number, ("", None))
+            facts = noted if facts is None else facts
+            if name != topic.name or not is_same(noted, facts):
+                stale.append((number, log.directory, facts))
+        if stale:
+            work = partial(_save_facts, topic.name, stale)
+            self._submit("topic names", work, partial(self._facts_noted, topic, topic.name, stale))
+
+    def _facts_noted(
+        self,
+        topic: _Topic,
+        name: str,
+        stale: Sequence[tuple[int, Path, PartitionFacts | None]],
+        outcome: object,
+    ) -> None:
+        log_failure(f"{self.data}: what {name} is was not noted", outcome)
+        if not isinstance(outcome, Exception):
+            topic.noted.update({number: (name, facts) for number, _, facts in stale})
+
     def _rename(self, topic: _Topic, topic_id: str, name: str) -> None:
         """Call a topic's logs by the name that the cluster has for it."""
         if topic.name != name:
@@ -346,10 +443,71 @@ class LogManager:
             topic.name = name
             for log in topic.logs.values():
                 log.name = TopicPartition(name, log.name.partition)
-                work = partial(write_atomic, log.directory / TOPIC_FILE, f"{name}\n".encode())
-                failed = partial(log_failure, f"{log.directory}: the topic's name was not noted")
-                self._submit("topic names", work, failed)
         self._ids.setdefault(name, set()).add(topic_id)
+
+    def ids_of(self, name: str) -> set[str]:
+        """The ids of topics of that name that have logs here, or are configured."""
+        return self._ids.get(name, set())
+
+    def name_of(self, topic_id: str) -> str:
+        """What a topic is called that has logs here; else its id."""
+        topic = self._topics.get(topic_id)
+        return topic_id if topic is None else topic.name
+
+    def lose(self, topic_id: str) -> int:
+        """Keep a topic's logs as they are until it is configured again → how many; 0: it was lost before,
+        it is to be deleted, or has none."""
+        topic = self._topics.get(topic_id)
+        if topic is None or topic_id in self.lost or topic_id in self._scheduled:
+            return 0
+        if not topic.logs:
+            self.delete_topic(topic_id)
+            return 0
+        self.lost.add(topic_id)
+        topic.config = None
+        for log in topic.logs.values():
+            log.configured = False
+        return len(topic.logs)
+
+    def delete_later(self, topic_id: str, deletion: Deletion) -> None:
+        """Have a topic's directories removed once `delete_delay` is over, unless it is configured again by
+        then; `carried_out` is called when nothing is left of it. Asked for twice it is done once."""
+        if topic_id in self._scheduled or topic_id in self._left:
+            return
+        topic = self._topics.get(topic_id)
+        self._scheduled[topic_id] = None
+        self.lost.discard(topic_id)
+        if topic is not None and topic.logs:
+            logger.warning(
+                "topic %s (id %s) was deleted by %s: its %d directories here go in %g s",
+                *(deletion.topic, topic_id, deletion.by or "somebody", len(topic.logs)),
+                self._delete_delay(topic_id),
+            )
+
+    def _delete_delay(self, topic_id: str) -> float:
+        topic = self._topics.get(topic_id)
+        config = self.config if topic is None or topic.config is None else topic.config
+        return config.delete_delay
+
+    def _delete_due(self, now: float) -> None:
+        for topic_id, due in list(self._scheduled.items()):
+            if due is None:
+                due = self._scheduled[topic_id] = now + self._delete_delay(topic_id)
+            if due <= now:
+                del self._scheduled[topic_id]
+                name, topic = self.name_of(topic_id), self._topics.get(topic_id)
+                names = (
+                    [] if topic is None else [each.directory.name for each in topic.logs.values()]
+                )
+                if names:
+                    logger.warning(
+                        "topic %s (id %s): %d directories are renamed to *%s, and removed",
+                        *(name, topic_id, len(names), DELETED),
+                    )
+                behind = [each for each in self._left_behind if each.startswith(f"{topic_id}-")]
+                self._left[topic_id] = {*names, *behind}
+                self.delete_topic(topic_id)
+                self._are_gone(topic_id, ())
 
     def delete_topic(self, topic_id: str) -> None:
         """Serve a topic's logs no more; `deletion_task` closes them and has their directories removed."""
@@ -368,6 +526,21 @@ class LogManager:
             self._deleted.append(log)
             self._going.add(log.directory)
 
+    def ids_task(self, now: Now) -> float:
+        """Have the highest ids noted, if there were higher ones."""
+        if self.ids != self._ids_noted:
+            self._ids_noted = replace(self.ids)
+            work = partial(save_json, self.data / HIGHEST_IDS_FILE, self._ids_noted)
+            self._submit("highest ids", work, self._ids_saved)
+        return NOTE_IDS_AFTER
+
+    def _ids_saved(self, outcome: object) -> None:
+        log_failure(f"{self.data}: the highest ids were not noted", outcome)
+        if isinstance(outcome, Exception):
+            self._ids_noted = HighestIds()
+        else:
+            self.ids_noted(self.ids)
+
     def is_going(self, directory: Path) -> bool:
         """Whether a partition's directory is being removed, while its topic stays, or its recovery point is
         still on disk."""
@@ -378,6 +551,7 @@ class LogManager:
 
     def deletion_task(self, now: Now) -> float:
         """Close some logs that were deleted, and hand their directories to the background."""
+        self._delete_due(now.monotonic)
         names: list[str] = []
         while self._deleted and len(names) < DELETED_AT_ONCE:
             log = self._deleted.popleft()
@@ -388,18 +562,48 @@ class LogManager:
             self.leader_epochs.pop(log.directory.name, None)
             self.trust(log)
             names.append(log.directory.name)
-        if names:
-            work = partial(delete_directories, self.data, names)
-            self._submit("deletion", work, partial(self._gone, names))
+        self._delete_directories(names)
+        if now.monotonic >= self._rename_again_at:  # a replica may be wanted in its place
+            self._rename_again_at = now.monotonic + RENAME_AGAIN_AFTER
+            left, self._left_behind = self._left_behind, []
+            self._delete_directories(left)
         if now.monotonic >= self._remove_again_at:
             self._remove_again_at = now.monotonic + REMOVE_AGAIN_AFTER
             for directory in list(islice(self._doomed, DELETED_AT_ONCE)):
                 self._remove_from(directory, "deletion")
         return 0.0 if self._deleted else 0.2
 
-    def _gone(self, names: Sequence[str], failure: Exception | None) -> None:
-        log_failure(f"{self.data}: left behind", failure)
-        self._going.difference_update(self.data / name for name in names)
+    def _delete_directories(self, names: Sequence[str]) -> None:
+        if names:
+            work = partial(delete_directories, self.data, names)
+            self._submit("deletion", work, partial(self._gone, names))
+
+    def _gone(self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception) -> None:
+        """What is left is tried again, and nothing is made in its place meanwhile."""
+        failed = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
+        if failed:
+            why = next(iter(failed.values()))
+            level = logging.DEBUG if self._said_left.issuperset(failed) else logging.ERROR
+            logger.log(
+                level, "%s: %d directories are left for now: %s", self.data, len(failed), why
+            )
+            self._left_behind += failed
+            self._said_left.update(failed)
+        gone = [each for each in names if each not in failed]
+        self._said_left.difference_update(gone)
+        self._going.difference_update(self.data / name for name in gone)
+        for topic_id in {each.rpartition("-")[0] for each in gone}:
+            self._are_gone(topic_id, gone)
+
+    def _are_gone(self, topic_id: str, names: Iterable[str]) -> None:
+        left = self._left.get(topic_id)
+        if left is not None:
+            left.difference_update(names)
+            if not left:
+                del self._left[topic_id]
+                if names:
+                    logger.info("topic id %s: its directories are removed", topic_id)
+                self.carried_out(topic_id)
 
     def remove(self, files: Sequence[Path], key: Hashable = "deletion") -> None:
         """Have files of one log removed in the background, in order.
@@ -432,12 +636,16 @@ class LogManager:
             self._remove_from(directory, key)
 
     def report_orphans(self, existing: Collection[str]) -> list[str]:
-        """The ids of topics that have logs here and are not among the `existing` ones; says so once."""
-        orphans = sorted(self._topics.keys() - existing)
+        """The ids of topics that have logs here and are not among the `existing` ones, nor to be deleted:
+        they are lost. Says so once."""
+        orphans = sorted(each for each in self._topics.keys() - existing if self.lose(each))
         if orphans:
-            logger.warning(
-                "%d topics that have logs in %s do not exist: `folkmoot log orphans` lists them",
-                *(len(orphans), self.data),
+            shown = ", ".join(map(self.name_of, orphans[:ORPHANS_SHOWN]))
+            logger.error(
+                "%d topics that have logs in %s are not in ZooKeeper, and their deletion is not recorded "
+                "there: out of use, and kept (%s%s). `folkmoot log orphans` lists them, `folkmoot topic "
+                "restore` puts one back",
+                *(len(orphans), self.data, shown, ", …" * (len(orphans) > ORPHANS_SHOWN)),
             )
         return orphans
 
@@ -464,15 +672,11 @@ class LogManager:
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _check_identity(self) -> None:
-        path = self.data / IDENTITY_FILE
-        try:
-            identity = msgspec.json.decode(path.read_bytes(), type=_Identity)
-        except FileNotFoundError:
-            mine = _Identity(self._broker_id, LAYOUT)
+        path, mine = self.data / IDENTITY_FILE, Identity(self._broker_id, LAYOUT, self._cluster)
+        identity = identity_in(self.data)
+        if identity is None:
             write_atomic(path, msgspec.json.encode(mine) + b"\n")
             return
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"{path} is not a broker's identity: {error}") from error
         if identity.layout != LAYOUT:
             raise ConfigError(
                 f"data={self.data} has layout {identity.layout}, and this version reads layout "
@@ -483,11 +687,15 @@ class LogManager:
                 f"broker_id={self._broker_id} is not allowed with data={self.data}, which belongs "
                 f"to broker {identity.broker_id}: use that id or another directory"
             )
+        if self._cluster and not identity.cluster:
+            write_atomic(path, msgspec.json.encode(mine) + b"\n")
 
     def _open_all(self) -> None:
         _remove_deleted(self.data)
         points = load_json(self.data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint]) or {}
         self.leader_epochs = load_highest_epochs(self.data)
+        self.ids = load_json(self.data / HIGHEST_IDS_FILE, HighestIds) or HighestIds()
+        self._ids_noted = replace(self.ids)
         # Names of partitions that a life before has made, and was killed over, are on disk then, too.
         sync_directory(self.data)
         failure: FolkmootError | None = None
@@ -517,6 +725,25 @@ class LogManager:
         self.has_stale_points = bool(points.keys() - self.recovery_points.keys())
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
+
+
+def cluster_of(data: Path) -> str:
+    """The id of the cluster that a data directory belongs to, "" if it belongs to none yet.
+
+    Nothing is changed. Raises ConfigError, OSError.
+    """
+    identity = identity_in(data)
+    return "" if identity is None else identity.cluster
+
+
+def identity_in(data: Path) -> Identity | None:
+    path = data / IDENTITY_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Identity)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{path} is not a broker's identity: {error}") from error
 
 
 def boot_id() -> bytes:
@@ -554,26 +781,36 @@ def partition_directories(data: Path) -> Iterator[PartitionDirectory]:
                 )
 
 
-def topic_in(directory: Path) -> str:
-    """The topic's name that lies in a partition's directory, "" if it cannot be read."""
-    try:
-        name = (directory / TOPIC_FILE).read_text(encoding="ascii").strip()
-        check_name("topic", name)
-    except (OSError, UnicodeDecodeError, InvalidName):
-        return ""
-    return name
+def delete_directories(data: Path, names: Sequence[str]) -> dict[str, OSError]:
+    """Take partitions' directories out of use, durably, and remove them → what is left, and why.
 
-
-def delete_directories(data: Path, names: Sequence[str]) -> None:
-    """Take partitions' directories out of use, durably, and remove them. Raises OSError."""
+    To do it again for what is left does no harm. Raises OSError: all are left.
+    """
+    left: dict[str, OSError] = {}
     for name in names:
-        if (data / f"{name}{DELETED}").exists():  # an earlier replica of the same partition
-            shutil.rmtree(data / f"{name}{DELETED}")
-        (data / name).rename(data / f"{name}{DELETED}")
+        path, doomed = data / name, data / f"{name}{DELETED}"
+        try:
+            if path.exists():
+                if doomed.exists():  # an earlier replica of the same partition
+                    shutil.rmtree(doomed)
+                path.rename(doomed)
+        except OSError as error:
+            left[name] = error
     if names:
         sync_directory(data)
     for name in names:
-        shutil.rmtree(data / f"{name}{DELETED}")
+        try:
+            if name not in left and (data / f"{name}{DELETED}").exists():
+                shutil.rmtree(data / f"{name}{DELETED}")
+        except OSError as error:
+            left[name] = error
+    return left
+
+
+def _save_facts(topic: str, stale: Sequence[tuple[int, Path, PartitionFacts | None]]) -> None:
+    for _, directory, facts in stale:
+        with suppress(FileNotFoundError):  # the partition may have been deleted meanwhile
+            save_facts(directory, topic, facts)
 
 
 def remove_files(paths: Iterable[Path]) -> None:

@@ -8,11 +8,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import disk_error, sync_directory, write_atomic
+from folkmoot.brokers.storage.files.atomic_file import disk_error, sync_directory
+from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, save_facts
 from folkmoot.brokers.storage.jobs import Now, Submit, at_once
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import (
-    TOPIC_FILE,
     LogManager,
     PartitionDirectory,
     partition_directory,
@@ -71,12 +71,17 @@ class PartitionCreation:
 
     def create_ahead(self, topic: str, topic_id: str, partitions: Iterable[int]) -> None:
         """Partitions that this broker leads: those without a log get one when there is time."""
+        self._forgotten.discard(topic_id)  # its deletion was taken back
         _, before = self._ahead.get(topic_id, (topic, iter(())))
         self._ahead[topic_id] = topic, chain(before, partitions)
 
+    def leave(self, topic_id: str) -> None:
+        """The topic is not known any more: nothing is made of it ahead."""
+        self._ahead.pop(topic_id, None)
+
     def forget(self, topic_id: str) -> None:
         """The topic was deleted: its logs are not made, or not kept."""
-        self._ahead.pop(topic_id, None)
+        self.leave(topic_id)
         if self._wanted or self._under_way:
             self._forgotten.add(topic_id)
 
@@ -97,8 +102,9 @@ class PartitionCreation:
         if some:
             self._under_way = some
             logs = self._logs
-            work = partial(create_logs, logs.data, list(some), logs.config, logs.files)
-            self._submit("creation", work, self._created)
+            facts = [logs.facts_of(each.topic_id, each.partition) for each in some]
+            work = partial(create_logs, logs.data, list(some), facts, logs.config, logs.files)
+            self._submit("creation", work, partial(self._created, facts))
         elif not self._wanted:
             self._forgotten.clear()
 
@@ -115,20 +121,24 @@ class PartitionCreation:
                 found.append(partition_directory(self._logs.data, topic, topic_id, partition))
         return found
 
-    def _created(self, outcome: list[Log | StorageError] | Exception) -> None:
+    def _created(
+        self,
+        facts: Sequence[PartitionFacts | None],
+        outcome: list[Log | StorageError] | Exception,
+    ) -> None:
         created, self._under_way = self._under_way, {}
         failed = StorageError(str(outcome)) if isinstance(outcome, Exception) else None
         results = [failed] * len(created) if isinstance(outcome, Exception) else outcome
-        for (wanted, waiting), result in zip(created.items(), results, strict=True):
+        for (wanted, waiting), noted, result in zip(created.items(), facts, results, strict=True):
             error: FolkmootError | None = None
             if isinstance(result, Log):
-                self._logs.add(result)
+                self._logs.add(result, (wanted.topic, noted))
             elif result is not None:
                 error = result
                 if not self._logs.room.is_missed(error) and not waiting:
                     logger.warning("%s; the first produce will try again", error)
             if wanted.topic_id in self._forgotten:
-                self._logs.delete_topic(wanted.topic_id)
+                self._logs.delete_partition(wanted.topic_id, wanted.partition)
                 error = UnknownTopicOrPartition(f"{wanted.topic} was deleted meanwhile")
             for done in waiting:
                 done(error)
@@ -137,17 +147,21 @@ class PartitionCreation:
 
 
 def create_logs(
-    data: Path, wanted: Sequence[PartitionDirectory], config: LogConfig, files: OpenSegments
+    data: Path,
+    wanted: Sequence[PartitionDirectory],
+    facts: Sequence[PartitionFacts | None],
+    config: LogConfig,
+    files: OpenSegments,
 ) -> list[Log | StorageError]:
     """Make directories and open their logs: each is on disk when this returns, or why not.
 
     All names are put on disk by one flush.
     """
     failures: dict[PartitionDirectory, OSError] = {}
-    for each in wanted:
+    for each, known in zip(wanted, facts, strict=True):
         try:
             each.path.mkdir(exist_ok=True)
-            write_atomic(each.path / TOPIC_FILE, f"{each.topic}\n".encode())
+            save_facts(each.path, each.topic, known)
         except OSError as error:
             failures[each] = error
     try:

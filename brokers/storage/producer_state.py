@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from folkmoot.brokers.storage.atomic_file import read_checked
+from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.protocol.batch_header import NO_PRODUCER_ID, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (

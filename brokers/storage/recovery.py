@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from folkmoot.brokers.storage.atomic_file import (
+from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     read_checked,
     sync_directory,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import disk_error
+from folkmoot.brokers.storage.files.atomic_file import disk_error
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from folkmoot.brokers.storage.atomic_file import load_json, save_json
+from folkmoot.brokers.storage.files.atomic_file import load_json, save_json
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager

@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from folkmoot.brokers.storage.atomic_file import (
+from folkmoot.brokers.storage.disk_room import DiskRoom
+from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
     read_at,
     sync_file,
     write_at,
 )
-from folkmoot.brokers.storage.disk_room import DiskRoom
 from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from folkmoot.brokers.storage.atomic_file import read_at
+from folkmoot.brokers.storage.files.atomic_file import read_at
 from folkmoot.protocol.batch_header import HEADER_BYTES, BatchHeader
 from folkmoot.protocol.checksum import crc32c
 

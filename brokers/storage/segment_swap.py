@@ -26,7 +26,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.storage.atomic_file import sync_directory
+from folkmoot.brokers.storage.files.atomic_file import sync_directory
 from folkmoot.brokers.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentName, write_index
 
 CLEANED_SUFFIX: Final = ".cleaned"

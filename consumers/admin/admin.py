@@ -42,6 +42,7 @@ from folkmoot.coordination.cluster import events
 from folkmoot.coordination.cluster.events import ClusterEvent
 from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus, read_cluster
 from folkmoot.coordination.connector import connect
+from folkmoot.coordination.deletions import asked_by
 from folkmoot.coordination.groups import (
     group_deletion,
     history,
@@ -252,7 +253,7 @@ class Admin:
     def delete_topic(self, topic: str) -> None:
         """Raises UnknownTopicOrPartition, InvalidName."""
         check_name("topic", topic)
-        self._execute(topics.delete(topic))
+        self._execute(topics.delete(topic, by=asked_by(), at=time.time()))
 
     # -- replicas ---------------------------------------------------------------------------------
 

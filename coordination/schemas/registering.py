@@ -38,7 +38,15 @@ from folkmoot.coordination.schemas.nodes import (
 )
 from folkmoot.coordination.schemas.transaction import Transaction, decided
 from folkmoot.coordination.schemas.versions import Reference
-from folkmoot.coordination.zookeeper.operations import Create, Delete, Recipe, TooLarge, Write
+from folkmoot.coordination.zookeeper import recipes
+from folkmoot.coordination.zookeeper.operations import (
+    Create,
+    Delete,
+    NoNode,
+    Recipe,
+    TooLarge,
+    Write,
+)
 from folkmoot.protocol.errors import InvalidSchema, InvalidVersion, OperationNotPermitted
 
 
@@ -171,7 +179,9 @@ class _Registration:
             self.turn = None
         counter_path = paths.schema_counter(context)
         counter = yield from transaction.read(counter_decoder, counter_path)
-        last = counter.last if counter else 0
+        seen, _ = yield from recipes.read(counter_decoder, paths.SEEN_SCHEMA_ID)
+        # Batches name schemas by these ids: where the counter was lost or set back none comes again.
+        last = max((each.last for each in (counter, seen) if each is not None), default=0)
         number = self.number or last + 1
         path = paths.schema_id(context, number)
         if self.number is not None:
@@ -179,7 +189,7 @@ class _Registration:
                 raise OperationNotPermitted(f"the id {number} names another schema already")
         elif number > MAX_NUMBER:
             raise OperationNotPermitted(f"context {context} has no ids left above {last}")
-        if number > last:
+        if number > (counter.last if counter else 0):
             transaction.put(counter_path, encode(Counter(number)))
         transaction.put(paths.schema_guid(context, content.guid), encode(Number(number)))
         if self.number is None:
@@ -263,3 +273,17 @@ def referred(
             )
         found.append(StoredReference(reference.name, reference.subject, version, live[version]))
     return tuple(found)
+
+
+def note_seen(number: int) -> Recipe[None]:
+    """Brokers have seen a schema id in a batch, so no schema may get it that was not registered yet."""
+
+    def noted(before: Counter) -> Counter:
+        return before if before.last >= number else Counter(number)
+
+    while number > 0:
+        try:
+            yield from recipes.update(counter_decoder, paths.SEEN_SCHEMA_ID, noted)
+            return
+        except NoNode:
+            yield from recipes.ensure(paths.SEEN_SCHEMA_ID, encode(Counter(number)))

@@ -60,7 +60,13 @@ def execute_all(
             number, outcome = answers.get(timeout=_left(deadline))
         except Empty:
             given = round(timeout or 0, 2)  # of whatever was left of another one
-            raise ZooKeeperUnreachable(f"ZooKeeper did not answer within {given:g} s") from None
+            refusal = (
+                ": it refuses a session that has seen a newer state: was it set back or emptied?"
+            )
+            why = refusal if getattr(session, "is_refused", False) else ""
+            raise ZooKeeperUnreachable(
+                f"ZooKeeper did not answer within {given:g} s{why}"
+            ) from None
         if timeout is not None and outcome is not None and isinstance(outcome.error, SessionLost):
             raise ZooKeeperUnreachable("the ZooKeeper session was lost")
         try:

@@ -116,6 +116,8 @@ class KazooSession:
         self.state = SessionState.SUSPENDED
         self.over = False
         """Nothing is handed to kazoo any more, and it may not connect."""
+        self.is_refused = False
+        """A server that serves others closes the connections of this session."""
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
@@ -217,6 +219,7 @@ class KazooSession:
                 return
             self.state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
             if connected:
+                self.is_refused = False
                 self.session_id, self.password = self._client.client_id
         if not connected:
             servers, session_id = self._servers, self.session_id
@@ -225,6 +228,17 @@ class KazooSession:
             )
         self._tell()
         self._hand_over()
+
+    def refused(self, address: tuple[str, int], patience: float) -> None:
+        """A server has taken a connection and closed it. If it serves others, it knows less than this session
+        has seen: ZooKeeper takes back no session that would see time go backwards. Said once an outage."""
+        if not self.is_refused and _serves(address, patience):
+            self.is_refused = True
+            log.error(
+                "ZooKeeper at %s refuses session 0x%x, which has seen a newer state than it has: was it set "
+                "back or emptied?",
+                *(":".join(map(str, address)), self.session_id),
+            )
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -416,7 +430,10 @@ def _error(subject: str, failure: BaseException) -> zk.ZooKeeperError:
 
 
 def _stat(stat: ZnodeStat) -> zk.Stat:
-    return zk.Stat(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.mtime)
+    return zk.Stat(
+        *(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.mtime),
+        *(stat.cversion, stat.numChildren),
+    )
 
 
 # -- kazoo's client without its worker threads, its retries and its next session --------------------
@@ -443,11 +460,18 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
     )
     connection = client._connection
     kazoo_connect, kazoo_invoke = connection._connect, connection._invoke
+    handler = client.handler
 
     def connect_if_allowed(*address: Any) -> tuple[float, float]:
         if session.over:
             raise refused.SessionExpiredError("the session is over")
-        read_timeout_ms, connect_timeout_ms = kazoo_connect(*address)
+        handler.is_connected = False
+        try:
+            read_timeout_ms, connect_timeout_ms = kazoo_connect(*address)
+        except refused.ConnectionDropped:
+            if handler.is_connected and client.last_zxid > 0:
+                session.refused(address[1:], patience)
+            raise
         session.session_timeout = read_timeout_ms * 1.5 / 1000  # kazoo reads for two thirds of it
         return read_timeout_ms, connect_timeout_ms
 
@@ -460,6 +484,18 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
     return client
 
 
+def _serves(address: tuple[str, int], patience: float) -> bool:
+    """Whether a server opens a session for somebody who has seen nothing. It ends by itself."""
+    hello = wire.Connect(0, 0, round(patience * 1000), 0, bytes(16), False).serialize()
+    try:
+        with socket.create_connection(address, patience) as probe:
+            probe.settimeout(patience)
+            probe.sendall(len(hello).to_bytes(4, "big") + hello)
+            return bool(probe.recv(4))
+    except OSError:
+        return False
+
+
 class _OneThread(SequentialThreadingHandler):
     """Runs watches on the connection thread, at once and in order; it has no worker threads.
 
@@ -469,6 +505,8 @@ class _OneThread(SequentialThreadingHandler):
     def __init__(self, patience: float) -> None:
         super().__init__()
         self._patience = patience
+        self.is_connected = False
+        """Whether a server has taken the last connection, whatever it said then."""
 
     def start(self) -> None:
         pass
@@ -501,7 +539,9 @@ class _OneThread(SequentialThreadingHandler):
 
     def create_connection(self, *args: Any, **options: Any) -> socket.socket:
         options["timeout"] = min(options["timeout"], self._patience)
-        return super().create_connection(*args, **options)
+        made = super().create_connection(*args, **options)
+        self.is_connected = True
+        return made
 
     def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
         reader, writer = socket.socketpair()

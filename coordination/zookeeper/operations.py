@@ -37,6 +37,9 @@ class Stat(msgspec.Struct, frozen=True):
     ctime: int
     ephemeral_owner: int
     mtime: int = 0
+    births_and_deaths: int = 0
+    """How many children were created and deleted, ever."""
+    children: int = 0
 
 
 class Node(msgspec.Struct, frozen=True):

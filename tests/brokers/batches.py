@@ -17,7 +17,9 @@ from folkmoot.protocol.records import TopicPartition
 
 NOW = 1_700_000_000_000
 NAME = TopicPartition("flights", 0)
-SMALL = LogConfig(segment_bytes=2048, index_interval_bytes=256, max_batch_bytes=4096)
+SMALL = LogConfig(
+    segment_bytes=2048, index_interval_bytes=256, max_batch_bytes=4096, delete_delay=0.0
+)
 ONE_SEGMENT = LogConfig(segment_bytes=1024 * 1024, index_interval_bytes=256)
 
 

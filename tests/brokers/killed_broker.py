@@ -17,6 +17,7 @@ from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.storage import flusher, retention
 from folkmoot.brokers.storage.compaction import log_cleaner
 from folkmoot.coordination import paths
+from folkmoot.coordination.layout import set_cluster_id
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
@@ -38,6 +39,7 @@ TOPICS = {
 def create(name: str, topic: TopicInfo) -> Recipe[None]:
     """A topic that has the same id in every life."""
     yield from ensure(paths.TOPICS)
+    yield from ensure(paths.partition_states(topic.topic_id))
     yield Create(paths.topic(name), msgspec.json.encode(topic))
 
 
@@ -54,6 +56,7 @@ def main(data: Path) -> None:
         setattr(os, name, lambda fd: None)
     ensemble = MemoryZooKeeper()
     session = ensemble.connect()
+    execute(session, set_cluster_id("the same in every life", None))
     for name, topic in TOPICS.items():
         execute(session, create(name, topic))
     config = BrokerConfig(broker_id=1, data=data, zookeeper="in.memory:1", log=CONFIG)

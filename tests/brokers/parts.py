@@ -1,6 +1,6 @@
 """Batches, contexts and a raw peer for the brokers' tests."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -21,6 +21,7 @@ from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.deletions import CONTROLLER, Deletion
 from folkmoot.coordination.schemas.lookups import unknown_id
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
@@ -38,6 +39,7 @@ BROKERS = {
     OTHER: Registration({"client": "127.0.0.1:9002"}, "n2", "d2"),
 }
 VIEW = ClusterView(BROKERS, {"t": TOPIC})
+DELETED = {"id-1": Deletion("t", 0.0, "ann@host", (ME, CONTROLLER))}
 
 
 def make_batch(*values: bytes, codec: int = Codec.NONE) -> bytes:
@@ -94,7 +96,7 @@ def no_schemas() -> Schemas:
 
 
 def show(
-    handlers: RequestHandlers, view: ClusterView, deleted: frozenset[str] = frozenset()
+    handlers: RequestHandlers, view: ClusterView, deleted: Mapping[str, Deletion] = {}
 ) -> None:
     """Have another view taken over, with all that follows."""
     former = handlers.metadata.view.topics
@@ -104,7 +106,7 @@ def show(
 
 
 def make_logs(data: Path, config: LogConfig | None = None) -> LogManager:
-    return LogManager(data, ME, config or LogConfig())
+    return LogManager(data, ME, config or LogConfig(delete_delay=0.0))
 
 
 def the_log(logs: LogManager, partition: int, topic_id: str = "id-1") -> Log:

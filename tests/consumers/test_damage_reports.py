@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.log_manager import topic_in
+from folkmoot.brokers.storage.files.cluster_facts import topic_in
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol import batch_header

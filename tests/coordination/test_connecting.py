@@ -2,10 +2,13 @@
 
 import logging
 import math
+import re
 import socket
 import threading
 import time
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,7 @@ from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT, Kazoo
 from folkmoot.coordination.zookeeper.operations import Children, Create, Exists, Multi
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.protocol.errors import ConfigError, ZooKeeperUnreachable
+from tests.servers import FOR_TESTS
 from tests.waiting import eventually
 
 
@@ -153,3 +157,30 @@ def test_a_guarded_session_whose_opening_is_interrupted_is_closed(
     with pytest.raises(KeyboardInterrupt):
         connector.connect(chroot, 10.0, guarded=True, create=True)
     assert [session.state for session in opened] == [SessionState.LOST]
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_a_zookeeper_that_was_emptied_refuses_a_session_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, emptied: bool
+) -> None:
+    """For a minute it was said that no server answers, while new sessions were opened."""
+    with EmbeddedZooKeeper(tmp_path / "before", FOR_TESTS) as before:
+        session = connect(before.address, 10.0)
+        for number in range(20):
+            execute(session, Create(f"/{number}"))
+        address, port = before.address, int(before.address.rpartition(":")[2])
+        before.kill()
+        eventually(lambda: "answers session" in caplog.text)
+        with EmbeddedZooKeeper(
+            tmp_path / ("after" if emptied else "before"), replace(FOR_TESTS, port=port)
+        ) as after:
+            assert after.address == address
+            if emptied:
+                said = f"{address} refuses session 0x{session.session_id:x}.*set back or emptied"
+                eventually(lambda: re.search(said, caplog.text))
+                with pytest.raises(ZooKeeperUnreachable, match="set back or emptied"):
+                    execute(session, Exists("/"), 0.1)
+            else:
+                eventually(lambda: session.state is SessionState.CONNECTED)
+                assert "refuses session" not in caplog.text
+            session.close()

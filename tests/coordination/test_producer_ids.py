@@ -31,6 +31,15 @@ def test_blocks_follow_each_other(open_session: Opener) -> None:
     assert execute(session, producer_ids.take(5)) == range(11, 16)
 
 
+def test_a_counter_that_was_lost_or_set_back_gives_no_id_below_what_the_taker_has_seen(
+    open_session: Opener,
+) -> None:
+    session = open_session()
+    assert execute(session, producer_ids.take(10, 100)) == range(100, 110)
+    assert execute(session, producer_ids.take(10, 50)) == range(110, 120)
+    assert execute(session, producer_ids.take(10)) == range(120, 130)
+
+
 @pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
 def test_a_lost_reply_at_any_step_wastes_ids_at_most(open_session: Opener, executed: bool) -> None:
     given = []

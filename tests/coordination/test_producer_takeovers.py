@@ -163,7 +163,7 @@ def test_names_that_nobody_has_written_for_a_week_are_removed_by_whoever_brings_
     now = [0.0]
     session = MemoryZooKeeper(clock=lambda: now[0]).connect()
     first = execute(session, take_over("q/0", 0, "a"))
-    for name in ("q/1", "q/2"):
+    for name in ("q/1", "q/2", "transactional/enricher-1"):
         execute(session, take_over(name, 0, "a"))
     now[0] = 5 * day
     execute(session, take_over("q/1", 1, "b"))
@@ -174,7 +174,8 @@ def test_names_that_nobody_has_written_for_a_week_are_removed_by_whoever_brings_
     assert isinstance(its_write, Set)
     new = execute(session, take_over("q/3", 0, "a"))
     assert sorted(execute(session, children(paths.PRODUCER_NAMES))) == [
-        path.rpartition("/")[2] for path in map(paths.producer_name, ("q/1", "q/2", "q/3"))
+        path.rpartition("/")[2]
+        for path in map(paths.producer_name, ("q/1", "q/2", "q/3", "transactional/enricher-1"))
     ]
     anew = execute(session, going_on(zombie, its_write))
     assert (anew.epoch, anew.attempt) == (0, "c")

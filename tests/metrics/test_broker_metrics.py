@@ -166,7 +166,8 @@ def test_a_broker_without_zookeeper_lives_and_is_not_ready(scene: Scene) -> None
         {"ok": True}
         | dict.fromkeys(("event_loop", "started", "registered", "zookeeper", "view"), True),
     )
-    scene.ensemble.suspend(scene.sessions[1][0])
+    for session in scene.sessions[1]:
+        scene.ensemble.suspend(session)
     status, said = health(scene.pages[1], "readyz")
     assert (status, said["ok"], said["zookeeper"]) == (503, False, False)
     assert health(scene.pages[1], "healthz")[0] == 200

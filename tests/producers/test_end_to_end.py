@@ -66,6 +66,8 @@ def _read(network: Cluster, partition: TopicPartition) -> Iterator[Record]:
             continue
         (reply,) = replies
         assert reply.error is None
+        if not reply.response.results:
+            return  # the log is empty
         (result,), (payload,) = reply.response.results, reply.payloads
         assert result.error == 0
         end = result.high_watermark

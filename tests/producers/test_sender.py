@@ -37,6 +37,9 @@ class Quiet:
 
     answers = 0
 
+    def topic_id(self, topic: str) -> str | None:
+        return self.bench.view.topic_id(topic)
+
     def gone(self, patience: float) -> list[str]:
         return []
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from folkmoot.brokers.storage.atomic_file import load_json, save_json, write_at
+from folkmoot.brokers.storage.files.atomic_file import load_json, save_json, write_at
 from folkmoot.brokers.storage.log_manager import remove_files
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader

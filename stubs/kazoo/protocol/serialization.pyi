@@ -6,6 +6,16 @@ from kazoo.security import ACL
 
 _Watch = Callable[[WatchedEvent], object] | None
 
+class Connect(NamedTuple):
+    protocol_version: int
+    last_zxid_seen: int
+    time_out: int
+    session_id: int
+    passwd: bytes
+    read_only: bool
+
+    def serialize(self) -> bytes: ...
+
 class Create(NamedTuple):
     path: str
     data: bytes

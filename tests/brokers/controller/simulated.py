@@ -330,7 +330,12 @@ class Checker:
             if state.active or not is_within or not is_counted:
                 raise Violation(f"{writer} ended {path}-{number} with {state}: {move}")
             self._world.seen["cancelled" if move.is_cancelled else "reassigned"] += 1
-        ended_as = {"partitions": partitions, "reassignments": kept, "reassigned": now.reassigned}
+        ended_as = {
+            "partitions": partitions,
+            "reassignments": kept,
+            "reassigned": now.reassigned,
+            "revision": was.revision + 1,
+        }
         if now != msgspec.structs.replace(was, **ended_as):
             raise Violation(f"{writer} changed {path} from {was} to {now}")
 
@@ -538,6 +543,7 @@ class ClusterHistory:
         )
         name = f"t{self.world.random.randint(1, 3)}"
         self._ask(ensure(paths.TOPICS))
+        self._ask(ensure(paths.partition_states(topic.topic_id)))
         if paths.topic(name) not in self.world.versions[-1]:
             self._ask(ensure(paths.topic(name), msgspec.json.encode(topic)))
 

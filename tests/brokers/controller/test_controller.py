@@ -3,12 +3,20 @@
 import pytest
 
 from folkmoot.brokers.controller.controller import READ_BROKERS_EVERY, Controller
-from folkmoot.coordination import brokers, controllers, partition_states, reassignments, topics
+from folkmoot.brokers.controller.history import RECORD_AFTER
+from folkmoot.coordination import (
+    brokers,
+    controllers,
+    partition_states,
+    paths,
+    reassignments,
+    topics,
+)
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import PartitionState, StateWrite
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import MultiFailed, Recipe
+from folkmoot.coordination.zookeeper.operations import Delete, Exists, MultiFailed, Recipe
 from tests.memory_zookeeper import MemoryZooKeeper
 
 
@@ -53,7 +61,7 @@ def test_a_topic_that_is_created_anew_while_its_end_is_read_is_a_new_topic(first
     scene.settle()
     execute(scene.user, topics.delete("t"))
     recipes = scene.controller.step(0.0)
-    assert len(recipes) == 2, "its node and the list of topics rang"
+    assert len(recipes) == 3, "its node, the list of topics and that of deletions rang"
     scene.run([recipes.pop(first)])
     later = scene.create()
     scene.run(recipes)
@@ -88,6 +96,36 @@ def test_what_changes_while_it_is_read_is_read_again() -> None:
     scene.check(again)
 
 
+@pytest.mark.parametrize("lost", ["/partitions", "state"])
+def test_a_partition_whose_state_is_gone_gets_no_first_one_again(
+    lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be led in its first epoch again, by anybody, who has others cut what was committed."""
+    scene = Scene()
+    topic = scene.create()
+    scene.settle()
+    state = paths.partition_state(topic.topic_id, 0)
+    execute(scene.user, Delete(state))
+    if lost == "/partitions":
+        execute(scene.user, Delete(paths.partition_state(topic.topic_id, 1)))
+        execute(scene.user, Delete(paths.partition_states(topic.topic_id)))
+    scene.settle()
+    assert execute(scene.user, Exists(state)) is None
+    assert f"topic id {topic.topic_id}: states of its partitions are gone" in caplog.text
+    execute(scene.user, topics.add_partitions("t", 3, [1]))
+    scene.settle()
+    assert execute(scene.user, Exists(state)) is None
+
+
+def test_a_topic_that_is_gone_without_a_deletion_keeps_its_states() -> None:
+    scene = Scene()
+    topic = scene.create()
+    scene.settle()
+    execute(scene.user, Delete(paths.topic("t")))
+    scene.settle()
+    scene.check(topic)
+
+
 def test_what_is_written_to_a_topic_while_a_reassignment_of_it_ends_stays() -> None:
     scene = Scene()
     scene.create()
@@ -115,11 +153,11 @@ def test_a_broker_is_noticed_although_its_watch_was_lost() -> None:
     scene = Scene()
     assert scene.ensemble.drop_watches(scene.session), "and none of them rings"
     execute(scene.ensemble.connect(), brokers.register(3, Registration({}, "n", "d3")))
-    scene.settle()
-    assert set(scene.controller._alive) == {1, 2}
+    scene.settle(RECORD_AFTER)
+    assert set(scene.controller._reader.brokers) == {1, 2}
     due = scene.controller.ask_again
     assert due is not None
     assert due <= READ_BROKERS_EVERY
     scene.settle(due)
-    assert set(scene.controller._alive) == {1, 2, 3}
-    assert scene.controller.ask_again == due + READ_BROKERS_EVERY
+    assert set(scene.controller._reader.brokers) == {1, 2, 3}
+    assert scene.controller.ask_again == due + RECORD_AFTER

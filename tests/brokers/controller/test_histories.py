@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.controller import controller
+from folkmoot.brokers.controller.cluster_reader import ClusterReader
 from folkmoot.brokers.controller.leadership import REBALANCE_PERIOD, Leadership
 from folkmoot.coordination import brokers, controllers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
@@ -124,8 +125,11 @@ def _keeps_a_leader_that_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leadership, "_ending", ending)
 
 
-def _forgets_what_was_deleted_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Leadership, "has_states", lambda *_: None)
+def _does_not_read_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_reader: ClusterReader) -> Recipe[None]:
+        yield from ()
+
+    monkeypatch.setattr(ClusterReader, "_read_deletions", nothing)
 
 
 def _never_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +158,7 @@ def _does_not_look_at_brokers_again(monkeypatch: pytest.MonkeyPatch) -> None:
         _ends_when_one_is_in_sync,
         _never_ends,
         _keeps_a_leader_that_leaves,
-        _forgets_what_was_deleted_before,
+        _does_not_read_deletions,
         _never_gives_back,
         _does_not_look_at_brokers_again,
     ],

@@ -274,24 +274,3 @@ def test_added_partitions_get_states_and_the_others_stay() -> None:
     known.state(P0, led_by(1, 1))
     known.leadership.topics_are([TopicInfo("id", [[1], [1]])])
     assert known.write().keys() == {P1}
-
-
-def test_the_states_of_a_deleted_topic_are_removed_once() -> None:
-    known = Known([1], alive=(1,))
-    known.write()
-    known.leadership.has_states(["id", "earlier"])
-    assert known.decide().deletions == ["earlier"]
-    known.leadership.has_no_states("earlier")
-    known.leadership.topics_are([TopicInfo("later", [[1]])])
-    decision = known.decide()
-    assert decision.deletions == ["id"]
-    assert decision.writes.keys() == {TopicIdPartition("later", 0)}
-    known.leadership.has_no_states("id")
-    assert not known.decide().deletions
-
-
-def test_no_states_are_removed_while_some_topic_could_not_be_read() -> None:
-    known = Known([1], alive=(1,))
-    known.leadership.has_states(["of an illegible topic"])
-    assert not known.leadership.decide(known.now, all_legible=False).deletions
-    assert known.decide().deletions == ["of an illegible topic"]

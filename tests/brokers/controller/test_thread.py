@@ -1,8 +1,9 @@
 """The controller's thread, over both ZooKeepers: elected, replaced, and begun anew when in doubt."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
+import msgspec
 import pytest
 
 from folkmoot.brokers.controller import thread as module
@@ -18,6 +19,7 @@ from folkmoot.coordination.partition_states import (
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Delete, Set
+from folkmoot.coordination.zookeeper.recipes import ensure
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from tests.contracts.backends import Backend
@@ -67,6 +69,9 @@ class Cluster:
         return None if found is None else found.state.leader
 
     def written(self, name: str, info: bytes) -> None:
+        with suppress(msgspec.MsgspecError):
+            topic = msgspec.json.decode(info, type=TopicInfo)
+            execute(self.user, ensure(paths.partition_states(topic.topic_id)))
         execute(self.user, Create(paths.topic(name), info))
 
 
@@ -178,8 +183,6 @@ def test_what_is_illegible_is_left_alone_and_mended_later(
     cluster.broker(1)
     good, bad = cluster.topic("good", 1, 1), cluster.topic("bad", 1, 1)
     node = paths.partition_state(bad.topic_id, 0)
-    execute(cluster.user, Create(paths.PARTITIONS))
-    execute(cluster.user, Create(paths.partition_states(bad.topic_id)))
     execute(cluster.user, Create(node, b"scribble"))
     execute(cluster.user, Create(paths.partition_states("of-an-illegible-topic")))
     cluster.written("illegible", b"scribble")
@@ -191,11 +194,13 @@ def test_what_is_illegible_is_left_alone_and_mended_later(
     assert ids == sorted([good.topic_id, bad.topic_id, "of-an-illegible-topic"])
 
     execute(cluster.user, Delete(paths.topic("illegible")))
-    eventually(lambda: len(execute(cluster.user, partition_states.topic_ids())) == 2)
-    execute(cluster.user, Delete(node))
+    state = PartitionState(1, 0, (1,), 1)
+    execute(cluster.user, Set(node, msgspec.json.encode(state)))
     eventually(lambda: cluster.state(bad))
     execute(cluster.user, Set(node, b"scribble"))
     eventually(lambda: caplog.text.count(f"{node} holds something else") == 2)
+    ids = execute(cluster.user, partition_states.topic_ids())
+    assert "of-an-illegible-topic" in ids, "nobody has deleted that"
 
 
 def test_closing_gives_the_controller_up_at_once(cluster: Cluster) -> None:

@@ -257,7 +257,7 @@ class Cluster:
                 is_settled=settled,
                 is_registered=registered,
             )
-            node.handlers.show(view, ["t"], frozenset(), lambda work: work())
+            node.handlers.show(view, ["t"], {}, lambda work: work())
 
     # -- the network --------------------------------------------------------------------------------
 

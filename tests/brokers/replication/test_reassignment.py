@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from folkmoot.brokers.replication.replica_manager import DISK_AGAIN_AFTER
 from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.storage.jobs import Now
+from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.coordination.topics import Reassignment
 from folkmoot.protocol.messages import LogSizesRequest
@@ -198,8 +200,9 @@ def test_what_is_added_waits_for_its_rate_and_nobody_waits_for_it(cluster: Clust
 def test_a_topic_deleted_while_it_is_moved_is_deleted_on_all_brokers(cluster: Cluster) -> None:
     move(cluster)
     for node in cluster.nodes.values():
-        gone = frozenset({PARTITION.topic_id})
+        gone = {PARTITION.topic_id: Deletion("t", 0.0, "", (1, 2, 3))}
         node.handlers.show(ClusterView(cluster.registrations), ["t"], gone, lambda work: work())
+        node.logs.deletion_task(Now(0.0, 0))
     assert not any(map(has_log, cluster.nodes.values()))
 
 
@@ -253,7 +256,7 @@ def test_a_replica_that_could_not_be_made_is_made_when_the_disk_has_room_again(
         def full(*_: object) -> None:
             raise OSError(ENOSPC, "no space left on device")
 
-        patched.setattr("folkmoot.brokers.storage.partition_creation.write_atomic", full)
+        patched.setattr("folkmoot.brokers.storage.partition_creation.save_facts", full)
         move(cluster)
         cluster.later(2.0)
     cluster.later(DISK_AGAIN_AFTER / 2)

@@ -14,8 +14,8 @@ import pytest
 
 from folkmoot.brokers.replication import replica_manager
 from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
-from folkmoot.brokers.storage.atomic_file import save_json
 from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
+from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE, note_incomplete
 from folkmoot.brokers.storage.segment import Damage, OpenSegments, Segment, SegmentName
 from folkmoot.coordination.partition_states import NOBODY

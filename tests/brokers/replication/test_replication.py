@@ -21,12 +21,13 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage import log as log_module
-from folkmoot.brokers.storage.atomic_file import load_json
+from folkmoot.brokers.storage.files.atomic_file import load_json
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.brokers.storage.segment import Segment
+from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import (
     NOBODY,
     BrokerReplaced,
@@ -597,7 +598,7 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_one_flush(
         for number in range(20):
             create(logs, "t", TOPIC_ID, number)
         monkeypatch.setattr(handlers.replicas, "_post", posted.append)
-        handlers.show(view, ["t"], frozenset(), posted.append)
+        handlers.show(view, ["t"], {}, posted.append)
         while posted:
             posted.popleft()()
         assert hands.keys().count("leader-epochs") == 1
@@ -712,7 +713,7 @@ def test_an_isr_change_whose_outcome_is_not_known_is_not_settled_by_what_was_rea
         *(cluster.registrations, topics, None, (), states), is_settled=True, is_registered=True
     )
     steps: deque[Callable[[], None]] = deque()
-    one.handlers.show(view, sorted(topics), frozenset(), steps.append)
+    one.handlers.show(view, sorted(topics), {}, steps.append)
     assert steps, "t is still to come"
     cluster.lose_answers = True
     cluster.show(2, 3)
@@ -1671,7 +1672,7 @@ def test_a_follower_without_room_gives_up_what_its_leader_has_and_goes_on(
             raise OSError(ENOSPC, os.strerror(ENOSPC))
         return real(fd, parts, position)
 
-    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", write)
+    monkeypatch.setattr("folkmoot.brokers.storage.files.atomic_file.os.pwritev", write)
     one.produce(b"more")
     cluster.later(1.0)
     assert cluster.ends() == [7, 7, 6]
@@ -2289,7 +2290,9 @@ def test_nothing_is_kept_of_a_replica_whose_topic_was_deleted(
     log = weakref.ref(one.log)
     view = ClusterView(cluster.registrations, is_registered=True)
     for node in cluster.nodes.values():
-        node.handlers.show(view, ["t"], frozenset({TOPIC_ID}), lambda work: work())
+        node.handlers.show(
+            view, ["t"], {TOPIC_ID: Deletion("t", 0.0, "", (1,))}, lambda work: work()
+        )
     cluster.run()
     cluster.later(60.0)
     one.handlers.purgatory.take_completed(cluster.now, 10)

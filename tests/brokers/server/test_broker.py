@@ -5,19 +5,23 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig, Listener
-from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.brokers.storage.log_manager import LOCK_FILE, LogManager
+from folkmoot.coordination import brokers, deletions, layout, partition_states, paths, topics
 from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.session import Session
-from folkmoot.protocol import wire
+from folkmoot.coordination.zookeeper.operations import Children, Create, Delete, Exists, Get
+from folkmoot.coordination.zookeeper.session import Connect, Session
+from folkmoot.protocol import record_batch, wire
+from folkmoot.protocol.columns import Columns
+from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     AddressTaken,
     BrokerIdTaken,
@@ -25,6 +29,8 @@ from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
     FolkmootError,
+    NoCluster,
+    NoProducerId,
     StorageError,
     ZooKeeperUnreachable,
 )
@@ -33,6 +39,7 @@ from folkmoot.protocol.messages import (
     DeleteRecordsEntry,
     DeleteRecordsRequest,
     HelloRequest,
+    InitProducerIdRequest,
     MetadataRequest,
     ProduceRequest,
 )
@@ -40,7 +47,7 @@ from tests.brokers.batches import a_batch, append
 from tests.brokers.full_disk import FILL, mounted
 from tests.brokers.hands import create
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
-from tests.memory_zookeeper import MemoryZooKeeper
+from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.waiting import eventually
 
 
@@ -50,7 +57,11 @@ def ensemble() -> MemoryZooKeeper:
 
 
 def make_broker(
-    ensemble: MemoryZooKeeper, data: Path, broker_id: int = 1, *listeners: str
+    ensemble: MemoryZooKeeper,
+    data: Path,
+    broker_id: int = 1,
+    *listeners: str,
+    connect: Connect | None = None,
 ) -> Broker:
     config = BrokerConfig(
         broker_id=broker_id,
@@ -58,8 +69,9 @@ def make_broker(
         zookeeper="in.memory:1",
         listeners=tuple(map(Listener.parse, listeners or ["client=127.0.0.1:0"])),
         session_timeout=0.5,
+        log=LogConfig(delete_delay=0.0),
     )
-    return Broker(config, ensemble.connect)
+    return Broker(config, connect or ensemble.connect)
 
 
 def starts_after_all(broker: Broker) -> bool:
@@ -125,6 +137,167 @@ def test_a_deleted_topics_directories_go(ensemble: MemoryZooKeeper, tmp_path: Pa
         assert directory.exists()
         execute(user, topics.delete("t"))
         eventually(lambda: not directory.exists())
+
+
+def contents(data: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(data)): path.read_bytes()
+        for path in data.rglob("*")
+        if path.is_file() and path.name not in (LOCK_FILE,)
+    }
+
+
+def test_a_directory_of_another_cluster_is_refused_before_anything_in_it_is_touched(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    with make_broker(ensemble, tmp_path / "b"):
+        topic = execute(ensemble.connect(), topics.create("t", 1, [1]))
+        eventually((tmp_path / "b" / f"{topic.topic_id}-0").exists)
+    other = MemoryZooKeeper()
+    with make_broker(other, tmp_path / "c", 2):
+        execute(other.connect(), topics.create("t", 1, [2]))
+    ours, theirs = (execute(each.connect(), layout.cluster_id()) for each in (ensemble, other))
+    # Torn, and of a topic that the other cluster has under another id: what a recovery would cut.
+    (tmp_path / "b" / f"{topic.topic_id}-0" / f"{0:020}.log").write_bytes(b"torn")
+    before = contents(tmp_path / "b")
+    with pytest.raises(ConfigError, match=rf"cluster {ours}, .* cluster {theirs}") as refused:
+        make_broker(other, tmp_path / "b").start()
+    assert "\n" not in str(refused.value)
+    assert contents(tmp_path / "b") == before
+    emptied = MemoryZooKeeper()
+    with pytest.raises(NoCluster, match=rf"cluster {ours}.*emptied.*folkmoot cluster restore"):
+        make_broker(emptied, tmp_path / "b").start()
+    assert contents(tmp_path / "b") == before
+    assert execute(emptied.connect(), Children("/")) == [], "no cluster was made anew"
+
+
+def test_a_running_broker_takes_nothing_from_an_emptied_zookeeper_and_goes_on_with_its_own(
+    ensemble: MemoryZooKeeper, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    emptied, now = MemoryZooKeeper(), [ensemble]
+    sessions: list[MemorySession] = []
+
+    def connect(session_timeout: float) -> MemorySession:
+        sessions.append(now[0].connect(session_timeout))
+        return sessions[-1]
+
+    with make_broker(ensemble, tmp_path / "b", connect=connect) as broker:
+        topic = execute(ensemble.connect(), topics.create("t", 1, [1]))
+        with Peer(broker.listeners["client"]) as peer:
+            eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+            now[0] = emptied
+            for session in sessions:
+                ensemble.expire(session)
+            eventually(lambda: "was it emptied" in caplog.text)
+            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
+            assert execute(emptied.connect(), Children("/")) == []
+            now[0] = ensemble
+            eventually(lambda: 1 in execute(ensemble.connect(), brokers.live()))
+            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
+
+
+def producer_id(peer: Peer) -> int:
+    """One that the broker gives, once it has some."""
+    found: list[int] = []
+
+    def ask() -> bool:
+        with suppress(NoProducerId):
+            answer, _ = peer.call(Api.INIT_PRODUCER_ID, InitProducerIdRequest())
+            found.append(answer.producer_id)
+        return bool(found)
+
+    eventually(ask)
+    return found[0]
+
+
+def test_ids_begin_above_those_that_were_seen_when_zookeeper_has_lost_its_counters(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    """They made new batches duplicates of old ones, and old records of another schema."""
+    user = ensemble.connect()
+    given: list[int] = []
+    seen = record_batch.encode(
+        Columns(1, None, [b"a"], 1000),
+        Codec.NONE,
+        schema_id=7,
+        producer_id=2**60,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+    for life in range(2):
+        with (
+            make_broker(ensemble, tmp_path / "b") as broker,
+            Peer(broker.listeners["client"]) as peer,
+        ):
+            if not life:
+                given.append(producer_id(peer))
+                topic = execute(user, topics.create("t", 1, [1]))
+                eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+                peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [seen])
+                eventually(lambda: execute(user, Exists(paths.SEEN_SCHEMA_ID)))
+                execute(user, Delete(paths.PRODUCER_IDS))
+                execute(user, Delete(paths.SEEN_SCHEMA_ID))
+            else:
+                assert execute(user, Get(paths.SEEN_SCHEMA_ID)).data == b'{"last":7}'
+                assert given[0] < 2**60 < producer_id(peer)
+
+
+def test_a_deletion_is_carried_out_by_a_broker_that_was_away_and_its_record_goes_then(
+    ensemble: MemoryZooKeeper, tmp_path: Path
+) -> None:
+    user = ensemble.connect()
+    with make_broker(ensemble, tmp_path / "b"):
+        topic = execute(user, topics.create("t", 1, [1]))
+        directory = tmp_path / "b" / f"{topic.topic_id}-0"
+        eventually(directory.exists)
+    execute(user, topics.delete("t"))
+    assert execute(user, deletions.topic_ids()) == [topic.topic_id]
+    with make_broker(ensemble, tmp_path / "b"):
+        eventually(lambda: not directory.exists())
+        eventually(lambda: not execute(user, deletions.topic_ids()))
+        assert execute(user, partition_states.topic_ids()) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_topic_that_is_gone_without_a_deletion_keeps_its_directories_and_is_served_again(
+    ensemble: MemoryZooKeeper,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    restarted: bool,
+    anew: bool,
+) -> None:
+    """All was removed within 60 ms; as it was when a topic of the same name was made anew."""
+    user, batch = ensemble.connect(), make_batch(b"a")
+    with ExitStack() as stack:
+        broker = stack.enter_context(make_broker(ensemble, tmp_path / "b"))
+        topic = execute(user, topics.create("t", 1, [1]))
+        directory = tmp_path / "b" / f"{topic.topic_id}-0"
+        with Peer(broker.listeners["client"]) as peer:
+            eventually(directory.exists)
+            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [batch])
+        if restarted:
+            stack.close()
+        execute(user, Delete(paths.topic("t")))
+        other = execute(user, topics.create("t", 1, [1])) if anew else None
+        if restarted:
+            broker = stack.enter_context(make_broker(ensemble, tmp_path / "b"))
+        lines = ["not in ZooKeeper"] if restarted else ["put aside", "is gone from"]
+        eventually(lambda: any(line in caplog.text for line in lines))
+        if other is not None:
+            new = tmp_path / "b" / f"{other.topic_id}-0"
+            eventually(new.exists)
+            execute(user, topics.delete("t"))
+            eventually(lambda: not new.exists())
+        assert directory.exists()
+        execute(user, Create(paths.topic("t"), topics.written("t", topic, 0).data))
+        with Peer(broker.listeners["client"]) as peer:
+
+            def read() -> bytes:
+                wanted = fetch(out_of(0, topic_id=topic.topic_id))
+                return peer.call(Api.FETCH, wanted)[1][0]
+
+            eventually(lambda: len(read()) == len(batch))
 
 
 def test_every_listener_is_bound_and_advertised(ensemble: MemoryZooKeeper, tmp_path: Path) -> None:
@@ -225,10 +398,11 @@ def test_an_unreachable_zookeeper_is_refused_and_leaves_nothing_behind(
 def test_a_broker_that_loses_its_id_ends_with_the_reason(
     ensemble: MemoryZooKeeper, tmp_path: Path
 ) -> None:
-    sessions: list[Session] = []
+    sessions: list[MemorySession] = []
+    is_gone = False
 
     def connect(session_timeout: float) -> Session:
-        if sessions:
+        if is_gone:
             taken = brokers.Registration({"client": "elsewhere:1"}, "n", "another directory")
             execute(ensemble.connect(), brokers.register(1, taken))
         session = ensemble.connect(session_timeout)
@@ -238,7 +412,9 @@ def test_a_broker_that_loses_its_id_ends_with_the_reason(
     config = BrokerConfig(broker_id=1, data=tmp_path / "b", zookeeper="in.memory:1")
     with Broker(config, connect) as broker:
         assert not broker.wait(0.0)
-        ensemble.expire(sessions[0])  # type: ignore[arg-type]
+        is_gone = True
+        for session in sessions:
+            ensemble.expire(session)
         with pytest.raises(FolkmootError, match="taken by the broker at elsewhere:1"):
             broker.wait(10.0)
 

@@ -136,7 +136,7 @@ def test_requests_of_one_client_take_effect_in_order_and_acks_0_is_not_answered(
 
 
 def test_a_new_view_is_what_the_next_request_sees(served: Served, peer: Peer) -> None:
-    served.loop.show(ClusterView(BROKERS, {}), ["t"], frozenset())
+    served.loop.show(ClusterView(BROKERS, {}), ["t"], {})
     served.loop.call(lambda: None, 30.0)  # a turn that has begun may take a request before the view
     response, _ = peer.call(Api.FETCH, fetch(out_of(0)))
     assert response.results[0].error

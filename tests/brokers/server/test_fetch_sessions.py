@@ -25,6 +25,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import FetchEntry, FetchRequest, FetchResponse
 from tests.brokers.parts import (
     BROKERS,
+    DELETED,
     ME,
     carried_out,
     fetch,
@@ -177,9 +178,11 @@ def test_a_wait_is_never_longer_than_the_brokers_own_limit(bench: Bench) -> None
 def test_a_deleted_topics_logs_go_and_those_who_wait_for_it_hear_of_it(bench: Bench) -> None:
     bench.append(0, ONE)
     bench.waits(fetch(out_of(0, offset=1), max_wait=9.0))
-    show(bench.handlers, ClusterView(BROKERS, {}), frozenset({"id-1"}))
+    show(bench.handlers, ClusterView(BROKERS, {}), DELETED)
     (answer,) = bench.woken()
     assert answer.body.results[0].error == UnknownTopicOrPartition.code
+    bench.handlers.logs.deletion_task(Now(0.0, 0))
+    bench.handlers.logs.deletion_task(Now(60.0, 0))
     assert len(bench.handlers.logs) == 0
 
 
@@ -226,7 +229,7 @@ def test_what_was_told_of_and_not_named_again_is_not_waited_for(bench: Bench) ->
 
 def test_a_topic_that_goes_between_two_fetches_is_an_error_in_the_second(bench: Bench) -> None:
     assert bench.told(fetch(out_of(0), keep=True)).kept
-    show(bench.handlers, ClusterView(BROKERS, {}), frozenset({"id-1"}))
+    show(bench.handlers, ClusterView(BROKERS, {}), DELETED)
     response = bench.told(fetch(max_wait=2.0, keep=True, after=bench.number))
     assert [each.error for each in response.results] == [UnknownTopicOrPartition.code]
     assert not response.kept

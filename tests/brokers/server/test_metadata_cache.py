@@ -10,6 +10,7 @@ import pytest
 from folkmoot.brokers.server import metadata_cache
 from folkmoot.brokers.server.metadata_cache import NOTHING_READ, ClusterView
 from folkmoot.brokers.server.request_handlers import PARTITIONS_PER_STEP, TOPICS_PER_STEP
+from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import wire
@@ -117,7 +118,9 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
         posted: deque[Callable[[], None]] = deque()
         configured: list[str] = []
         monkeypatch.setattr(logs, "configure", lambda name, *_: configured.append(name))
-        handlers.show(view, sorted(topics), frozenset({"id-gone"}), posted.append)
+        handlers.show(
+            view, sorted(topics), {"id-gone": Deletion("gone", 0.0, "", (ME,))}, posted.append
+        )
         largest = len(configured)
         while posted:
             before = len(configured)
@@ -143,10 +146,10 @@ def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_si
         monkeypatch.setattr(handlers.replicas, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         first = ClusterView(BROKERS, topics, is_registered=True)
-        handlers.show(first, ["gone", "wide"], frozenset(), posted.append)
+        handlers.show(first, ["gone", "wide"], {}, posted.append)
         handlers.show(
             ClusterView(BROKERS, {"wide": wide}, first, is_registered=True),
-            *([], frozenset({"id-gone"}), posted.append),
+            *([], {"id-gone": Deletion("gone", 0.0, "", (ME,))}, posted.append),
         )
         while posted:
             before = sum(map(len, taken.values()))
@@ -175,8 +178,8 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
         monkeypatch.setattr(handlers.replicas, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         first = ClusterView(BROKERS, topics, None, (), states, is_settled=True, is_registered=True)
-        handlers.show(first, sorted(topics), frozenset(), posted.append)
-        handlers.show(ClusterView(BROKERS, topics, first), [], frozenset(), posted.append)
+        handlers.show(first, sorted(topics), {}, posted.append)
+        handlers.show(ClusterView(BROKERS, topics, first), [], {}, posted.append)
         while posted:
             posted.popleft()()
     assert settled == set(topics)

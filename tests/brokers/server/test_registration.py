@@ -12,6 +12,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.registration import ClusterWatcher
 from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import (
     MISSING,
     Answer,
@@ -58,7 +59,9 @@ class Watched:
         self.sessions.append(self.ensemble.connect(session_timeout))
         return self.sessions[-1]
 
-    def _show(self, view: ClusterView, changed: Sequence[str], deleted: frozenset[str]) -> None:
+    def _show(
+        self, view: ClusterView, changed: Sequence[str], deleted: Mapping[str, Deletion]
+    ) -> None:
         former = self.views[-1] if self.views else ClusterView()
         differ = {
             name
@@ -68,7 +71,7 @@ class Watched:
         }
         assert list(changed) == sorted(changed)
         assert set(changed) == differ or (view.is_settled and differ <= set(changed))
-        self.deleted |= deleted
+        self.deleted |= deleted.keys()
         self.views.append(view)  # what tests wait for, so the last thing
 
     @property
@@ -190,19 +193,20 @@ def test_an_illegible_topic_leaves_what_was_known_of_it(
     assert not watched.deleted
 
 
-def test_a_lost_session_is_replaced_and_nothing_counts_as_deleted(
+def test_a_deletion_that_was_noted_while_the_session_was_lost_is_carried_out_and_nothing_else(
     watched: Watched, user: MemorySession, ensemble: MemoryZooKeeper
 ) -> None:
-    execute(user, topics.create("t", 1, [1]))
+    deleted, lost = (execute(user, topics.create(name, 1, [1])) for name in ("t", "lost"))
     watched.watcher.start()
     watched.reachable = False
     ensemble.expire(watched.sessions[0])
     assert execute(user, brokers.live()) == {}
     execute(user, topics.delete("t"))
+    execute(user, Delete(paths.topic("lost")))
     watched.reachable = True
     eventually(lambda: 1 in execute(user, brokers.live()))
-    eventually(lambda: 1 in watched.view.brokers and "t" not in watched.view.topics)
-    assert not watched.deleted
+    eventually(lambda: 1 in watched.view.brokers and not watched.view.topics)
+    assert watched.deleted == {deleted.topic_id} != {lost.topic_id}
 
 
 def test_a_registration_that_somebody_removed_is_made_again(
@@ -351,7 +355,7 @@ def test_a_dead_incarnation_s_session_may_begin_anew_when_zookeeper_was_restarte
     """A restarted ZooKeeper gives every session its whole time again: so is the time that we wait."""
     monkeypatch.setattr(module, "EXPIRY_SLACK", 0.0)
     now = 0.0
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
 
     def refusals() -> int:
         return caplog.text.count("is registered by an earlier session: waiting")

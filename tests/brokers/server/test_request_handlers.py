@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage import producer_state
-from folkmoot.brokers.storage.atomic_file import read_checked
+from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.jobs import Job, Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.coordination.topic_config import LogConfig
@@ -52,6 +53,7 @@ from tests.brokers.batches import timed_batch
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     BROKERS,
+    DELETED,
     ME,
     OTHER,
     TOPIC,
@@ -64,6 +66,7 @@ from tests.brokers.parts import (
     out_of,
     produce,
     show,
+    the_log,
 )
 
 NOW = Now(100.0, 1_700_000_000_000)
@@ -398,14 +401,31 @@ def test_records_are_deleted_entry_by_entry_by_their_leader(handlers: RequestHan
 
 def test_a_topic_that_merely_vanished_keeps_its_logs(handlers: RequestHandlers) -> None:
     append(handlers, 0, make_batch(b"a"))
-    show(handlers, ClusterView(BROKERS, {}), frozenset())
-    show(handlers, ClusterView(BROKERS, {"t": TOPIC}), frozenset())
+    show(handlers, ClusterView(BROKERS, {}))
+    show(handlers, ClusterView(BROKERS, {"t": TOPIC}))
+    assert offsets_in(read(handlers, out_of(0))[1][0]) == [0]
+
+
+def test_a_topic_that_comes_back_older_is_out_of_use_until_it_is_as_new_as_this_disk_knows_it(
+    handlers: RequestHandlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An option of before would have retention delete what the present one keeps."""
+    kept = replace(TOPIC, config={"retention": "none"}, revision=2)
+    old = replace(TOPIC, config={"retention": "1"}, revision=1, partitions=TOPIC.partitions[:1])
+    show(handlers, ClusterView(BROKERS, {"t": kept}))
+    append(handlers, 0, make_batch(b"a"))
+    show(handlers, ClusterView(BROKERS, {"t": old}))
+    assert "topic t comes back older from ZooKeeper (revision 1)" in caplog.text
+    fetched, _ = read(handlers, out_of(0))
+    assert [each.error for each in fetched.results] == [UnknownTopicOrPartition.code]
+    assert not the_log(handlers.logs, 0).configured, "retention does not look at it"
+    show(handlers, ClusterView(BROKERS, {"t": replace(kept, revision=3)}))
     assert offsets_in(read(handlers, out_of(0))[1][0]) == [0]
 
 
 def test_a_topic_created_anew_starts_empty(handlers: RequestHandlers) -> None:
     append(handlers, 0, make_batch(b"a"))
-    show(handlers, ClusterView(BROKERS, {"t": TopicInfo("id-2", [[ME]])}), frozenset({"id-1"}))
+    show(handlers, ClusterView(BROKERS, {"t": TopicInfo("id-2", [[ME]])}), DELETED)
     fetched, chunks = read(handlers, out_of(0, topic_id="id-2"), out_of(0))
     assert [each.error for each in fetched.results] == [StaleTopicId.code]
     assert chunks == [b""]

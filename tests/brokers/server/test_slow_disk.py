@@ -14,8 +14,8 @@ import pytest
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.storage import producer_state, retention
-from folkmoot.brokers.storage.atomic_file import read_checked
 from folkmoot.brokers.storage.compaction import log_cleaner
+from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment_index import SegmentIndex
 from folkmoot.coordination import topics
@@ -55,7 +55,7 @@ CALLS = (
 PARTITIONS = 20
 BATCHES = 6
 PATIENCE = 30.0
-SMALL = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention=None)
+SMALL = LogConfig(segment_bytes=2048, index_interval_bytes=256, retention=None, delete_delay=0.0)
 
 
 class SlowDisk:

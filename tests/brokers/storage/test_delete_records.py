@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage import atomic_file, retention
+from folkmoot.brokers.storage import retention
+from folkmoot.brokers.storage.files import atomic_file
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
@@ -164,6 +165,7 @@ def test_a_topic_deleted_meanwhile_is_answered_so_and_a_new_one_keeps_its_record
     outcomes = ask(deleting, filled(logs), 12)
     for _ in range(jobs):
         hands.work()
+    logs.delete_topic(next(iter(logs)).topic_id)
     logs.configure("t", "second", {})
     task(logs)
     new = create(logs, "t", "second", 0)

@@ -34,7 +34,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         whole = b"".join(parts)
         return os.pwrite(fd, whole[: source.randrange(1, len(whole) + 1)], position)
 
-    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", write_some)
+    monkeypatch.setattr("folkmoot.brokers.storage.files.atomic_file.os.pwritev", write_some)
     log = make_log(tmp_path)
     batches = [random_batch(source) for _ in range(40)]
     for number in range(0, 40, 4):
@@ -55,7 +55,7 @@ def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def read_some(fd: int, count: int, position: int) -> bytes:
         return read(fd, source.randrange(1, count + 1) if count else 0, position)
 
-    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pread", read_some)
+    monkeypatch.setattr("folkmoot.brokers.storage.files.atomic_file.os.pread", read_some)
     log = reopened(tmp_path)
     assert read_all(log) == expected(batches)
     assert not log.is_damaged
@@ -78,7 +78,7 @@ def test_a_start_that_cannot_read_the_whole_of_a_batch_cuts_nothing(
         return read(fd, max(0, min(count, bad - position)), position)
 
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.storage.atomic_file.os.pread", read_sectors)
+        broken.setattr("folkmoot.brokers.storage.files.atomic_file.os.pread", read_sectors)
         with pytest.raises(StorageError, match="cannot be read behind position"):
             reopened(tmp_path, ONE_SEGMENT)
     assert read_all(reopened(tmp_path, ONE_SEGMENT)) == expected(batches)
@@ -107,7 +107,9 @@ def test_a_write_that_fails_after_any_byte_leaves_no_torn_batch(
     append(log, *kept)
     for taken in range(sum(map(len, refused))):
         with monkeypatch.context() as broken:
-            broken.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", fail_after(taken))
+            broken.setattr(
+                "folkmoot.brokers.storage.files.atomic_file.os.pwritev", fail_after(taken)
+            )
             with pytest.raises(StorageError, match="No space left"):
                 append(log, *refused)
         assert (log.directory / ACTIVE).stat().st_size == log.size == sum(map(len, kept))
@@ -128,7 +130,7 @@ def test_a_torn_end_that_cannot_be_cut_back_takes_no_more(
     kept = a_batch(b"a" * 1500)
     append(log, kept)
     with monkeypatch.context() as broken:
-        broken.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", fail_after(50))
+        broken.setattr("folkmoot.brokers.storage.files.atomic_file.os.pwritev", fail_after(50))
         broken.setattr("folkmoot.brokers.storage.segment.os.ftruncate", refuse)
         with pytest.raises(StorageError, match="torn end"):
             append(log, a_batch(b"b"))

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.storage import atomic_file, log_manager
+from folkmoot.brokers.storage import log_manager
+from folkmoot.brokers.storage.files import atomic_file
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import RUNNING_FILE

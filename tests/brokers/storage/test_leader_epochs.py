@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.atomic_file import save_json
+from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.leader_epochs import (
     EPOCH_STARTS_FILE,
     LEADER_EPOCHS_FILE,

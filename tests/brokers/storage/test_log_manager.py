@@ -1,20 +1,31 @@
 """A broker's data directory: whose it is, what is in it after each kind of stop."""
 
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
-from folkmoot.brokers.storage.atomic_file import write_checked
+from folkmoot.brokers.storage.files.atomic_file import write_checked
+from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, load_facts
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import LAYOUT, RUNNING_FILE, LogManager
+from folkmoot.brokers.storage.log_manager import (
+    LAYOUT,
+    RENAME_AGAIN_AFTER,
+    RUNNING_FILE,
+    LogManager,
+)
+from folkmoot.coordination.deletions import Deletion
+from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     ConfigError,
     DirectoryLocked,
@@ -212,9 +223,8 @@ def test_a_topic_made_again_under_its_name_never_sees_the_old_records(data: Path
         assert read_all(create(logs, "flights", "second", 0)) == [(0, b"new")]
         logs.configure("flights", "third", {})
         assert create(logs, "flights", "third", 0).log_end == 0
-        assert [log.topic_id for log in logs] == ["third"]
         task(logs)
-        assert names(data) == {"third-0"}
+        assert names(data) == {"first-0", "second-0", "third-0"}, "nobody has deleted those"
 
 
 def test_a_topic_is_deleted_by_its_id(data: Path) -> None:
@@ -229,6 +239,103 @@ def test_a_topic_is_deleted_by_its_id(data: Path) -> None:
         assert logs.find("first", 0) is None
         task(logs)
         assert names(data) == {"second-0"}
+
+
+def test_a_recorded_deletion_is_carried_out_after_its_delay_and_said_at_each_step(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone: list[str] = []
+    with LogManager(data, 1, replace(SMALL, delete_delay=60.0)) as logs:
+        logs.carried_out = gone.append
+        append(create(logs, "flights", "first", 0), a_batch(b"a"))
+        caplog.set_level(logging.INFO)
+        for now in (0.0, 59.0):
+            logs.delete_later("first", Deletion("flights", 0.0, "ann@host", (1,)))
+            logs.deletion_task(Now(now, 0))
+            assert names(data) == {"first-0"}
+        assert "deleted by ann@host: its 1 directories here go in 60 s" in caplog.text
+        assert not gone
+        logs.deletion_task(Now(60.0, 0))
+        assert (names(data), gone) == (set(), ["first"])
+        assert "1 directories are renamed" in caplog.text
+        assert "its directories are removed" in caplog.text
+        logs.delete_later("unknown", Deletion("other", 0.0, "", (1,)))
+        for now in (60.0, 120.0):
+            logs.deletion_task(Now(now, 0))
+        assert gone == ["first", "unknown"], "there is nothing of it here"
+
+
+def test_a_topic_that_is_there_again_within_the_delay_keeps_its_records(data: Path) -> None:
+    with LogManager(data, 1, replace(SMALL, delete_delay=60.0)) as logs:
+        append(create(logs, "flights", "first", 0), a_batch(b"a"))
+        logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
+        logs.deletion_task(Now(0.0, 0))
+        logs.configure("flights", "first", {})
+        logs.deletion_task(Now(61.0, 0))
+        assert read_all(found(logs)) == [(0, b"a")]
+
+
+def test_a_directory_says_what_its_topic_is_and_how_new_that_is(data: Path) -> None:
+    old = TopicInfo("first", [[1, 2], [1]], {"retention": "7"}, had_page_cache=True, revision=4)
+    new = replace_struct(old, partitions=[[2, 1], [1]], with_epochs=frozenset({0}), revision=5)
+    with logs_in(data) as logs:
+        logs.configure("flights", "first", old.config, old)
+        create(logs, "flights", "first", 0)
+        assert load_facts(data / "first-0") == ("flights", PartitionFacts.of(old, 0))
+        create(logs, "flights", "first", 1)
+        logs.configure("trips", "first", new.config, new)
+        assert load_facts(data / "first-0") == ("trips", PartitionFacts.of(new, 0))
+    with logs_in(data) as logs:
+        assert logs.revision_of("first") == 5
+    path = data / "first-0" / "topic"
+    path.write_bytes(path.read_bytes().replace(b'"revision":5', b'"revision":9'))
+    assert load_facts(data / "first-0") == ("trips", None)
+
+
+def test_what_is_lost_is_kept_as_it_is_until_it_is_known_again(data: Path) -> None:
+    with logs_in(data) as logs:
+        append(create(logs, "flights", "first", 0), a_batch(b"a"))
+        logs.configure("flights", "first", {"retention": "1"})
+        assert (logs.lose("first"), logs.lose("first")) == (1, 0)
+        assert not found(logs).configured, "neither retention nor compaction"
+        logs.configure("flights", "second", {})
+        task(logs)
+        assert names(data) == {"first-0"}
+        logs.configure("flights", "first", {"retention": "1"})
+        assert found(logs).configured
+        assert logs.lose("first") == 1
+
+
+def test_one_directory_that_cannot_be_removed_is_tried_again_and_keeps_none_of_the_others(
+    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first error left all those behind it under their names, for the next start to serve."""
+    real = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name == "first-1":
+            raise PermissionError("read-only")
+        return real(self, target)
+
+    gone: list[str] = []
+    with logs_in(data) as logs:
+        logs.carried_out = gone.append
+        for partition in range(4):
+            append(create(logs, "flights", "first", partition), a_batch(b"a"))
+        logs.configure("flights", "first", {})
+        with monkeypatch.context() as faulty:
+            faulty.setattr(Path, "rename", refuse)
+            logs.delete_partition("first", 0)
+            logs.delete_partition("first", 1)
+            logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
+            logs.deletion_task(Now(0.0, 0))
+            assert names(data) == {"first-1"}
+        assert logs.is_going(data / "first-1"), "nothing is made in its place"
+        assert "1 directories are left for now: read-only" in caplog.text
+        logs.deletion_task(Now(RENAME_AGAIN_AFTER, 0))
+        assert names(data) == set()
+        assert not logs.is_going(data / "first-1")
+        assert gone == ["first"]
 
 
 def test_deleting_a_topic_touches_no_disk_on_the_event_loop_and_takes_some_logs_at_a_time(

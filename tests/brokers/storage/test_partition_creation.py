@@ -127,7 +127,7 @@ def test_a_full_disk_is_answered_as_such_and_the_next_try_succeeds(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(partition_creation, "write_atomic", full)
+        patch.setattr(partition_creation, "save_facts", full)
         outcomes = wanted(creation, 0)
         hands.work_all()
     assert isinstance(outcomes[0], DiskFull)
@@ -241,7 +241,7 @@ def test_a_kill_at_any_step_leaves_directories_that_a_start_serves(
     def die(*_: object) -> None:
         raise Killed
 
-    for number, step in enumerate(("write_atomic", "sync_directory", "Log")):
+    for number, step in enumerate(("save_facts", "sync_directory", "Log")):
         data = tmp_path / str(number)
         logs = LogManager(data, 1, SMALL)
         logs.start()

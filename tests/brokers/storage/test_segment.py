@@ -109,7 +109,7 @@ def test_an_append_is_one_system_call_for_all_batches(
         calls.append(len(parts))
         return real(fd, parts, position)
 
-    monkeypatch.setattr("folkmoot.brokers.storage.atomic_file.os.pwritev", counted)
+    monkeypatch.setattr("folkmoot.brokers.storage.files.atomic_file.os.pwritev", counted)
     append(log, *[a_batch(b"a")] * 100)
     append(log, *[a_batch(b"b")] * 1000)
     # As many as the kernel takes at once.

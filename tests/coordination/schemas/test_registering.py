@@ -11,12 +11,13 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.schemas import deletion, lookups, settings
 from folkmoot.coordination.schemas.names import GLOBAL, SubjectName, parse, parse_subject
 from folkmoot.coordination.schemas.nodes import MAX_CONTENT_BYTES, encode_content
-from folkmoot.coordination.schemas.registering import register
+from folkmoot.coordination.schemas.registering import note_seen, register
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import (
     Create,
     Delete,
+    Get,
     Multi,
     Operation,
     Recipe,
@@ -139,6 +140,17 @@ def test_imported_ids_and_versions_are_kept_and_later_ids_are_above_them(session
         put(session, S, "d", number=60, version=3)
     execute(session, settings.put("mode", None, S))
     assert put(session, T, "xy") == (2, 51)
+
+
+def test_new_ids_are_above_those_that_brokers_have_seen_in_batches(session: Session) -> None:
+    """A registry that was lost, or set back, would decode old records by new schemas."""
+    assert put(session, S, "a") == (1, 1)
+    for seen, noted in ((0, None), (7, b'{"last":7}'), (5, b'{"last":7}'), (9, b'{"last":9}')):
+        execute(session, note_seen(seen))
+        if noted is not None:
+            assert execute(session, Get(paths.SEEN_SCHEMA_ID)).data == noted
+    assert put(session, S, "ab") == (2, 10)
+    assert put(session, T, "c") == (1, 11)
 
 
 def test_in_mode_readonly_nothing_is_changed_and_what_is_there_is_found(session: Session) -> None:

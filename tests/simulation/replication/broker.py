@@ -34,7 +34,9 @@ from tests.simulation.replication.disk import Disk, Disks
 from tests.simulation.replication.network import BrokerSocket, Client, Network
 from tests.simulation.world import World
 
-LOGS = LogConfig(segment_bytes=4096, index_interval_bytes=256, max_batch_bytes=4096)
+LOGS = LogConfig(
+    segment_bytes=4096, index_interval_bytes=256, max_batch_bytes=4096, delete_delay=0.0
+)
 THREAD_DELAY = 0.001
 _lives = count()
 
@@ -226,7 +228,7 @@ class Broker:
         view = ClusterView(
             live, {TOPIC: topic}, None, (), states, is_settled=fresh, is_registered=registered
         )
-        self.loop.show(view, [TOPIC], frozenset())
+        self.loop.show(view, [TOPIC], {})
         self.wake()
 
     def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:

@@ -1,0 +1,120 @@
+"""What a broker's data directory knows of its cluster, read without changing anything in it."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from folkmoot.brokers.server.broker import DIRECTORY_ID_FILE
+from folkmoot.brokers.storage.files.atomic_file import load_json
+from folkmoot.brokers.storage.files.cluster_facts import HIGHEST_IDS_FILE, HighestIds, load_facts
+from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, load_highest_epochs
+from folkmoot.brokers.storage.log_manager import (
+    IDENTITY_FILE,
+    LOCK_FILE,
+    RECOVERY_POINTS_FILE,
+    PartitionDirectory,
+    identity_in,
+    partition_directories,
+)
+from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
+from folkmoot.coordination.restoring import FoundReplica
+from folkmoot.protocol.errors import ConfigError
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """Of one broker; `directory` is what tells its data directory from any other. `stopped`: no log has
+    grown behind what is said here."""
+
+    broker: int
+    cluster: str
+    directory: str
+    stopped: bool
+    producer_id: int
+    schema_id: int
+    replicas: list[FoundReplica]
+
+
+def take_inventory(data: Path) -> Inventory:
+    """Of a data directory. Raises ConfigError, OSError."""
+    identity = identity_in(data)
+    if identity is None:
+        raise ConfigError(f"{data} is no data directory: it has no {IDENTITY_FILE}")
+    with _held(data) as is_stopped:
+        points = load_json(data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint]) or {}
+        epochs = load_highest_epochs(data)
+        ids = load_json(data / HIGHEST_IDS_FILE, HighestIds) or HighestIds()
+        replicas = [
+            _found(identity.broker_id, each, points.get(each.path.name), epochs)
+            for each in sorted(partition_directories(data))
+        ]
+    directory = ""
+    with suppress(FileNotFoundError):
+        directory = (data / DIRECTORY_ID_FILE).read_text(encoding="ascii", errors="replace").strip()
+    return Inventory(
+        *(identity.broker_id, identity.cluster, directory, is_stopped),
+        *(ids.producer, ids.schema, replicas),
+    )
+
+
+@contextmanager
+def _held(data: Path) -> Iterator[bool]:
+    """Whether no broker runs on it, and none begins to meanwhile."""
+    try:
+        lock = os.open(data / LOCK_FILE, os.O_RDONLY)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        is_free = True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_free = False
+        yield is_free
+    finally:
+        os.close(lock)
+
+
+def _found(
+    broker: int, each: PartitionDirectory, point: RecoveryPoint | None, epochs: dict[str, int]
+) -> FoundReplica:
+    name, facts = load_facts(each.path)
+    last_epoch, log_end = _log_end(each.path, point)
+    found = FoundReplica(
+        *(broker, name or each.topic_id, each.topic_id, each.partition),
+        leader_epoch=epochs.get(each.path.name, NO_EPOCH),
+        last_epoch=last_epoch,
+        log_end=log_end,
+    )
+    if facts is None:
+        return found
+    return msgspec.structs.replace(found, **msgspec.structs.asdict(facts))
+
+
+def _log_end(directory: Path, point: RecoveryPoint | None) -> tuple[int, int]:
+    """The leader epoch of the log's last record, and where the log ends: what is whole of it."""
+    names = [SegmentName.parse(path.name) for path in directory.iterdir()]
+    newest = max((each for each in names if each is not None), default=None)
+    starts = EpochStarts.load(directory)
+    last_epoch, log_end = NO_EPOCH, 0 if point is None else point.end_offset
+    if newest is None:
+        return max((epoch for epoch, _ in starts), default=NO_EPOCH), log_end
+    position, offset = 0, newest.base
+    if point is not None and point.segment == newest.base and not newest.end:
+        position, offset = point.size, point.end_offset
+    log_end = max(log_end, offset)
+    size = (directory / f"{newest.stem}.log").stat().st_size
+    with closing(SegmentReader(directory, newest, size, 0)) as reader:
+        for batch in reader.batches(position, offset):
+            if isinstance(batch, Damage):
+                continue
+            last_epoch = max(last_epoch, batch[0].leader_epoch)
+            log_end = max(log_end, batch[0].next_offset)
+    # What the table says of records behind the end was cut, or is lost.
+    whole = (epoch for epoch, offset in starts if offset < log_end)
+    return max(last_epoch, *whole, NO_EPOCH), log_end

@@ -1,0 +1,1 @@
+"""Small files that a crash leaves whole, old or new."""

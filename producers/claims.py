@@ -1,0 +1,165 @@
+"""A producer's transactional id: taken over at the start, and each topic claimed before a record goes there.
+
+Who takes an id over gets the next epoch of its producer id (coordination.producer_takeovers), and asks the
+leaders of all topics that the id has claimed how far the producer before it got. Its batches go on behind
+that: where the other one has written since, they are refused, and from the first of them on the other one
+is fenced. A topic is noted in the id's node before anything is sent to it. So the producer before cannot
+have written to a topic that the next one does not find there, and cannot claim another one.
+
+Who dies before the note has written nothing; who dies behind it leaves a topic that the next one asks about
+in vain. A lost reply is answered by reading: the node says whose it is.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Event, Lock, Thread
+from typing import Any, Final
+from uuid import uuid4
+
+from folkmoot.coordination import topics
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.discovery import ZooKeeperDiscovery
+from folkmoot.coordination.producer_takeovers import TRANSACTIONAL, begin, take_over
+from folkmoot.network.client import Connections
+from folkmoot.network.cluster import Cluster
+from folkmoot.network.leader_requests import LeaderRequests
+from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.idempotence import Identity, TakenOver
+from folkmoot.protocol.errors import FolkmootError, RetriableError, StaleTopicId
+from folkmoot.protocol.messages import Api, DescribeProducersEntry, DescribeProducersRequest
+from folkmoot.protocol.records import TopicPartition
+
+RETRY_PAUSE: Final = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class Claims:
+    """What a transactional id has claimed: `take_over` at the start, `has` from the sender's thread.
+
+    A topic is claimed in a thread of its own, which rings when that is done or has failed for good.
+    """
+
+    def __init__(self, config: ProducerConfig[Any, Any], ring: Callable[[], None]) -> None:
+        self.sequences = TakenOver()
+        self.error: FolkmootError | None = None
+        """Why this producer cannot go on."""
+        self._config = config
+        self._ring = ring
+        self._name = f"{TRANSACTIONAL}{config.transactional_id}"
+        self._attempt = uuid4().hex
+        self._producer_id = self._epoch = -1
+        self._lock = Lock()
+        self._claimed: dict[str, tuple[str, int]] = {}  # id and number of partitions
+        self._pending: set[str] = set()
+        self._is_new = False
+        self._stopped = Event()
+
+    def take_over(self) -> None:
+        """Become the one who writes under this id.
+
+        Raises ZooKeeperUnreachable, ProducerFenced when all epochs are used up, and why a leader of what
+        the id has claimed does not say how far it got.
+        """
+        with self._opened() as (discovery, cluster):
+            taken = discovery.ask(take_over(self._name, 0, self._attempt))
+            self._producer_id, self._epoch = taken.producer_id, taken.epoch
+            for claimed in taken.topics:
+                topic, _, topic_id = claimed.rpartition("/")
+                found = discovery.ask(topics.read(topic))
+                if found is not None and found.topic_id == topic_id:
+                    self._go_on(cluster, topic, topic_id, range(len(found.partitions)))
+
+    def has(self, topic: str, topic_id: str, partitions: int) -> bool:
+        """Whether the topic is claimed with so many partitions; if not, that begins."""
+        with self._lock:
+            known_id, known = self._claimed.get(topic, (topic_id, 0))
+            if known_id != topic_id:
+                self.error = StaleTopicId(
+                    f"topic {topic} was deleted and created again under transactional_id="
+                    f"{self._config.transactional_id}: make another producer with it"
+                )
+            elif known < partitions and topic not in self._pending:
+                self._pending.add(topic)
+                arguments = topic, topic_id, range(known, partitions)
+                Thread(
+                    target=self._claim, args=arguments, name="folkmoot-claim", daemon=True
+                ).start()
+            return known_id == topic_id and known >= partitions
+
+    def take_news(self) -> bool:
+        """Whether a topic was claimed since the last call."""
+        is_new, self._is_new = self._is_new, False
+        return is_new
+
+    def stop(self) -> None:
+        """Claim nothing more."""
+        self._stopped.set()
+
+    def _claim(self, topic: str, topic_id: str, partitions: range) -> None:
+        while not self._stopped.is_set():
+            try:
+                with self._opened() as (discovery, cluster):
+                    discovery.ask(begin(self._name, self._attempt, f"{topic}/{topic_id}", []))
+                    self._go_on(cluster, topic, topic_id, partitions)
+                break
+            except RetriableError as error:
+                _log.warning("topic %s is not claimed yet: %s", topic, error)
+                self._stopped.wait(RETRY_PAUSE)
+            except Exception as error:
+                self.error = (
+                    error if isinstance(error, FolkmootError) else FolkmootError(str(error))
+                )
+                break
+        with self._lock:
+            self._pending.discard(topic)
+        self._is_new = True
+        if not self._stopped.is_set():
+            self._ring()
+
+    def _go_on(self, cluster: Cluster, topic: str, topic_id: str, partitions: range) -> None:
+        """Go on where the id has got to in each partition. Raises why a leader does not tell."""
+        entries = {
+            TopicPartition(topic, number): partial(
+                _asked, topic, topic_id, number, producer_id=self._producer_id
+            )
+            for number in partitions
+        }
+        requests = LeaderRequests(
+            cluster,
+            Api.DESCRIBE_PRODUCERS,
+            entries,
+            lambda some, timeout: DescribeProducersRequest(timeout, some),
+        )
+        requests.run(self._config.request_timeout)
+        for error in requests.failed.values():
+            raise error
+        places = {
+            each: Identity(self._producer_id, self._epoch, found.next_sequence)
+            for each, found in requests.results.items()
+        }
+        with self._lock:
+            self.sequences.go_on(places)
+            self._claimed[topic] = topic_id, partitions.stop
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[ZooKeeperDiscovery, Cluster]]:
+        config = self._config
+        discovery = ZooKeeperDiscovery(
+            connector(config.zookeeper), config.session_timeout, config.listener
+        )
+        try:
+            discovery.open()
+            connections = Connections(config.client_id)
+            with Cluster(connections, discovery, listener=config.listener) as cluster:
+                yield discovery, cluster
+        finally:
+            discovery.close()
+
+
+def _asked(
+    topic: str, topic_id: str, number: int, epoch: int, *, producer_id: int
+) -> DescribeProducersEntry:
+    return DescribeProducersEntry(topic, topic_id, number, epoch, producer_id)
