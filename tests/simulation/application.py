@@ -20,6 +20,7 @@ from folkmoot.consumers.group.events import (
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.group.liveness import PollState
 from folkmoot.consumers.group.member_state import MemberSettings, Phase
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.checks import Checks
@@ -39,7 +40,6 @@ class Reading:
     topic_id: str
     epoch: int
     position: int
-    committed: int
 
 
 class Application:
@@ -54,6 +54,7 @@ class Application:
         self.name = name
         self.settings = settings
         self.readings: dict[TopicPartition, Reading] = {}
+        self.positions = Positions()
         self.refused: dict[int, frozenset[TopicPartition]] = {}
         """What was not committed, by the commit's token."""
         self.leaving = False
@@ -156,22 +157,21 @@ class Application:
                     self.world.note(f"{self.name} is assigned {partition} {offset} {epoch}")
                     assert partition not in self.readings, f"{partition} is assigned twice"
                     self._checks.assigned(self.name, notice)
-                    start = offset or 0
-                    self.readings[partition] = Reading(topic_id, epoch, start, start)
+                    self.readings[partition] = Reading(topic_id, epoch, offset or 0)
+                    self.positions.claim(partition, offset)
                 case Revoking(partition):
                     if partition in self.readings:
                         self.member.draining(partition, self.readings[partition].epoch)
                         self._drain_later(partition, self.readings[partition].epoch)
                 case Lost(partition):
                     self.readings.pop(partition, None)
+                    self.positions.release(partition)
                 case Committed(token, offsets, refused):
                     if refused:
                         self.refused[token] = refused
                     for partition, offset in offsets.items():
                         self._checks.told_committed(self.name, partition, offset)
-                        if partition in self.readings:
-                            reading = self.readings[partition]
-                            reading.committed = max(reading.committed, offset)
+                    self.positions.committed(offsets)
                 case Left():
                     self.left = True
                 case Replaced():
@@ -193,7 +193,8 @@ class Application:
                 del self.readings[partition]
                 self._advance(partition, reading)
                 keep = self.world.random.random() < 0.2
-                final = None if keep else reading.position
+                final = None if keep else self.positions.due({partition}).get(partition)
+                self.positions.release(partition)
                 self.member.drained(partition, epoch, final)
                 self._hear()
 
@@ -205,10 +206,23 @@ class Application:
                 self._advance(partition, reading)
 
     def _advance(self, partition: TopicPartition, reading: Reading) -> None:
+        self._look_at_the_end(partition, reading)
         count = self.world.random.randint(0, 3)
         first = reading.position
         reading.position += count
         self._checks.processed(partition, reading.topic_id, reading.epoch, first, count)
+        self.positions.of(partition).handed_out = reading.position
+        self.positions.end_turn()
+
+    def _look_at_the_end(self, partition: TopicPartition, reading: Reading) -> None:
+        """What a fetch behind the end of a log is answered: then all that is there is read."""
+        end = self._checks.log_ends.get((partition, reading.topic_id))
+        if end is not None and reading.position > end:
+            self.world.seen["log below the group"] += 1
+            self._checks.went_back.add((partition, reading.epoch))
+            self.positions.cut(partition, end)
+            reading.position = 0
+            self.positions.begin(partition, 0)
 
     def _commit(self) -> None:
         if self.world.random.random() < 0.3:
@@ -216,11 +230,9 @@ class Application:
 
     def commit_all(self) -> int:
         """Commit what is processed, under the epochs that the application knows; returns a token."""
-        offsets = {
-            partition: reading.position
-            for partition, reading in self.readings.items()
-            if reading.position > reading.committed
-        }
+        for partition, reading in self.readings.items():
+            self._look_at_the_end(partition, reading)
+        offsets = self.positions.due(self.readings)
         if offsets:
             self._token += 1
             epochs = {partition: self.readings[partition].epoch for partition in offsets}

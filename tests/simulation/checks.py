@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from folkmoot.consumers.group.events import Assigned
 from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.lag import is_beyond
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import assignee as seat
 from folkmoot.coordination.groups.ownership import OffsetState, Owner
@@ -51,6 +52,12 @@ class Checks:
         self._starts: dict[tuple[TopicPartition, int], int | None] = {}
         self._worked: dict[tuple[TopicPartition, int], int] = {}
         self._processed: defaultdict[tuple[TopicPartition, str], set[int]] = defaultdict(set)
+        self.log_ends: dict[tuple[TopicPartition, str], int] = {}
+        """Of logs that have lost their end. (Others have whatever is processed of them.)"""
+        self.went_back: set[tuple[TopicPartition, int]] = set()
+        """Epochs whose owner has found a log to end below where it was."""
+        self._gone: defaultdict[tuple[TopicPartition, str], set[int]] = defaultdict(set)
+        """What was processed of those before."""
         self._written: set[tuple[str, TopicPartition, int]] = set()
         self._who: dict[str, str] = {}  # whose nonce it is
         self.seats = Seats(world)
@@ -73,8 +80,29 @@ class Checks:
         self, partition: TopicPartition, topic_id: str, epoch: int, first: int, count: int
     ) -> None:
         self._processed[partition, topic_id].update(range(first, first + count))
+        if (partition, topic_id) in self.log_ends:  # it has grown again
+            end = self.log_ends[partition, topic_id]
+            self.log_ends[partition, topic_id] = max(end, first + count)
         before = self._worked.get((partition, epoch), 0)
         self._worked[partition, epoch] = max(before, first + count)
+
+    def cut(self, partition: TopicPartition, topic_id: str) -> None:
+        """An unclean election, or a new disk, takes the end of a log, and what was processed with it."""
+        done = self._processed[partition, topic_id]
+        end = self._world.random.randint(0, max(done, default=0))
+        self.log_ends[partition, topic_id] = end
+        gone = {offset for offset in done if offset >= end}
+        done -= gone
+        self._gone[partition, topic_id] |= gone
+
+    def beyond(self) -> str:
+        """What the group has committed of records that are on no log; nothing if all is well."""
+        for partition in self.owned():
+            state = self._states[partition]
+            end = self.log_ends.get((partition, state.topic_id))
+            if is_beyond(state.offset, end):
+                return f"{partition} ends at {end}, and {state} is committed"
+        return ""
 
     def absent(self, who: str, held: list[TopicPartition]) -> None:
         _check(not held, f"{who} holds {held}, though its application is away for too long")
@@ -179,8 +207,10 @@ class Checks:
         start = old.offset or 0
         end = new.offset or 0
         self._written.add((writer, partition, end))
-        _check(end >= start, f"I5: the committed offset went back, {what}")
-        done = self._processed[partition, new.topic_id]
+        gone = self._gone[partition, new.topic_id]
+        may_go_back = (partition, new.epoch) in self.went_back
+        _check(end >= start or may_go_back, f"I5: the committed offset went back, {what}")
+        done = self._processed[partition, new.topic_id] | gone
         missing = [offset for offset in range(start, end) if offset not in done]
         _check(not missing, f"I6: {missing} were not processed, {what}")
         worked = self._worked[partition, new.epoch]

@@ -113,6 +113,8 @@ class History:
         for each in self.applications:
             if each.running and tokens[each.name] in each.refused:
                 raise Violation(f"{each.name} owns its partitions and may not commit")
+        if beyond := self.checks.beyond():
+            raise Violation(f"E: nobody goes back to what a log has: {beyond}")
         if self._trouble():
             raise Violation(f"settled, and then not: {self._trouble()}")
 
@@ -289,6 +291,15 @@ class History:
         if owned:
             self._write(Delete(paths.owner("g", *self.world.random.choice(owned))))
 
+    def _log_cut(self) -> None:
+        """A log loses its end, and ends below what the group has committed."""
+        name = self.world.random.choice(("a", "b"))
+        node = self.world.versions[-1].get(paths.topic(name))
+        if node is not None:
+            topic = msgspec.json.decode(node.data, type=TopicInfo)
+            number = self.world.random.randrange(len(topic.partitions))
+            self.checks.cut(TopicPartition(name, number), topic.topic_id)
+
     # -- the administrator ------------------------------------------------------------------------
 
     def _reset(self) -> None:
@@ -299,7 +310,8 @@ class History:
             topic = msgspec.json.decode(node.data, type=TopicInfo)
             number = self.world.random.randrange(len(topic.partitions))
             partition = TopicPartition(name, number)
-            offset = self.world.random.randint(0, 30)
+            end = self.checks.log_ends.get((partition, topic.topic_id), 30)
+            offset = self.world.random.randint(0, min(end, 30))
             self._administrator().reset("g", partition, topic.topic_id, offset)
 
     def _group_deleted(self) -> None:
@@ -354,6 +366,7 @@ _FAULTS = [
     ("restart", 3),
     ("second process", 2),
     ("stall", 2),
+    ("log cut", 2),
 ]
 _WISHES: list[tuple[tuple[str, ...], str]] = [
     (("a", "b"), ""),

@@ -13,6 +13,7 @@ from folkmoot.consumers.group.liveness import Liveness
 from folkmoot.consumers.group.member_state import GroupMember
 from folkmoot.consumers.group.owned_partitions import OwnedPartitions
 from folkmoot.consumers.group.plan_schedule import PlanSchedule
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups import group_deletion, membership, ownership, planning
 from folkmoot.coordination.groups import offset_admin as resets
@@ -273,6 +274,13 @@ def _let_an_application_stay_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Liveness, "absence_at", lambda self: None)
 
 
+def _never_go_back_to_what_a_log_has(patch: pytest.MonkeyPatch) -> None:
+    """What is read of it is never committed, and is read again by whoever comes next."""
+    patch.setattr(
+        Positions, "cut", lambda self, partition, end, parts_at=None: self.forget(partition)
+    )
+
+
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     function.__name__.strip("_").replace("_", " "): function
     for function in (
@@ -299,6 +307,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _come_back_when_replaced,
         _plan_in_the_newest_kind_one_knows,
         _let_an_application_stay_away,
+        _never_go_back_to_what_a_log_has,
     )
 }
 
