@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Who owns what, and how far it is. `behind` is the age of the first record that "
         "is not committed, in seconds. A partition is stable, draining (its owner is to give it up), "
         "claiming (its next owner is about to take it), kept (for a static member), malformed (a reset "
-        "mends it), deleted (its topic is gone) or unowned. What is not known is -, and notes say why.",
+        "mends it), truncated (its log ends below what is committed: a reset mends it), deleted (its topic "
+        "is gone), unsubscribed (no member wants it any more) or unowned. What is not known is -, and notes "
+        "say why.",
     )
     describe.set_defaults(act=_describe)
 
@@ -70,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "delete-offsets",
         help="forget what a group has committed of one topic",
         description="Forget what a group has committed of one topic, which need not exist any more. Refused "
-        "while members live.",
+        "while live members subscribe to it.",
     )
     forget.add_argument("--topic", metavar="TOPIC", required=True)
     forget.add_argument("--yes", action="store_true", help="do not ask for the group's name again")

@@ -92,7 +92,9 @@ def _delete_records(args: argparse.Namespace) -> int:
     with admin_of(args) as admin:
         if args.before_time:
             at = point_in_time(args.before_time)
-            wanted: _Before = {**admin.offsets_for_times(args.topic, at, args.timeout)}
+            ends = admin.offsets(args.topic, "latest", args.timeout)  # what comes later stays
+            found = admin.offsets_for_times(dict.fromkeys(ends, at), args.timeout)
+            wanted: _Before = {each: ends[each] if at is None else at for each, at in found.items()}
         else:
             wanted = _offsets(args.topic, words)
         offsets = admin.plan_delete_records(wanted, args.timeout)

@@ -67,9 +67,9 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     commit_interval: _Seconds = 5.0
     """Between two automatic commits."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
-    """Where to start without a committed offset in partitions that were there when the group began, and
-    when an offset lies behind the log's end. Partitions that appeared later are read from their start. Where
-    an offset lies before the log's start, reading goes on there; with "error", `poll` raises."""
+    """Where to start without a committed offset in partitions that were there when the group began;
+    partitions that appeared later are read from their start. Where an offset is out of range, `"error"`
+    raises, and the others read all that the log has."""
     guardian: bool = True
     """Where the system allows it, a process beside this one ends its session at once if this one dies."""
     revoke_timeout: _Seconds = 2.0

@@ -244,7 +244,8 @@ GROUP: Final = (
         "lag",
         "kafka_consumergroup_lag",
         "gauge",
-        "Records behind that; nothing where nothing is committed, or nobody told the end.",
+        "Records of the log behind that; nothing where nothing is committed, or nobody told the end, or that "
+        "is below what is committed.",
         _GROUP,
     ),
     Declared(
@@ -262,7 +263,8 @@ GROUP_PARTITIONS: Final = Declared(
     "",
     "folkmoot_consumergroup_partitions",
     "gauge",
-    "A group's partitions by state: stable, draining, claiming, kept, unowned, malformed.",
+    "A group's partitions by state: stable, draining, claiming, kept, unowned, and what somebody must look "
+    "at: malformed, truncated, unsubscribed, deleted.",
     ("consumergroup", "state"),
 )
 GROUP_LEFT_OUT: Final = _gauge(

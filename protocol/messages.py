@@ -304,12 +304,13 @@ class LogSizesRequest(_Message, frozen=True):
 
 
 class LogSize(_Message, frozen=True):
-    """The bytes of a partition's segments on that broker, and where its log ends there."""
+    """The bytes of a partition's segments on that broker, and where its log begins and ends there."""
 
     topic: str
     topic_id: str
     partition: Int32
     size: Int64
+    log_start: Int64
     log_end: Int64
 
 

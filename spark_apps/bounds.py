@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from folkmoot.protocol.errors import ConfigError, NoOffset
+from folkmoot.consumers.lag import is_beyond
+from folkmoot.protocol.errors import ConfigError, NoOffset, OffsetOutOfRange
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.config import Bound
@@ -50,6 +51,24 @@ def resolved(
         if asked:
             found.update(logs.find(asked, end))
     return found
+
+
+def existing(
+    bound: Bound,
+    found: Mapping[TopicPartition, int],
+    ids: Mapping[TopicPartition, str],
+    logs: Offsets,
+) -> dict[TopicPartition, int]:
+    """What was `found` at a bound, but for named offsets of which no leader has told that they are there.
+
+    Raises OffsetOutOfRange for one behind its log's end.
+    """
+    named = {each: ids[each] for each in found if found[each] == bound.offsets.get(each)}
+    ends = logs.find(named, LATEST) if named else {}
+    for each, end in sorted(ends.items()):
+        if is_beyond(found[each], end):
+            raise OffsetOutOfRange(f"{each} ends at {end}: it cannot be read from {found[each]} on")
+    return {each: at for each, at in found.items() if each not in named or each in ends}
 
 
 def check_existing(bound: Bound, counts: Mapping[str, int], name: str) -> None:

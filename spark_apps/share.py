@@ -44,6 +44,7 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import again
+from folkmoot.consumers.lag import lag
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
@@ -276,9 +277,10 @@ class Share:
     def _reported(self) -> dict[str, Any]:
         ends = {each: end.offset for each, end in sorted(self._ends.items()) if each in self._held}
         lags = {
-            partition: max(0, end - committed)
+            partition: unread
             for partition, end in ends.items()
-            if (committed := self._held[partition].told) is not None
+            if (told := self._held[partition].told) is not None
+            and (unread := lag(told, self._ends[partition].start, end)) is not None
         }
         behind = list(lags.values()) or [0]
         return {
@@ -449,7 +451,8 @@ class Share:
         starting = self._config.starting()
         for wanted, bound in ((old, starting), (new, _EARLIEST)):
             if wanted:
-                for partition, offset in bounds.resolved(bound, wanted, self._logs).items():
+                found = bounds.resolved(bound, wanted, self._logs)
+                for partition, offset in bounds.existing(bound, found, wanted, self._logs).items():
                     self._held[partition].resume = offset
 
     def _has_begun(self) -> bool:
@@ -520,11 +523,6 @@ class Share:
             lags[partition] = end - held.resume
             if held.epoch == NO_EPOCH and at.offset >= held.resume:
                 held.epoch = at.epoch
-            if at.offset < held.resume:
-                self._say(
-                    f"{partition} ends at {at.offset}, and goes on at {held.resume}: nothing of it is "
-                    "read until it has come so far"
-                )
         shares = planning.split(self._limit(limit, lags), lags)
         if not shares or (limit is not None and self._is_too_little(sum(lags.values()))):
             return None
@@ -573,7 +571,11 @@ class Share:
             return self._logs.watch(places, IDLE_WAIT, self._wakeup)
         topic_ids = {partition: place.topic_id for partition, place in places.items()}
         found = self._logs.ends(topic_ids, COMMIT_WAIT)
-        return {each: End(topic_ids[each], end, NO_EPOCH) for each, end in found.items()}
+        told = {each: End(topic_ids[each], end, NO_EPOCH) for each, end in found.items()}
+        beyond = {each: topic_ids[each] for each in found if found[each] < places[each].offset}
+        for each, start in (self._logs.find(beyond, EARLIEST) if beyond else {}).items():
+            told[each] = told[each]._replace(start=start, refused=places[each].offset)
+        return told
 
     def _heed_losses(self) -> None:
         """Go on at what is left. Raises LogTruncated, OffsetOutOfRange if records may not get lost."""

@@ -810,7 +810,7 @@ class RequestHandlers:
         for number, log in enumerate(list(self.logs), 1):
             topic, partition = log.name
             if wanted is None or topic in wanted:
-                sizes = log.size, log.log_end
+                sizes = log.size, log.log_start, log.log_end
                 found.append(messages.LogSize(topic, log.topic_id, partition, *sizes))
             if number % GROUPED_PER_STEP == 0:
                 yield None

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from folkmoot.console.tables import plain
-from folkmoot.consumers.admin.group_views import GroupSummary
+from folkmoot.consumers.admin.group_views import GroupSummary, truncated_said
 from folkmoot.consumers.admin.replica_moves import ReplicaSize
+from folkmoot.consumers.lag import is_beyond, lag
 from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
@@ -43,6 +44,23 @@ class Look:
             found[each.partition] = max(each.log_end, found.get(each.partition, 0))
         return found
 
+    def starts(self) -> dict[TopicPartition, int]:
+        """The first offset of each partition that any of them has."""
+        found: dict[TopicPartition, int] = {}
+        for each in self.sizes:
+            found[each.partition] = min(each.log_start, found.get(each.partition, each.log_start))
+        return found
+
+    def truncated(self) -> list[str]:
+        """What groups have committed that no live replica has."""
+        ends = self.ends()
+        return [
+            f"group {summary.name}: {truncated_said(partition, at, ends[partition])}"
+            for summary, committed in self.groups
+            for partition, at in sorted(committed.items())
+            if is_beyond(at, ends.get(partition))
+        ]
+
 
 class Section(NamedTuple):
     """A table, whose first rows are the ones to look at."""
@@ -63,6 +81,8 @@ def frame(before: Look, now: Look, events: Iterable[str], most: int | None = Non
     lines = [_headline(now), ""]
     for section in (_brokers(before, now), _topics(before, now), _groups(before, now)):
         lines += section.lines(most)
+    if truncated := now.truncated()[:most]:
+        lines += [*truncated, ""]
     if now.more_groups:
         lines += [f"{now.more_groups} more groups are not looked at", ""]
     told = list(events)
@@ -141,11 +161,13 @@ def _topics(before: Look, now: Look) -> Section:
 
 
 def _groups(before: Look, now: Look) -> Section:
-    ends = now.ends()
+    starts, ends = now.starts(), now.ends()
     earlier = {each.summary.name: sum(each.committed.values()) for each in before.groups}
     rows = []
     for summary, committed in now.groups:
-        lag = sum(max(0, ends.get(each, at) - at) for each, at in committed.items())
+        behind = sum(
+            lag(at, starts.get(each, 0), ends.get(each)) or 0 for each, at in committed.items()
+        )
         row = (
             summary.name,
             summary.state,
@@ -153,9 +175,9 @@ def _groups(before: Look, now: Look) -> Section:
             summary.generation,
             len(committed),
             _rate(sum(committed.values()), earlier.get(summary.name), now.at - before.at),
-            _amount(lag if committed else None),
+            _amount(behind if committed else None),
         )
-        rows.append((-lag, summary.name, row))
+        rows.append((-behind, summary.name, row))
     columns = ("group", "state", "members", "generation", "committed", "   rec/s", "     lag")
     return Section(columns, [row for _, _, row in sorted(rows)])
 

@@ -10,7 +10,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Literal, NamedTuple, Self, TypeVar
 
-from folkmoot.consumers.admin.group_views import GroupSummary, GroupView, MemberView, Progress
+from folkmoot.consumers.admin.group_views import (
+    GroupSummary,
+    GroupView,
+    MemberView,
+    Progress,
+    truncated_said,
+)
 from folkmoot.consumers.admin.offset_reset import (
     Planned,
     Target,
@@ -25,6 +31,7 @@ from folkmoot.consumers.admin.replica_moves import (
     RunningMove,
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig, names_of
+from folkmoot.consumers.lag import is_beyond, lag
 from folkmoot.consumers.offsets.log_ends import no_answer
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
@@ -388,14 +395,14 @@ class Admin:
         return self._topic_ids(named)
 
     def offsets_for_times(
-        self, topic: str, moment: datetime, timeout: float = TIMEOUT
-    ) -> dict[TopicPartition, int]:
-        """The first offset at a time or later in each partition; the latest one if there is none.
+        self, times: Mapping[TopicPartition, datetime], timeout: float = TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at each time or later; None: none yet. As `Consumer` has it.
 
-        Raises UnknownTopicOrPartition, BrokerUnreachable, RequestTimeout, ConfigError, InvalidName.
+        Raises UnknownTopicOrPartition, RequestTimeout, ConfigError, InvalidName.
         """
-        partitions = self.partitions_of(topic)
-        return self._at_time(partitions, moment, partial(self.offsets, topic, "latest"), timeout)
+        self._topic_ids(map(partition_of, times))
+        return first_offsets(self._config, self._discover(timeout), times, timeout)
 
     def delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
@@ -493,15 +500,22 @@ class Admin:
         # A broker that does not answer leaves the other half for what the others can say.
         latest, leaderless = self._known(ids, LATEST, timeout / 2)
         committed = {each.name: _committed(each.partitions, by_topic) for each in states}
+        behind_end = {
+            each.partition: ids[each.partition]
+            for state in states
+            for each in state.partitions
+            if committed[state.name].get(each.partition, 0) < latest.get(each.partition, 0)
+        }
+        earliest, _ = self._known(behind_end, EARLIEST, deadline.left / 2)
         unread = {
-            (partition, at)
+            (partition, max(at, earliest.get(partition, 0)))
             for offsets in committed.values()
             for partition, at in offsets.items()
-            if at < latest.get(partition, 0)
+            if lag(at, earliest.get(partition, 0), latest.get(partition))
         }
         discover = self._discover(timeout)
         stamps = first_timestamps(self._config, discover, unread, deadline.left)
-        ends = _Ends(ids, latest, leaderless, stamps)
+        ends = _Ends(ids, earliest, latest, leaderless, stamps)
         return [_view(each, committed[each.name], ends) for each in states]
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
@@ -557,7 +571,8 @@ class Admin:
         moment = _before_now(to) if isinstance(to, timedelta) else to
         by_time: dict[TopicPartition, int] = {}
         if isinstance(moment, datetime):
-            by_time = self._at_time(ids, moment, lambda timeout: latest, deadline.left)
+            found_at = self.offsets_for_times(dict.fromkeys(ids, moment), deadline.left)
+            by_time = {each: latest[each] if at is None else at for each, at in found_at.items()}
         return planned(to, committed, earliest, latest, by_time)
 
     def reset_offsets(
@@ -610,8 +625,8 @@ class Admin:
     def delete_group_offsets(self, group: str, topic: str) -> None:
         """Forget what a group has committed of one topic, whether that exists or not.
 
-        The group must have no members. Raises UnknownGroup, GroupNotEmpty, UnknownTopicOrPartition if
-        there is nothing to forget, InvalidName.
+        Raises UnknownGroup, GroupNotEmpty while live members subscribe to the topic,
+        UnknownTopicOrPartition if there is nothing to forget, InvalidName.
         """
         check_name("topic", topic)
         self._execute(group_deletion.delete_offsets(check_name("group", group), topic))
@@ -708,20 +723,6 @@ class Admin:
             return {}, {}
         return offsets_at(place, self._config, discover, wanted, timeout, need_all=False)
 
-    def _at_time(
-        self,
-        partitions: Iterable[TopicPartition],
-        moment: datetime,
-        latest: Callable[[float], Mapping[TopicPartition, int]],
-        timeout: float,
-    ) -> dict[TopicPartition, int]:
-        """The first offset of that time or later in each, which is the `latest` if there is none."""
-        times = dict.fromkeys(partitions, moment)
-        deadline = _Deadline(timeout)
-        found = first_offsets(self._config, self._discover(timeout), times, timeout)
-        ends = latest(deadline.left) if None in found.values() else {}
-        return {each: ends[each] if at is None else at for each, at in found.items()}
-
     def _described(self, names: Iterable[str] | None) -> list[GroupState]:
         """All groups, or those of these names that exist. Raises InvalidName."""
         named = self.group_names() if names is None else names_of("names", names)
@@ -796,7 +797,18 @@ def _notes(
     gone = sorted({each.partition.topic for each in rows if each.state == "deleted"})
     if gone:
         yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"
-    uncommitted = sum(each.committed is None and bool(each.latest) for each in rows)
+    unsubscribed = sorted({each.partition.topic for each in rows if each.state == "unsubscribed"})
+    if unsubscribed:
+        yield (
+            f"no member subscribes to {', '.join(unsubscribed)} any more, and what is committed of it stays: "
+            "`folkmoot group delete-offsets` forgets it"
+        )
+    for each in rows:
+        if each.state == "truncated" and each.committed is not None and each.latest is not None:
+            yield truncated_said(each.partition, each.committed, each.latest)
+    uncommitted = sum(
+        each.committed is None and each.lag is None and bool(each.latest) for each in rows
+    )
     if uncommitted:
         what = counted(uncommitted, "partition")
         its = "its" if uncommitted == 1 else "their"
@@ -823,6 +835,8 @@ class _Ends(NamedTuple):
 
     ids: Mapping[TopicPartition, str]
     """The topics' ids; partitions of deleted topics are missing."""
+    earliest: Mapping[TopicPartition, int]
+    """Of those that some group has not read to the end."""
     latest: Mapping[TopicPartition, int]
     leaderless: Waiting
     stamps: Mapping[tuple[TopicPartition, int], int]
@@ -834,9 +848,12 @@ def _view(state: GroupState, committed: Mapping[TopicPartition, int], ends: _End
     rows = []
     for each in state.partitions:
         at, end = committed.get(each.partition), ends.latest.get(each.partition)
-        stamp = None if at is None else ends.stamps.get((each.partition, at))
+        start = ends.earliest.get(each.partition, 0)
+        stamp = None if at is None else ends.stamps.get((each.partition, max(at, start)))
         behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
-        lag = _lag(at, end)
+        missing = lag(at, start, end)
+        is_there = each.partition in ends.ids
+        here = "truncated" if is_beyond(at, end) else state.state_of(each)
         rows.append(
             Progress(
                 partition=each.partition,
@@ -844,9 +861,9 @@ def _view(state: GroupState, committed: Mapping[TopicPartition, int], ends: _End
                 epoch=None if each.offset is None else each.offset.epoch,
                 committed=at,
                 latest=end,
-                lag=lag,
-                behind=0.0 if lag == 0 else behind,
-                state=state.state_of(each) if each.partition in ends.ids else "deleted",
+                lag=missing,
+                behind=0.0 if missing == 0 else behind,
+                state=here if is_there else "deleted",
             )
         )
     wanted = {each.partition for each in rows} & ends.ids.keys()
@@ -870,13 +887,6 @@ def _before_now(length: timedelta) -> datetime:
         return max(_EPOCH, datetime.now(UTC) - length)
     except OverflowError:
         return _EPOCH
-
-
-def _lag(committed: int | None, latest: int | None) -> int | None:
-    """A partition that never had a record leaves nothing to do, wherever the group begins."""
-    if latest is None or (committed is None and latest > 0):
-        return None
-    return max(0, latest - (committed or 0))
 
 
 def _member(state: GroupState, assignee: str) -> MemberView:

@@ -27,7 +27,8 @@ class Progress:
     committed: int | None
     latest: int | None
     lag: int | None
-    """Records that are not processed, or not committed yet; None where nothing is committed."""
+    """Records on the log that are not processed, or not committed yet; None where nothing is committed, or
+    the log ends below that."""
     behind: float | None
     """The age of the first of them, in seconds; 0 if there is none."""
     state: str
@@ -53,9 +54,10 @@ class GroupView:
 
     `state` is empty (nobody is there), rebalancing or stable. A partition is stable (owned as
     planned), draining (its owner is to give it up), claiming (its next owner is about to take it),
-    kept (it waits for a static member), malformed (its offset cannot be read: a reset mends it),
-    deleted (its topic does not exist any more) or unowned. `notes` say in sentences what is not known, and
-    why.
+    kept (it waits for a static member), malformed (its offset cannot be read: a reset mends it), truncated
+    (its log ends below what is committed: a reset mends it), deleted (its topic does not exist any more),
+    unsubscribed (no member wants its topic any more) or unowned. `notes` say in sentences what is not known,
+    and why.
     """
 
     name: str
@@ -66,3 +68,11 @@ class GroupView:
     members: tuple[MemberView, ...]
     partitions: tuple[Progress, ...]
     notes: tuple[str, ...] = ()
+
+
+def truncated_said(partition: TopicPartition, committed: int, end: int) -> str:
+    """What is said of a log that ends below what a group has committed."""
+    return (
+        f"{partition} ends at {end}, below {committed}, which is committed: it has lost records, and how "
+        "many are unread is not known. `folkmoot group reset` sets the group to where it is to go on"
+    )

@@ -33,12 +33,13 @@ PATIENCE: Final = 5.0
 
 
 class ReplicaSize(NamedTuple):
-    """How much of a partition lies on a broker, and where its log ends there."""
+    """How much of a partition lies on a broker, and where its log begins and ends there."""
 
     broker: int
     partition: TopicPartition
     topic_id: str
     bytes: int
+    log_start: int
     log_end: int
 
 
@@ -106,7 +107,7 @@ class ReplicaMoves:
                         found += [
                             ReplicaSize(
                                 *(broker_id, TopicPartition(each.topic, each.partition)),
-                                *(each.topic_id, each.size, each.log_end),
+                                *(each.topic_id, each.size, each.log_start, each.log_end),
                             )
                             for each in reply.response.logs
                         ]

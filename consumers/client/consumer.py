@@ -23,6 +23,7 @@ from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeE
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.lag import is_beyond
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, offsets_at
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
@@ -47,6 +48,7 @@ from folkmoot.protocol.errors import (
     DeserializationError,
     NotAssigned,
     NotOwner,
+    OffsetOutOfRange,
     RequestTimeout,
     UnknownTopicOrPartition,
 )
@@ -173,7 +175,10 @@ class Consumer(Generic[K, V]):
             Connections(config.client_id), self._discovery, listener=config.listener
         )
         self._positions = Positions()
-        self._fetcher = Fetcher(config, self._cluster, time.monotonic, self._begin)
+        self._fetcher = Fetcher(
+            *(config, self._cluster, time.monotonic),
+            *(self._begin, self._positions.cut),
+        )
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -534,10 +539,12 @@ class Consumer(Generic[K, V]):
 
         Raises NotOwner if a partition is no longer ours, CommitBehind if more of it is committed
         already (the others are committed in both cases), RequestTimeout if ZooKeeper did not answer in
-        time (then the commit may still come to pass), ConfigError for what is no offset (then nothing
-        is committed), and InstanceReplaced.
+        time (then the commit may still come to pass), and InstanceReplaced. Nothing is committed where it
+        raises ConfigError for what is no offset, OffsetOutOfRange for one that lies behind the log's end,
+        or BrokerUnreachable if no broker tells that in time.
         """
         self._check_usable()
+        began = time.monotonic()
         if self._group is None:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
         metadata: dict[TopicPartition, str] = {}
@@ -554,7 +561,26 @@ class Consumer(Generic[K, V]):
                 wanted[partition], text = offset_and_metadata(str(partition), offset)
                 if text:
                     metadata[partition] = text
-        self._group.commit(wanted, timeout, metadata)
+        self._check_within_logs(wanted, timeout)
+        self._group.commit(wanted, max(0.0, began + timeout - time.monotonic()), metadata)
+
+    def _check_within_logs(self, wanted: Mapping[TopicPartition, int], timeout: float) -> None:
+        """Leaders are asked of what was not fetched here alone. Raises OffsetOutOfRange, or why none told."""
+        owned = () if self._group is None else self._group.epochs
+        beyond = {
+            each: self._cluster.topic_id(each.topic) or ""
+            for each, offset in wanted.items()
+            if each in owned and offset > max(self._fetcher.end(each), self._positions.floor(each))
+        }
+        if not beyond:
+            return
+        ends = offsets_at(LATEST, self.config, self._discovery, beyond, timeout)[0]
+        for each, end in sorted(ends.items()):
+            if is_beyond(wanted[each], end):
+                raise OffsetOutOfRange(
+                    f"nothing was committed: {wanted[each]} in {each} lies behind the log's end, which is "
+                    f"{end}: commit what was handed out"
+                )
 
     @overload
     def committed(self, partitions: TopicPartition) -> int | None: ...

@@ -45,7 +45,8 @@ class Health:
     assignment: frozenset[TopicPartition]
     lag: dict[TopicPartition, int | None]
     """Records between the next to be handed out and the end, as the last fetches saw it; None where it is
-    not known: nothing was fetched yet, nobody leads the partition, or nothing comes of it."""
+    not known: nothing was fetched yet, nobody leads the partition, nothing comes of it, or its log ends
+    below what was read."""
     leaderless: dict[TopicPartition, tuple[int, ...]]
     """Partitions of the assignment that nobody leads, and the brokers of which one has to come back."""
     unreadable: dict[TopicPartition, str]
@@ -79,14 +80,14 @@ def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool
     lag: dict[TopicPartition, int | None] = {}
     for partition in assignment:
         try:
-            position, end = fetcher.position(partition), fetcher.end(partition)
+            behind = fetcher.lag(partition)
         except NotAssigned:
             continue  # just given up
-        is_known = position is not None and end >= 0 and partition not in leaderless | unreadable
-        lag[partition] = max(0, end - (position or 0)) if is_known else None
+        lag[partition] = behind if partition not in leaderless | unreadable else None
     alarms = () if member is None else tuple(member.alarms)
     alarms += (said_of(leaderless),) if leaderless else ()
     alarms += tuple(unreadable_said(unreadable))
+    alarms += () if listener is None else tuple(listener.beyond_said())
     polled_at = None if member is None else member.polled_at
     return Health(
         state=_state(listener, closed),

@@ -151,6 +151,14 @@ class RebalanceListener:
                 self._token += 1
                 self.member.commit(self._token, offsets, self.epochs)
 
+    def beyond_said(self) -> list[str]:
+        """What the group has committed that its log does not have any more. From any thread."""
+        return [
+            f"{each}: the log ends at {end}, below {committed}, which the group has committed: it has lost "
+            "records. A commit of what is there, or `folkmoot group reset`, ends that"
+            for each, (committed, end) in sorted(self._positions.beyond.copy().items())
+        ]
+
     # -- commits ----------------------------------------------------------------------------------
 
     def commit(

@@ -107,6 +107,10 @@ class BatchRotation:
         self._taken.clear()
         self.taken_bytes = 0
 
+    def has_taken(self, partition: TopicPartition) -> bool:
+        """Whether something was taken of it since `begin`."""
+        return partition in self._taken
+
     def read_again(self) -> None:
         """Go back to before what was taken since `begin`."""
         for partition, (offset, since) in self._taken.items():

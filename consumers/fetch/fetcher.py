@@ -42,6 +42,7 @@ from folkmoot.consumers.fetch.partition_state import (
     PartitionFetchState,
     whole_batches,
 )
+from folkmoot.consumers.lag import is_beyond
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
@@ -124,15 +125,18 @@ class Fetcher:
         cluster: Cluster,
         clock: Callable[[], float],
         found: Callable[[TopicPartition, int, bool], bool] = lambda *_: False,
+        cut: Callable[[TopicPartition, int, int | None], None] = lambda *_: None,
     ) -> None:
         """`found` is called with each offset that was looked up (not with those of times), and whether
         it is the end, where the reset policy starts; True: nothing is fetched there before `committed`.
+        `cut` is called where a log ends below what was read, and with what parts from that, if known.
         """
         self.counters = ConsumerCounters()
         self._config = config
         self._cluster = cluster
         self._clock = clock
         self._found = found
+        self._cut = cut
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._topics = Counter[str]()  # so many partitions of each
         self._queue = FetchQueue(config.partition_fetch_bytes)
@@ -185,6 +189,7 @@ class Fetcher:
         if not state.pinned:
             state.topic_id = ""
         state.epochs.clear()
+        state.sought = place
         self.rotation.forget(partition)
         self._start_at(state, place, since)
 
@@ -219,6 +224,10 @@ class Fetcher:
         """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
         return self._state(partition).end
 
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Of what is handed out, None where it is not known. Raises NotAssigned."""
+        return self._state(partition).lag
+
     def partitions(self) -> list[TopicPartition]:
         """What is read at this moment. From any thread: no Python runs while the list is made."""
         return list(self._states)
@@ -240,12 +249,11 @@ class Fetcher:
     def metrics(self) -> dict[str, int]:
         """Counters since the start; what is buffered now, and the lag as the last fetches saw it."""
         states = list(self._states.values())
-        lags = [each.end - each.hand_out for each in states if each.end >= 0]
         return {
             **asdict(self.counters),
             "partitions": len(states),
             "buffered_bytes": sum(each.buffered_bytes for each in states),
-            "lag": sum(max(0, lag) for lag in lags),
+            "lag": sum(each.lag or 0 for each in states),
         }
 
     # -- what was read ----------------------------------------------------------------------------
@@ -496,10 +504,13 @@ class Fetcher:
             self._start_at(state, min(parts_at, state.hand_out), state.since)
             state.may_return, state.resume = may_return, state.hand_out
             return
+        if self.rotation.has_taken(state.partition):
+            return  # asked again when that is in the application's hands
         error = LogTruncated(
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "
             f"{parts_at} on are not on the log any more: an unclean election has lost them"
         )
+        self._cut(state.partition, parts_at, parts_at)
         error.topic, error.partition = state.partition
         error.offset, error.diverging_offset = state.hand_out, parts_at
         if self._config.auto_offset_reset == "error":
@@ -535,7 +546,9 @@ class Fetcher:
             case LogTruncated():
                 if leads:  # else the next leader knows
                     self._truncated(state, error.diverging_offset)
-            case OffsetOutOfRange() if not state.has_more:  # what came before goes out first
+            case OffsetOutOfRange() if not (
+                state.has_more or self.rotation.has_taken(state.partition)
+            ):  # what came before goes out first
                 self._reset(state, OffsetOutOfRange(state.about(error)))
             case NotLeader() if leader is not None and state.failures == 1:
                 state.retry_at = 0.0  # the cluster knows the leader from this very answer
@@ -552,19 +565,26 @@ class Fetcher:
     def _reset(self, state: PartitionFetchState, reason: FolkmootError) -> None:
         """Go on where the policy says; a time that was sought is looked up again.
 
-        Whoever has fallen behind the log's start goes on there with "latest", too: the rest is unread.
+        The policy "latest" is for where nothing is known. Of a log that has lost its start, or its end, all
+        that is left is read, since part of it is unread. An offset that was sought has to be there.
         """
         if state.since is not None:
             self._start_at(state, EARLIEST, state.since)
             return
         policy = self._config.auto_offset_reset
+        if isinstance(reason, OffsetOutOfRange):
+            if state.end >= 0 and is_beyond(state.offset, state.end):
+                if state.sought == state.offset:
+                    self._fail(state, OffsetOutOfRange(f"{reason}: seek() to one that is there"))
+                    return
+                reason = OffsetOutOfRange(f"{reason}, which was there before: it has lost records")
+                self._cut(state.partition, state.end, None)
+            policy = "error" if policy == "error" else "earliest"
         if policy == "error":
             hint = "and auto_offset_reset is 'error': seek()"
             self._fail(state, type(reason)(f"{reason}, {hint}"))
             return
         if isinstance(reason, OffsetOutOfRange):
-            if (state.offset or 0) < state.log_start:
-                policy = "earliest"
             self.counters.offset_resets += 1
             log.warning("%s; going on at the %s offset", reason, policy)
         self._start_at(state, LATEST if policy == "latest" else EARLIEST)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from folkmoot.consumers.lag import lag
 from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import BatchHeader
@@ -83,6 +84,8 @@ class PartitionFetchState:
     uncommitted: bool = False
     """The group has yet to commit that it starts here: nothing is fetched before."""
     failed: bool = False
+    sought: int | None = None
+    """The offset of the last seek: it is an error where the log does not reach so far."""
     log_start: int = -1
     """As the last fetch of its own saw it, -1 before the first."""
     end: int = -1
@@ -105,6 +108,12 @@ class PartitionFetchState:
     def is_at_end(self) -> bool:
         """Whether all was fetched that its broker was last heard to have: the next fetch waits there."""
         return self.offset is not None and 0 <= self.end <= self.offset
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the next to be handed out and the end, as the last fetch saw them."""
+        end = None if self.offset is None or self.end < 0 else self.end
+        return lag(self.hand_out, max(0, self.log_start), end)
 
     @property
     def last_epoch(self) -> int:
@@ -225,10 +234,15 @@ class PartitionFetchState:
 
 
 def whole_batches(data: memoryview) -> tuple[list[FetchedBatch], CorruptBatch | None]:
-    """The batches in front of the first damaged one, and what is wrong with that one."""
+    """The batches in front of the first damaged one, and what is wrong with that one.
+
+    So is one that does not lie behind those before it: its records would be taken for read.
+    """
     fetched: list[FetchedBatch] = []
     try:
         for header, view in batch_header.split(data):
+            if fetched and header.base_offset < (behind := fetched[-1][0].next_offset):
+                raise CorruptBatch(f"a batch from {header.base_offset} on came behind {behind - 1}")
             fetched.append((header, view))
     except CorruptBatch as error:
         return fetched, error

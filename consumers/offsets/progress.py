@@ -39,7 +39,8 @@ class Positions:
 
     A group's offset does not go back: what lies before the highest offset that was committed, or asked
     to be, since the partition was claimed is not asked for. Reading may go back by a seek; what is read
-    again is then committed from where it goes beyond.
+    again is then committed from where it goes beyond. The exception is a log that ends below what was
+    committed (`cut`): what is behind its end counts no more, or the group would never come back from there.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,8 @@ class Positions:
         self._in_hand: dict[TopicPartition, Progress] = {}
         self._committed: dict[TopicPartition, int | None] = {}
         self._asked: dict[TopicPartition, int] = {}
+        self.beyond: dict[TopicPartition, tuple[int, int]] = {}
+        """What the group has committed that its log does not have, and where that ends. From any thread."""
 
     # -- what the application has -----------------------------------------------------------------
 
@@ -101,17 +104,41 @@ class Positions:
         """Whether the group has an offset of a partition that is ours."""
         return self._committed.get(partition) is not None
 
+    def cut(self, partition: TopicPartition, end: int, parts_at: int | None = None) -> None:
+        """The log ends there, below what was read, or committed: what lay behind the end counts no more.
+
+        It has the records that were read up to `parts_at`, if that is known.
+        """
+        read = self._progress.get(partition)
+        self.forget(partition)
+        if parts_at is not None and read is not None and read.handed_out is not None:
+            now = self.of(partition)
+            now.handed_out = min(read.handed_out, parts_at)
+            now.processed = None if read.processed is None else min(read.processed, parts_at)
+        asked = self._asked.get(partition, 0)
+        if asked > end:
+            del self._asked[partition]
+            self._committed[partition] = None
+            self.beyond[partition] = asked, end
+
     def release(self, partition: TopicPartition) -> None:
         """The partition is no longer ours."""
         self.forget(partition)
         self._committed.pop(partition, None)
         self._asked.pop(partition, None)
+        self.beyond.pop(partition, None)
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """These offsets are in ZooKeeper."""
         for partition, offset in offsets.items():
             if partition in self._committed:
                 self._committed[partition] = offset
+                if offset <= self.beyond.get(partition, (0, offset))[1]:
+                    self.beyond.pop(partition, None)
+
+    def floor(self, partition: TopicPartition) -> int:
+        """What the group has committed, or was asked to; -1: nothing, as far as it still counts."""
+        return self._asked.get(partition, -1)
 
     def ask(
         self, offsets: Mapping[TopicPartition, int]

@@ -15,11 +15,12 @@ find themselves removed, join anew and begin as a new group does.
 | nothing has changed | its partitions are forgotten; to delete the group again does the rest |
 """
 
+import secrets
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from folkmoot.coordination import paths, topics
-from folkmoot.coordination.groups import inspection, ownership, planning
+from folkmoot.coordination.groups import inspection, offset_admin, ownership, planning
 from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.zookeeper import operations as zk
@@ -60,20 +61,26 @@ def delete(group: str, force: bool = False) -> Recipe[None]:
 
 
 def delete_offsets(group: str, topic: str) -> Recipe[None]:
-    """Forget what a group without members has committed of one topic: it begins anew with that.
+    """Forget what a group has committed of one topic, which no live member may subscribe to.
 
-    Its plan keeps no more than what the group began with. Raises UnknownGroup, GroupNotEmpty,
-    UnknownTopicOrPartition if there is nothing of that topic.
+    Without members its nodes go, and its plan keeps no more than what the group began with: it begins anew
+    with that topic. With members they stay, since a member may have read them: each is reset to nothing,
+    under the next epoch (offset_admin.py), which fences whoever has come to own it meanwhile.
+
+    Raises UnknownGroup, GroupNotEmpty, UnknownTopicOrPartition if there is nothing of that topic.
     """
     yield from _check_exists(group)
+    if (yield from children(paths.members(group))):
+        yield from _forget(group, topic)
+        return
     yield from _check_owners(group, or_force="")
-    is_first = True
+    is_known = topic in (yield from planning.get(group)).plan.topics
+    is_known = is_known or bool((yield from _with_offset(group, topic)))
     while (found := (yield from _look(group, topic))).partitions:
         if found.members:
             raise _occupied(group, ", ".join(found.members), or_force="")
         yield from _take_away(group, found, (yield from _begin_anew(group, topic)))
-        is_first = False
-    if is_first:
+    if not is_known:
         raise UnknownTopicOrPartition(f"group {group} has no offsets of topic {topic}")
     for path in (paths.owners(group, topic), paths.offsets(group, topic)):
         yield from _gone(zk.Delete(path))
@@ -88,6 +95,33 @@ def _begin_anew(group: str, topic: str) -> Recipe[zk.Set]:
             began_with[topic] = TopicBasis(info.topic_id, len(info.partitions))
     plan = Plan(current.plan.generation, began_with=began_with, subscribed=current.plan.subscribed)
     return zk.Set(paths.plan(group), plans.encode(plan), current.version)
+
+
+def _forget(group: str, topic: str) -> Recipe[None]:
+    """What `delete_offsets` does where there are members."""
+    plan = (yield from planning.get(group)).plan
+    owned = yield from inspection.with_owners(group)
+    if topic in plan.topics or any(each.topic == topic for each in owned):
+        raise GroupNotEmpty(
+            f"group {group} has live members that subscribe to {topic}: have them unsubscribe, or stop them, "
+            "first"
+        )
+    found = yield from _with_offset(group, topic)
+    if not found:
+        raise UnknownTopicOrPartition(f"group {group} has no offsets of topic {topic}")
+    for each, topic_id in found.items():
+        yield from offset_admin.reset(group, each, topic_id, None, secrets.token_hex(8))
+
+
+def _with_offset(group: str, topic: str) -> Recipe[dict[TopicPartition, str]]:
+    """The partitions of a topic of which something is committed, and the topic's id then."""
+    found: dict[TopicPartition, str] = {}
+    for each in sorted((yield from inspection.with_offsets(group))):
+        if each.topic == topic:
+            state = yield from inspection.partition(group, each)
+            if state.has_offset:
+                found[each] = "" if state.offset is None else state.offset.topic_id
+    return found
 
 
 def _check_exists(group: str) -> Recipe[None]:

@@ -35,6 +35,11 @@ class PartitionState(msgspec.Struct, frozen=True):
     offset: OffsetState | None
     legible: bool = True
 
+    @property
+    def has_offset(self) -> bool:
+        """Whether something is committed, as far as can be read: an offset that was forgotten is None."""
+        return not self.legible or (self.offset is not None and self.offset.offset is not None)
+
 
 class GroupState(msgspec.Struct, frozen=True):
     """A group, read piece by piece while it goes on: not a snapshot of one moment.
@@ -61,7 +66,8 @@ class GroupState(msgspec.Struct, frozen=True):
 
         stable: owned as planned; draining: its owner is to give it up; claiming: its next owner is
         about to take it; kept: it waits for a static member to come back; unowned: nobody will;
-        malformed: its offset was written over, and nobody can take it before a reset.
+        unsubscribed: no member wants its topic any more; malformed: its offset was written over, and nobody
+        can take it before a reset.
         """
         if not each.legible:
             return "malformed"
@@ -69,7 +75,14 @@ class GroupState(msgspec.Struct, frozen=True):
             return "stable" if each.owner == each.planned else "draining"
         if each.planned in self.members:
             return "claiming"
-        return "kept" if each.planned in self.plan.static and self.members else "unowned"
+        if each.planned in self.plan.static and self.members:
+            return "kept"
+        return "unowned" if self.wants(each.partition.topic) else "unsubscribed"
+
+    def wants(self, topic: str) -> bool:
+        """Whether the group divides a topic, or is about to; one that has no members may come to."""
+        wanted = any(each.info.wants(topic) for each in self.members.values())
+        return wanted or topic in self.plan.topics or not self.members
 
 
 def names() -> Recipe[list[str]]:
@@ -98,7 +111,12 @@ def describe(
     for each in found:
         there = [member for member in islice(members, len(each.sitting)) if member is not None]
         by_assignee = {membership.assignee(member.name): member for member in there}
-        rows = list(islice(partitions, len(each.partitions)))
+        divided = _planned(each.plan)
+        rows = [
+            row
+            for row in islice(partitions, len(each.partitions))
+            if row.partition in divided or row.owner is not None or row.has_offset
+        ]
         states.append(GroupState(each.name, each.plan, by_assignee, rows))
     return states
 

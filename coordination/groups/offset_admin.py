@@ -46,9 +46,9 @@ node is taken away first, so that it has to claim, which takes longer than an at
 
 
 def reset(
-    group: str, partition: TopicPartition, topic_id: str, offset: int, mark: str
+    group: str, partition: TopicPartition, topic_id: str, offset: int | None, mark: str
 ) -> Recipe[OffsetState]:
-    """Have the group go on at `offset`; returns what was written.
+    """Have the group go on at `offset`, None: as if nothing had been committed; returns what was written.
 
     `mark` must be unique to this call, or to several on different partitions. What somebody else has
     written over is mended by that.

@@ -28,6 +28,7 @@ from folkmoot.protocol.errors import (
     RecordsNotDeleted,
 )
 from folkmoot.protocol.messages import (
+    EARLIEST,
     Api,
     BrokerInfo,
     FetchResponse,
@@ -58,6 +59,7 @@ class HalfDead:
         self.zookeeper = MemoryZooKeeper()
         self.stub = StubBroker(self._answer)
         self.has_both = False
+        self.start = END
         self.fetched = False
 
     def __enter__(self) -> "HalfDead":
@@ -87,11 +89,18 @@ class HalfDead:
                 return InitProducerIdResponse(1)
             case Api.LIST_OFFSETS:
                 found = [
-                    ListOffsetsResult("t", each.partition, 0, "", END) for each in body.entries
+                    ListOffsetsResult(
+                        "t",
+                        each.partition,
+                        0,
+                        "",
+                        self.start if each.timestamp == EARLIEST else END,
+                    )
+                    for each in body.entries
                 ]
                 return ListOffsetsResponse(found)
             case Api.LOG_SIZES:
-                return LogSizesResponse([LogSize("t", self.topic_id, 0, 100, END)])
+                return LogSizesResponse([LogSize("t", self.topic_id, 0, 100, 0, END)])
             case Api.FETCH if not self.fetched:
                 self.fetched = True
                 results = [
@@ -275,7 +284,7 @@ def test_partitions_of_a_deleted_topic_are_called_so(admin: Admin) -> None:
 def test_what_a_group_that_commits_nothing_has_not_read_is_said_to_be_unknown(
     admin: Admin, half_dead: HalfDead
 ) -> None:
-    half_dead.has_both = True
+    half_dead.has_both, half_dead.start = True, 0
     session = half_dead.zookeeper.connect()
     execute(session, offset_admin.reset("other", ALIVE, "another topic's id", 3, "mark"))
     view = admin.describe_group("other")

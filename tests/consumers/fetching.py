@@ -27,9 +27,11 @@ class Bench:
         self.cluster = FakeCluster()
         config = ConsumerConfig(zookeeper="nowhere:1", **options)
         self.found: list[tuple[TopicPartition, int, bool]] = []
+        self.cut: list[tuple[TopicPartition, int, int | None]] = []
         self.is_to_be_committed = False
         self.fetcher = Fetcher(
-            config, cast(Cluster, self.cluster), lambda: self.now, self._has_to_wait
+            *(config, cast(Cluster, self.cluster), lambda: self.now, self._has_to_wait),
+            cut=lambda *cut: self.cut.append(cut),
         )
 
     def _has_to_wait(self, *found: Any) -> bool:

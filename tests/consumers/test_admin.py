@@ -72,7 +72,7 @@ def test_a_name_that_no_topic_can_have_is_refused(bench: Bench, name: str) -> No
             lambda: admin.delete_topic(name),
             lambda: admin.partitions_of(name),
             lambda: admin.offsets(name, "latest"),
-            lambda: admin.offsets_for_times(name, datetime.now(UTC)),
+            lambda: admin.offsets_for_times({partition: datetime.now(UTC)}),
             lambda: admin.delete_records({partition: 0}),
             lambda: admin.reset_offsets(bench.group, {partition: 0}),
             lambda: admin.plan_reset(bench.group, "earliest", [name]),
@@ -184,10 +184,17 @@ def test_a_time_is_the_offset_of_its_first_record(bench: Bench) -> None:
     bench.producer.flush()
     half = datetime.fromtimestamp(now - 55, UTC)
     with Admin(zookeeper=bench.zookeeper) as admin:
-        found = admin.offsets_for_times(bench.topic, half)
-        assert [found[bench.partition(number)] for number in range(PARTITIONS)] == [5, 0, 0]
-        found = admin.offsets_for_times(bench.topic, half + timedelta(days=1))
-        assert found[bench.partition(0)] == 10
+        times = {bench.partition(number): half for number in range(PARTITIONS)}
+        times[bench.partition(2)] = half + timedelta(days=1)
+        found = admin.offsets_for_times(times)
+        assert found == {each: 5 if each.partition == 0 else None for each in times}
+        assert admin.offsets_for_times({bench.partition(0): half + timedelta(days=1)}) == {
+            bench.partition(0): None
+        }
+        with bench.reader() as consumer:
+            assert consumer.offsets_for_times(times) == found
+        with pytest.raises(UnknownTopicOrPartition):
+            admin.offsets_for_times({bench.partition(PARTITIONS): half})
 
 
 def test_partitions_of_a_dead_leader_are_named_and_asking_again_completes(

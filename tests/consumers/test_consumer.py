@@ -193,17 +193,18 @@ def test_without_a_policy_the_application_must_seek(bench: Bench) -> None:
         assert take(consumer, 5) == list(range(5))
 
 
-def test_an_offset_out_of_range_goes_on_where_the_policy_says(bench: Bench) -> None:
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_whoever_has_fallen_behind_the_start_of_a_log_reads_all_that_is_left(
+    policy: str, bench: Bench
+) -> None:
     bench.send(range(5))
     here = bench.partition(0)
-    with bench.reader() as consumer:
-        consumer.seek(here, 1_000)
-        assert take(consumer, 5) == list(range(5))
-    with bench.reader(auto_offset_reset="latest") as consumer:
-        consumer.seek(here, 1_000)
-        until(consumer, lambda: consumer.position(here) == 5)
-        bench.send([5])
-        assert take(consumer, 1) == [5]
+    with Admin(zookeeper=bench.zookeeper) as admin:
+        admin.delete_records({here: 3})
+    with bench.reader(auto_offset_reset=policy) as consumer:
+        consumer.seek(here, 1)
+        assert take(consumer, 2) == [3, 4]
+        assert consumer.metrics()["offset_resets"] == 1
 
 
 def test_an_offset_out_of_range_is_an_error_without_a_policy(bench: Bench) -> None:

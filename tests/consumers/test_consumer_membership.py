@@ -198,14 +198,14 @@ def test_health_tells_how_a_consumer_stands_while_its_partitions_change() -> Non
     fetcher = Workbench().fetcher
     for number in range(3):
         fetcher.add(TopicPartition("t", number), 0)
-    find_end = fetcher.end
+    find_lag = fetcher.lag
 
-    def end(partition: TopicPartition) -> int:
+    def lag(partition: TopicPartition) -> int | None:
         """The thread that polls goes on in between."""
         fetcher.remove(TopicPartition("t", 2))
-        return find_end(partition)
+        return find_lag(partition)
 
-    fetcher.end = end  # type: ignore[method-assign]
+    fetcher.lag = lag  # type: ignore[method-assign]
     health = health_of(None, fetcher, False)
     assert health.is_well
     assert len(health.assignment) == 3

@@ -306,6 +306,7 @@ def test_out_of_range_behind_good_records_does_not_throw_them_away(policy: str) 
     bench.poll()
     bench.fetcher.check()
     assert bench.values() == [b"good"]
+    bench.fetcher.rotation.begin()
     bench.now += module.RETRY_PAUSE
     bench.poll()
     bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code or 0)
@@ -526,10 +527,13 @@ def test_reading_goes_on_where_the_logs_part(
         bench.reading(offset=5)
         bench.fetched(a_batch(5, b"5", b"6", epoch=2) + a_batch(7, b"7", b"8", epoch=4))
         assert len(bench.everything()) == 4
-        bench.poll()
-        bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=parts)
-        bench.poll()
-        bench.now += module.RETRY_PAUSE
+        for in_hand in (False, True):
+            bench.poll()
+            bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=parts)
+            bench.poll()
+            bench.now += module.RETRY_PAUSE
+            assert bench.cut == ([(ZERO, place, place)] if in_hand else [])
+            bench.fetcher.rotation.begin()
         bench.poll()
         if policy == "earliest":
             assert entry_of(bench) == following
@@ -616,3 +620,36 @@ def test_a_time_that_was_sought_is_looked_up_again_when_its_offset_has_gone(poli
     bench.fetcher.check()
     bench.poll()
     assert [each.timestamp for each in bench.cluster.next().request.entries] == [2_000]
+
+
+@pytest.mark.parametrize(
+    "then", [(3, 4, 5), (9, 10), (2,)], ids=["lies before", "overlaps", "is old"]
+)
+def test_a_batch_that_does_not_follow_the_one_before_it_is_asked_for_and_not_passed_over(
+    then: tuple[int, ...],
+) -> None:
+    """Its records would be taken for read: what was handed out lies behind them."""
+    bench = Bench()
+    bench.reading(offset=3)
+    first, second = (
+        a_batch(each[0], *[b"%d" % offset for offset in each]) for each in ((8, 9), then)
+    )
+    bench.fetched(first + second)
+    assert bench.values() == [b"8", b"9"]
+    assert bench.values() == []
+    bench.poll()
+    assert entry_of(bench)[0] == 10
+    bench.fetched(a_batch(10, b"10"))
+    assert bench.values() == [b"10"]
+
+
+def test_an_answer_that_ends_before_the_offset_asked_for_hands_nothing_out_twice(
+    bench: Bench,
+) -> None:
+    bench.reading(offset=3)
+    bench.fetched(a_batch(0, b"0", b"1"))
+    assert bench.values() == []
+    assert bench.fetcher.position(ZERO) == 3
+    bench.poll()
+    bench.fetched(a_batch(2, b"2", b"3"))
+    assert bench.values() == [b"3"]

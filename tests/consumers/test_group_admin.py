@@ -326,3 +326,35 @@ def test_a_partition_stolen_from_an_absent_application_is_told_as_lost(bench: Be
             eventually(lambda: away.health().lost_partitions)  # else on_revoke would be right
             until(away, lambda: bool(told))
             assert told == [f"lost {number}" for number in sorted(taken)]
+
+
+def test_what_no_live_member_subscribes_to_any_more_is_said_and_can_be_forgotten(
+    bench: Bench,
+) -> None:
+    """Its lag grows, and nobody will ever read it."""
+    other = Bench(bench.zookeeper, bench.producer)
+    other.send(range(3))
+    with admin_of(bench) as admin:
+        with bench.member(topics=[bench.topic, other.topic]) as consumer:
+            take(consumer, 3)
+        other.send([3])
+        first = other.partition(0)
+        view = admin.describe_group(bench.group)
+        assert {each.state for each in view.partitions} == {
+            "unowned"
+        }  # nobody is there: it may come back
+        with bench.member() as consumer:
+            until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
+            view = admin.describe_group(bench.group)
+            (row,) = [each for each in view.partitions if each.partition == first]
+            assert (row.state, row.lag) == ("unsubscribed", 1)
+            (note,) = [each for each in view.notes if other.topic in each]
+            assert "subscribes" in note
+            with pytest.raises(GroupNotEmpty, match=bench.topic):
+                admin.delete_group_offsets(bench.group, bench.topic)
+            admin.delete_group_offsets(bench.group, other.topic)
+            view = admin.describe_group(bench.group)
+            assert {each.partition.topic for each in view.partitions} == {bench.topic}
+            assert not any(other.topic in each for each in view.notes)
+        with bench.member(topics=[other.topic]) as consumer:
+            assert take(consumer, 4) == [0, 1, 2, 3]

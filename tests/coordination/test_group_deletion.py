@@ -10,7 +10,7 @@ from folkmoot.coordination.groups.ownership import Claim, Fenced
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Delete, MultiFailed, ZooKeeperError
 from folkmoot.coordination.zookeeper.session import Session
-from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup
+from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
 from tests.coordination.groups import (
@@ -219,3 +219,54 @@ def test_offsets_of_a_topic_stay_if_somebody_joins_at_the_last_moment(
     with pytest.raises(GroupNotEmpty, match=newcomer.name):
         execute(admin, going_on(recipe, operation))
     assert offsets(admin) == before
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["unsent", "unanswered"])
+def test_under_live_members_offsets_of_what_they_do_not_read_are_reset_to_nothing(
+    backend: Backend, admin: Session, executed: bool
+) -> None:
+    """Whichever reply is lost, or the administrator dies: who has read an offset before is fenced."""
+    of_u = [TopicPartition("u", number) for number in range(2)]
+    for lost in range(ENOUGH):
+        someone = Someone(backend.open(), f"m{lost}")
+        make_plan(someone.session, someone.name)
+        kept = someone.committed(someone.claim(), 5 + lost)
+        held = {each: someone.committed(someone.claim(each), 7, each) for each in of_u}
+        with pytest.raises(GroupNotEmpty, match="subscribe to t"):
+            execute(admin, group_deletion.delete_offsets(GROUP, "t"))
+        with pytest.raises(GroupNotEmpty, match="subscribe to u"):
+            execute(admin, group_deletion.delete_offsets(GROUP, "u"))  # it owns some of it
+        for each in of_u:
+            execute(admin, Delete(paths.owner(GROUP, *each)))  # by hand: it has not noticed
+        steps = Steps(admin)
+        steps.run(group_deletion.delete_offsets(GROUP, "u"), lost, executed=executed)
+        assert {each: offsets(admin)[each].offset for each in of_u} == dict.fromkeys(of_u)
+        assert all(isinstance(someone.commit(held[each], 9, each), Fenced) for each in of_u)
+        (described,) = inspection.describe(admin, [GROUP])
+        assert [each.partition for each in described.partitions] == [P0]
+        with pytest.raises(UnknownTopicOrPartition):
+            execute(admin, group_deletion.delete_offsets(GROUP, "u"))
+        someone.release(kept, None)
+        execute(someone.session, members.leave(GROUP, someone.name))
+        if steps.taken <= lost:
+            return
+    pytest.fail("this recipe does not end")
+
+
+def test_forgetting_that_ends_halfway_is_completed_by_doing_it_again(
+    a: Someone, admin: Session
+) -> None:
+    of_u = [TopicPartition("u", number) for number in range(2)]
+    make_plan(a.session, a.name)
+    for each in of_u:
+        a.release(a.claim(each), 7, each)
+    for steps in range(ENOUGH):
+        recipe = group_deletion.delete_offsets(GROUP, "u")
+        operation = next(recipe)
+        for _ in range(steps):
+            operation = step(admin, recipe, operation)
+        if offsets(admin)[of_u[0]].offset is None:
+            break
+    assert offsets(admin)[of_u[1]].offset == 7
+    execute(admin, group_deletion.delete_offsets(GROUP, "u"))
+    assert offsets(admin)[of_u[1]].offset is None

@@ -24,7 +24,11 @@ T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def a_look(
-    at: float, ends: tuple[int, int], committed: int, brokers: tuple[int, ...] = (1, 2)
+    at: float,
+    ends: tuple[int, int],
+    committed: int,
+    brokers: tuple[int, ...] = (1, 2),
+    start: int = 0,
 ) -> Look:
     live = {each: Registration({"client": f"host-{each}:9190"}, "nonce") for each in brokers}
     partitions = [
@@ -32,9 +36,9 @@ def a_look(
         PartitionStatus("orders", 1, 2 if 2 in brokers else None, 0, [2], [*brokers][1:], 1),
     ]
     sizes = [
-        ReplicaSize(1, T0, "id", 10 * ends[0], ends[0]),
+        ReplicaSize(1, T0, "id", 10 * ends[0], start, ends[0]),
         *(
-            ReplicaSize(2, each, "id", 10 * end, end)
+            ReplicaSize(2, each, "id", 10 * end, min(start, end), end)
             for each, end in zip((T0, T1), ends, strict=True)
         ),
     ]
@@ -60,6 +64,18 @@ def test_rates_lag_and_sizes_come_from_two_looks() -> None:
     assert ["orders", "2", "0", "0", "20.3k", "10.1k", "206k"] in table
     assert ["billing", "stable", "3", "7", "2", "30", "20.2k"] in table
     assert lines[-2:] == ["rebalances, the last one first", "an event"]
+
+
+def test_a_groups_lag_counts_what_is_on_the_log_and_a_log_that_ends_below_it_is_named() -> None:
+    look = a_look(10.0, (100, 0), 10, start=60)
+    assert ["billing", "stable", "3", "7", "2", "-", "40"] in [
+        cells(each) for each in frame(look, look, [])
+    ]
+    look = a_look(10.0, (100, 0), 500)
+    lines = frame(look, look, [])
+    assert ["billing", "stable", "3", "7", "2", "-", "0"] in [cells(each) for each in lines]
+    (line,) = [each for each in lines if "lost records" in each]
+    assert "group billing: orders-0 ends at 100, below 500" in line
 
 
 def test_what_is_down_or_shrinks_is_said_and_has_no_rate() -> None:

@@ -117,7 +117,7 @@ RESPONSES: dict[Api, list[Any]] = {
     Api.REPORT_DAMAGE: [ReportDamageResponse([ReportDamageResult("a", 0, 0, "")])],
     Api.INIT_PRODUCER_ID: [InitProducerIdResponse(2**40)],
     Api.GET_SCHEMA: [GetSchemaResponse('"long"', []), GetSchemaResponse('"a.B"', ["{}", "ü"])],
-    Api.LOG_SIZES: [LogSizesResponse([LogSize("a", "x", 3, 2**40, 17)])],
+    Api.LOG_SIZES: [LogSizesResponse([LogSize("a", "x", 3, 2**40, 5, 17)])],
     Api.REPLICA_FETCH: [
         ReplicaFetchResponse([ReplicaFetchResult("a", 0, 0, "", 3, 7, -1, -1, 0, 5, True)]),
         ReplicaFetchResponse([ReplicaFetchResult("a", 0, 22, "not yet", 3, 7, 2, 4, 0, 5, False)]),

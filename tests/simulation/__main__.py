@@ -60,7 +60,7 @@ EXPECTED: Final[dict[str, tuple[str, ...]]] = {
         *(f"notice {name}" for name in _NOTICES),
         *(f"stage {name}" for name in _STAGES),
         *("Multi ok", "Multi MultiFailed", "Create ok", "claim", "reset", "deleted offset"),
-        *("steal", "lost replies"),
+        *("steal", "lost replies", "log below the group"),
         *("start at the end", "start of what appeared", "commits by hand"),
     ),
     "replication": (

@@ -20,6 +20,8 @@ from folkmoot.consumers.group.events import (
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.group.liveness import PollState
 from folkmoot.consumers.group.member_state import MemberSettings, Phase
+from folkmoot.consumers.lag import is_beyond
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.records import TopicPartition
 from tests.simulation.checks import Checks
@@ -42,7 +44,6 @@ class Reading:
     topic_id: str
     epoch: int
     position: int | None
-    committed: int
 
 
 class Application:
@@ -69,6 +70,7 @@ class Application:
         self.name = name
         self.settings = settings
         self.readings: dict[TopicPartition, Reading] = {}
+        self.positions = Positions()
         self.refused: dict[int, frozenset[TopicPartition]] = {}
         """What was not committed, by the commit's token."""
         self.leaving = False
@@ -172,7 +174,8 @@ class Application:
                     assert partition not in self.readings, f"{partition} is assigned twice"
                     self._checks.assigned(self.name, notice)
                     start = None if offset is None and self.policy == "latest" else offset or 0
-                    self.readings[partition] = Reading(topic_id, epoch, start, start or 0)
+                    self.readings[partition] = Reading(topic_id, epoch, start)
+                    self.positions.claim(partition, offset)
                     if start is None:
                         self._look_up_later(partition, epoch)
                 case Revoking(partition):
@@ -181,16 +184,16 @@ class Application:
                         self._drain_later(partition, self.readings[partition].epoch)
                 case Lost(partition):
                     self.readings.pop(partition, None)
+                    self.positions.release(partition)
                 case Committed(token, offsets, refused):
                     if refused:
                         self.refused[token] = refused
                     for partition, offset in offsets.items():
                         self._checks.told_committed(self.name, partition, offset)
-                        if partition in self.readings:
-                            reading = self.readings[partition]
-                            reading.committed = max(reading.committed, offset)
-                            if reading.position is None:
-                                reading.position = offset
+                        reading = self.readings.get(partition)
+                        if reading is not None and reading.position is None:
+                            reading.position = offset
+                    self.positions.committed(offsets)
                 case Left():
                     self.left = True
                 case Replaced():
@@ -218,7 +221,9 @@ class Application:
     def commit_start(self, partition: TopicPartition, reading: Reading, start: int) -> None:
         """Whatever else is committed, and when: nothing is processed before."""
         self._token += 1
-        self.member.commit(self._token, {partition: start}, {partition: reading.epoch})
+        self.positions.begin(partition, start)
+        starts, _ = self.positions.ask({partition: start})
+        self.member.commit(self._token, starts, {partition: reading.epoch})
         self._hear()
 
     def _drain_later(self, partition: TopicPartition, epoch: int) -> None:
@@ -235,7 +240,8 @@ class Application:
                 del self.readings[partition]
                 self._advance(partition, reading)
                 keep = self.by_hand or self.world.random.random() < 0.2
-                final = None if keep else reading.position
+                final = None if keep else self.positions.due({partition}).get(partition)
+                self.positions.release(partition)
                 self.member.drained(partition, epoch, final)
                 self._hear()
 
@@ -247,12 +253,26 @@ class Application:
                 self._advance(partition, reading)
 
     def _advance(self, partition: TopicPartition, reading: Reading) -> None:
+        self._look_at_the_end(partition, reading)
         count = self.world.random.randint(0, 3)
         first = reading.position
         if first is None:
             return
         reading.position = first + count
         self._checks.processed(partition, reading.topic_id, reading.epoch, first, count)
+        self.positions.of(partition).handed_out = reading.position
+        self.positions.end_turn()
+
+    def _look_at_the_end(self, partition: TopicPartition, reading: Reading) -> None:
+        """What a fetch behind the end of a log is answered: then all that is there is read."""
+        end = self._checks.logs.end_after_cut(partition, reading.topic_id)
+        if is_beyond(reading.position, end):
+            assert end is not None
+            self.world.seen["log below the group"] += 1
+            self._checks.went_back.add((partition, reading.epoch))
+            self.positions.cut(partition, end)
+            reading.position = 0
+            self.positions.begin(partition, 0)
 
     def _commit(self) -> None:
         if self.world.random.random() < (0.05 if self.by_hand else 0.3):
@@ -260,11 +280,9 @@ class Application:
 
     def commit_all(self) -> int:
         """Commit what is processed, under the epochs that the application knows; returns a token."""
-        offsets = {
-            partition: reading.position
-            for partition, reading in self.readings.items()
-            if reading.position is not None and reading.position > reading.committed
-        }
+        for partition, reading in self.readings.items():
+            self._look_at_the_end(partition, reading)
+        offsets = self.positions.due(self.readings)
         if offsets:
             self._token += 1
             epochs = {partition: self.readings[partition].epoch for partition in offsets}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from folkmoot.consumers.group.events import Assigned
 from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.lag import is_beyond
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.membership import assignee as seat
@@ -54,6 +55,10 @@ class Checks:
         self._starts: dict[tuple[TopicPartition, int], int | None] = {}
         self._worked: dict[tuple[TopicPartition, int], int] = {}
         self._processed: defaultdict[tuple[TopicPartition, str], set[int]] = defaultdict(set)
+        self.went_back: set[tuple[TopicPartition, int]] = set()
+        """Epochs whose owner has found a log to end below where it was."""
+        self._gone: defaultdict[tuple[TopicPartition, str], set[int]] = defaultdict(set)
+        """What was processed of those before."""
         self._written: set[tuple[str, TopicPartition, int]] = set()
         self.policy = "earliest"
         self._who: dict[str, str] = {}  # whose nonce it is
@@ -92,6 +97,27 @@ class Checks:
                 self._began.setdefault((partition, topic_id), first)
         before = self._worked.get((partition, epoch), 0)
         self._worked[partition, epoch] = max(before, first + count)
+
+    def cut(self, partition: TopicPartition, topic_id: str) -> None:
+        """An unclean election, or a new disk, takes the end of a log, and what was processed with it."""
+        done = self._processed[partition, topic_id]
+        end = self._world.random.randint(0, max(done, default=0))
+        self.logs.cut(partition, topic_id, end)
+        for each, then in self._ends_then.items():
+            if each[0] == partition:
+                self._ends_then[each] = min(then, end)
+        gone = {offset for offset in done if offset >= end}
+        done -= gone
+        self._gone[partition, topic_id] |= gone
+
+    def beyond(self) -> str:
+        """What the group has committed of records that are on no log; nothing if all is well."""
+        for partition in self.owned():
+            state = self._states[partition]
+            end = self.logs.end_after_cut(partition, state.topic_id)
+            if is_beyond(state.offset, end):
+                return f"{partition} ends at {end}, and {state} is committed"
+        return ""
 
     def absent(self, who: str, held: list[TopicPartition]) -> None:
         _check(not held, f"{who} holds {held}, though its application is away for too long")
@@ -202,24 +228,26 @@ class Checks:
         start = old.offset or 0
         end = new.offset or 0
         self._written.add((writer, partition, end))
+        gone = self._gone[partition, new.topic_id]
+        may_go_back = (partition, new.epoch) in self.went_back
         if old.offset is None and new.offset is not None and self.policy == "latest":
             start = self._begins(partition, new, what)
-        _check(end >= start, f"I5: the committed offset went back, {what}")
-        done = self._processed[partition, new.topic_id]
+        _check(end >= start or may_go_back, f"I5: the committed offset went back, {what}")
+        done = self._processed[partition, new.topic_id] | gone
         missing = [offset for offset in range(start, end) if offset not in done]
         _check(not missing, f"I6: {missing} were not processed, {what}")
         worked = self._worked[partition, new.epoch]
         _check(end <= worked, f"I6: this epoch has worked up to {worked} only, {what}")
 
     def _begins(self, partition: TopicPartition, new: OffsetState, what: str) -> int:
-        """The group commits where it starts: at an end that the log has had since the claim.
+        """The group commits where it starts: at an end that the log has had since the claim, or a cut.
 
         → where it began, which is earlier if something was processed before this was committed. (What
         becomes of a topic that is gone is nobody's business.)
         """
         start = new.offset or 0
         least = self._ends_then[partition, new.epoch]
-        most = self.logs.end(partition, new.topic_id)
+        most = self.logs.highest(partition, new.topic_id)
         _check(least <= start <= most, f"B: the end was {least} to {most}, {what}")
         worked = (partition, new.epoch)
         self._worked[worked] = max(self._worked[worked], start)

@@ -118,6 +118,8 @@ class History:
         for each in self.applications:
             if each.running and tokens[each.name] in each.refused:
                 raise Violation(f"{each.name} owns its partitions and may not commit")
+        if beyond := self.checks.beyond():
+            raise Violation(f"E: nobody goes back to what a log has: {beyond}")
         if self._trouble():
             raise Violation(f"settled, and then not: {self._trouble()}")
 
@@ -298,6 +300,15 @@ class History:
         if owned:
             self._write(Delete(paths.owner("g", *self.world.random.choice(owned))))
 
+    def _log_cut(self) -> None:
+        """A log loses its end, and ends below what the group has committed."""
+        name = self.world.random.choice(("a", "b"))
+        node = self.world.versions[-1].get(paths.topic(name))
+        if node is not None:
+            topic = msgspec.json.decode(node.data, type=TopicInfo)
+            number = self.world.random.randrange(len(topic.partitions))
+            self.checks.cut(TopicPartition(name, number), topic.topic_id)
+
     # -- the administrator ------------------------------------------------------------------------
 
     def _reset(self) -> None:
@@ -308,7 +319,8 @@ class History:
             topic = msgspec.json.decode(node.data, type=TopicInfo)
             number = self.world.random.randrange(len(topic.partitions))
             partition = TopicPartition(name, number)
-            offset = self.world.random.randint(0, 30)
+            end = self.checks.logs.end_after_cut(partition, topic.topic_id)
+            offset = self.world.random.randint(0, 30 if end is None else min(end, 30))
             self._administrator().reset("g", partition, topic.topic_id, offset)
 
     def _group_deleted(self) -> None:
@@ -376,6 +388,7 @@ _FAULTS = [
     ("restart", 3),
     ("second process", 2),
     ("stall", 2),
+    ("log cut", 2),
 ]
 _WISHES: list[tuple[tuple[str, ...], str]] = [
     (("a", "b"), ""),

@@ -13,6 +13,7 @@ from folkmoot.consumers.group.liveness import Liveness
 from folkmoot.consumers.group.member_state import GroupMember
 from folkmoot.consumers.group.owned_partitions import OwnedPartitions
 from folkmoot.consumers.group.plan_schedule import PlanSchedule
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups import group_deletion, membership, ownership, planning
 from folkmoot.coordination.groups import offset_admin as resets
@@ -292,7 +293,7 @@ def _process_before_the_start_is_committed(patch: pytest.MonkeyPatch) -> None:
     """Whoever is next looks up another end."""
 
     def keep(self: Application, partition: TopicPartition, reading: Reading, start: int) -> None:
-        reading.position = reading.committed = start
+        reading.position = start
 
     patch.setattr(Application, "commit_start", keep)
 
@@ -300,6 +301,13 @@ def _process_before_the_start_is_committed(patch: pytest.MonkeyPatch) -> None:
 def _let_an_application_stay_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Liveness, "misses", lambda self, now: None)
     patch.setattr(Liveness, "absence_at", lambda self: None)
+
+
+def _never_go_back_to_what_a_log_has(patch: pytest.MonkeyPatch) -> None:
+    """What is read of it is never committed, and is read again by whoever comes next."""
+    patch.setattr(
+        Positions, "cut", lambda self, partition, end, parts_at=None: self.forget(partition)
+    )
 
 
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -333,6 +341,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _forget_what_the_group_began_with,
         _forget_what_nobody_subscribes_to_any_more,
         _process_before_the_start_is_committed,
+        _never_go_back_to_what_a_log_has,
     )
 }
 

@@ -17,7 +17,8 @@ from folkmoot.protocol.errors import (
     ZooKeeperUnreachable,
 )
 from folkmoot.spark_apps.log_watch import Place
-from folkmoot.spark_apps.offsets import Ends, Range, to_json
+from folkmoot.spark_apps.offsets import Ends, Range, from_json, to_json
+from folkmoot.spark_apps.source import MOST_ROWS
 from tests.spark_apps.group import EMPTY, ID, Scene, end, ends, flights
 
 # -- restarts ----------------------------------------------------------------------------------------
@@ -155,33 +156,47 @@ def test_records_that_a_new_leader_has_lost_end_the_query_or_are_read_as_they_ar
                 scene.latest(first)
 
 
-def test_a_log_that_ends_before_the_groups_offset_is_told_of_once(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_end_that_no_leader_has_confirmed_yet_is_no_loss(scene: Scene) -> None:
     scene.member.gain(0, 12)
     scene.logs(p0=10)
-    assert scene.latest(EMPTY) is scene.latest(EMPTY) is EMPTY
-    (said,) = [record.message for record in caplog.records]
-    assert said.startswith("flights-0 ends at 10, and goes on at 12: nothing of it is read until")
+    assert scene.latest(EMPTY) is EMPTY
+    scene.logs(p0=15)
+    assert scene.latest(EMPTY) == end(p0=(12, 15))
 
 
-def test_a_log_that_has_lost_its_end_ends_the_query_or_is_read_as_it_is() -> None:
+def test_a_start_behind_the_end_is_refused_and_nothing_is_committed() -> None:
+    scene = Scene(startingOffsets='{"flights": {"0": 11, "1": -2, "2": -2, "3": -2}}')
+    scene.member.gain(0, None)
+    scene.logs(p0=10, p1=0, p2=0, p3=0)
+    with pytest.raises(OffsetOutOfRange, match="flights-0 ends at 10"):
+        scene.latest(EMPTY)
+    assert scene.member.committed == {}
+
+
+@pytest.mark.parametrize("limit", [MOST_ROWS, None])
+def test_a_log_that_has_lost_its_end_ends_the_query_or_is_read_as_it_is(
+    limit: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
     """What comes later would be passed over until the log is as long as it was."""
     for allowed in (False, True):
         scene = Scene(failOnDataLoss=not allowed)
         scene.member.gain(0, 12)
+        scene.offsets.starts[flights(0)] = 3
         scene.logs(p0=10)
         scene.offsets.refuses = True
         if not allowed:
             with pytest.raises(OffsetOutOfRange, match="flights-0 ends at 10, below 12"):
-                scene.latest(EMPTY)
+                scene.share.latest(EMPTY, limit)
+            assert scene.member.committed == {}
             continue
-        first = scene.latest(EMPTY)
-        assert first == end(p0=(0, 10))
-        assert scene.latest(first) is first
+        first = scene.share.latest(EMPTY, limit)
+        assert from_json(first, "g").ranges[flights(0)][:2] == (3, 10)
+        assert "flights-0 ends at 10" in caplog.text
+        assert scene.share.latest(first, limit) is first
         assert scene.member.committed == {flights(0): 10}
         scene.logs(p0=11)
-        assert scene.latest(first) == end(p0=(10, 11))
+        then = scene.share.latest(first, limit)
+        assert from_json(then, "g").ranges[flights(0)][:2] == (10, 11)
 
 
 @pytest.mark.parametrize("start", [None, 0], ids=["by the query", "by the group's plan"])
