@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self
 from weakref import WeakSet
 
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.bootstrap import Bootstrap
@@ -30,7 +31,6 @@ from folkmoot.producers.columns import (
 )
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.direct_send import DirectSend
-from folkmoot.producers.discovery import discovery_of
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.sender import Sender
 from folkmoot.protocol.compression import Codec, require
@@ -415,6 +415,14 @@ class Producer(Generic[K, V], metaclass=DirectSend):
 
 
 _SEND: Final = Producer.send
+
+
+def discovery_of(config: ProducerConfig[Any, Any]) -> ZooKeeperDiscovery | Bootstrap:
+    """What gives addresses of brokers when it is called; to be opened before, and closed."""
+    if config.bootstrap:
+        return Bootstrap(config.bootstrap, config.client_id, config.request_timeout)
+    connect = connector(config.zookeeper)
+    return ZooKeeperDiscovery(connect, config.session_timeout, config.listener)
 
 
 def _let_others_run(interval: float | None) -> None:

@@ -30,6 +30,7 @@ from folkmoot.consumers.group.events import Rebalanced as Rebalanced
 from folkmoot.consumers.offsets.seek_target import SeekTarget as SeekTarget
 from folkmoot.consumers.records.batch_view import RecordBatchView as RecordBatchView
 from folkmoot.coordination.brokers import Registration as Registration
+from folkmoot.coordination.cluster.events import ClusterEvent as ClusterEvent
 from folkmoot.coordination.cluster_status import ClusterStatus as ClusterStatus
 from folkmoot.coordination.cluster_status import PartitionStatus as PartitionStatus
 from folkmoot.coordination.controllers import Controller as Controller
