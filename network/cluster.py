@@ -417,6 +417,10 @@ class Cluster:
         """The partitions of wanted topics that nobody leads, and whom they wait for. From any thread."""
         return self._leaderless.waiting
 
+    def addresses(self) -> list[str]:
+        """Where the brokers listen that are known."""
+        return list(self._metadata.addresses() or self._found)
+
     @property
     def answers(self) -> int:
         """How often brokers have told of the topics that are wanted."""

@@ -51,6 +51,7 @@ from folkmoot.protocol.errors import (
     OffsetOutOfRange,
     RequestTimeout,
     UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
@@ -574,7 +575,18 @@ class Consumer(Generic[K, V]):
         }
         if not beyond:
             return
-        ends = offsets_at(LATEST, self.config, self._discovery, beyond, timeout)[0]
+        known = self._cluster.addresses()
+
+        def discover() -> Sequence[str] | None:
+            """The brokers that are known first: the group's session may be over, which the commit says."""
+            nonlocal known
+            found, known = known, []
+            return found or self._discovery()
+
+        try:
+            ends = offsets_at(LATEST, self.config, discover, beyond, timeout)[0]
+        except ZooKeeperUnreachable:
+            return  # the commit needs it as well
         for each, end in sorted(ends.items()):
             if is_beyond(wanted[each], end):
                 raise OffsetOutOfRange(

@@ -98,7 +98,7 @@ def test_what_is_not_given_up_in_time_others_have_though_on_revoke_goes_on(bench
         def on_revoke(consumer: Any, partitions: list[TopicPartition]) -> None:
             until(other, lambda: len(other.assignment()) == PARTITIONS)
             with pytest.raises(NotOwner) as caught:
-                consumer.commit(dict.fromkeys(partitions, 1))
+                consumer.commit(dict.fromkeys(partitions, 0))
             refused.append(caught.value)
 
         options = {"revoke_timeout": 60.0, "on_revoke": on_revoke}
@@ -114,7 +114,6 @@ def test_what_is_not_given_up_in_time_others_have_though_on_revoke_goes_on(bench
             consumer.unsubscribe(timeout=1.5)
             assert len(refused) == 1
             assert consumer.assignment() == frozenset()
-    assert bench.committed() != 1
 
 
 @each

@@ -239,6 +239,9 @@ class BrokerSocket:
     def wait(self, timeout: float | None) -> dict[int, int]:
         return {}
 
+    def look(self) -> bool:
+        return False
+
     def receive(self, limit: int) -> list[Message]:
         some, self._inbox = self._inbox[:limit], self._inbox[limit:]
         if self._inbox:
