@@ -1,7 +1,7 @@
 """`cluster restore`, `topic restore`, `log inventory`: what ZooKeeper has lost, from brokers' directories."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,17 +133,22 @@ def _restore_topic(args: argparse.Namespace) -> int:
         cluster = execute(session, layout.cluster_id(), args.timeout)
         if cluster != found[0].cluster:
             raise ConfigError(f"ZooKeeper has cluster {cluster}, not {found[0].cluster}")
-        print(f"topic {name} {_put_back(session, name, replicas, args)}")
+        given = {each.broker for each in found}
+        print(f"topic {name} {_put_back(session, name, replicas, given, args)}")
     return 0
 
 
 def _put_back(
-    session: "Session", name: str, replicas: "list[FoundReplica]", args: argparse.Namespace
+    session: "Session",
+    name: str,
+    replicas: "list[FoundReplica]",
+    given: Collection[int],
+    args: argparse.Namespace,
 ) -> str:
     from folkmoot.coordination.restoring import restore, topic_of
     from folkmoot.coordination.zookeeper.execute import execute
 
-    topic, states = topic_of(name, replicas, args.without)
+    topic, states = topic_of(name, replicas, args.without, given)
     restored = execute(session, restore(name, topic, states), args.timeout)
     return "was there already" if restored is None else "is restored"
 
@@ -185,21 +190,38 @@ def _restore_cluster(args: argparse.Namespace) -> int:
 def _put_all_back(
     session: "Session", found: "list[Inventory]", args: argparse.Namespace
 ) -> tuple[list[tuple[object, ...]], bool]:
+    from folkmoot.coordination import deletions
+    from folkmoot.coordination.zookeeper.execute import execute
+
     by_id: dict[str, list[FoundReplica]] = {}
     for one in found:
         for each in one.replicas:
             by_id.setdefault(each.topic_id, []).append(each)
-    names = {topic_id: replicas[0].topic for topic_id, replicas in by_id.items()}
+    names = {
+        topic_id: next((each.topic for each in replicas if each.topic), topic_id)
+        for topic_id, replicas in by_id.items()
+    }
+    given = {each.broker for each in found}
     rows: list[tuple[object, ...]] = []
     failed = False
     for topic_id, name in sorted(names.items(), key=lambda each: each[::-1]):
         several = sum(each == name for each in names.values()) > 1
         try:
+            deletion = execute(session, deletions.read(topic_id), args.timeout)
+            if deletion is not None:
+                rows.append(
+                    (
+                        name,
+                        topic_id,
+                        f"was deleted: `folkmoot topic restore {name}` takes that back",
+                    )
+                )
+                continue
             if several:
                 raise ConfigError(
                     f"made several times: `folkmoot topic restore {name} --id {topic_id}`"
                 )
-            said = _put_back(session, name, by_id[topic_id], args)
+            said = _put_back(session, name, by_id[topic_id], given, args)
         except FolkmootError as error:
             said, failed = str(error), True
         rows.append((name, topic_id, said))

@@ -16,6 +16,8 @@ from folkmoot.coordination.zookeeper.operations import NoNode, Recipe
 from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, update
 
 LAST_ID = 2**63 - 1
+HIGHEST_AT_LEAST = 2**62
+"""A taker that asks for more is wrong: what it writes must leave room for all that come later."""
 
 
 class _Counter(msgspec.Struct, frozen=True):
@@ -33,7 +35,7 @@ def take(count: int, at_least: int = 0) -> Recipe[range]:
     def advance(counter: _Counter) -> _Counter:
         if not 0 <= counter.next <= LAST_ID - count:
             raise Malformed(f"{paths.PRODUCER_IDS} says {counter.next}, which is no producer id")
-        return _Counter(max(counter.next, at_least) + count)
+        return _Counter(max(counter.next, min(at_least, HIGHEST_AT_LEAST)) + count)
 
     while True:
         try:

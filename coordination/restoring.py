@@ -45,18 +45,24 @@ class FoundReplica(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def topic_of(
-    name: str, found: Sequence[FoundReplica], gone: Collection[int] = ()
+    name: str,
+    found: Sequence[FoundReplica],
+    gone: Collection[int] = (),
+    given: Collection[int] = (),
 ) -> tuple[TopicInfo, dict[int, PartitionState]]:
     """A topic as all that was `found` of its id knows it, and the states of partitions that are to have one.
-    `gone` are brokers whose directories will not come back.
+    `gone` are brokers whose directories will not come back, `given` those besides that were looked at and
+    have nothing of the topic.
 
     Raises ConfigError if it is not known what the topic is, or a replica's directory is missing.
     """
     known = [each for each in found if each.partitions]
     if not known:
         raise ConfigError(f"topic {name}: its directories do not say what it is: create it anew")
+    looked_at = {each.broker for each in found}.union(given)
     newest = max(known, key=lambda each: each.revision)
-    given = {each.broker for each in found}
+    # Partitions that were not moved themselves do not note how often others were.
+    reassigned = max(each.reassigned for each in known)
     replicas: list[list[int]] = []
     with_epochs, states = set(), {}
     for number in range(newest.partitions):
@@ -67,8 +73,8 @@ def topic_of(
                 f"{name}-{number} is in none of these directories: give those of all brokers, or say with "
                 "--without which ones are gone for good"
             )
-        holders = [min(given)] if facts is None else list(facts.replicas)
-        missing = set(holders) - {each.broker for each in mine} - set(gone) - given
+        holders = [min(looked_at)] if facts is None else list(facts.replicas)
+        missing = set(holders).difference(looked_at, gone)
         if missing:
             raise ConfigError(
                 f"{name}-{number} has replicas on brokers {sorted(missing)}, whose directories are not "
@@ -78,11 +84,11 @@ def topic_of(
         if facts is not None and facts.with_epochs:
             with_epochs.add(number)
         if len(holders) > 1 or number in with_epochs:
-            states[number] = _state(holders, mine, newest.reassigned)
+            states[number] = _state(holders, mine, reassigned)
     topic = TopicInfo(
         *(newest.topic_id, replicas, newest.config),
         with_epochs=frozenset(with_epochs),
-        reassigned=newest.reassigned,
+        reassigned=reassigned,
         had_page_cache=newest.had_page_cache,
         revision=newest.revision + 1,
     )

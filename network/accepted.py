@@ -148,6 +148,8 @@ class AcceptedConnections:
             sender = self._connections.get(descriptor)
             if sender is not None:
                 sender.counted, sender.suspected_in = -1, None
+                self._unfinished -= sender.unfinished  # until its bytes are counted again
+                sender.unfinished = 0
         for _ in range(min(len(self._order), LOOKS_AT_ONCE)):
             connection = self._order.popleft()
             if not connection.is_ended:
@@ -166,7 +168,11 @@ class AcceptedConnections:
             elif round_ - each.suspected_in > (
                 0 if all_received else len(connections) // batch + 1
             ):
-                self._end_unfinished(each)
+                self._count(each)
+                if each.unfinished > limits.unfinished_bytes_per_connection or (
+                    self._unfinished > limits.unfinished_bytes
+                ):
+                    self._end_unfinished(each)
         return bool(suspects)
 
     def _count(self, connection: _Accepted) -> None:

@@ -179,6 +179,7 @@ class Broker:
         logs.start()
         self._logs = logs
         logs.ids_noted = partial(self._note_seen, jobs)
+        logs.is_cut_off = self._is_cut_off
         stack.callback(logs.close)
         socket = ServerSocket(ServerConfig(limits=_connection_limits(open_files, segments)))
         stack.callback(socket.close)

@@ -237,6 +237,9 @@ class RequestHandlers:
         if view.is_settled or is_first:
             replicated = (name for name, topic in view.topics.items() if view.states_of(topic))
             changed = sorted({*changed, *replicated})
+        for topic_id in self.logs.scheduled():
+            if topic_id not in deleted:  # `folkmoot topic restore` has taken the deletion back
+                self.logs.keep(topic_id)
         for topic_id, deletion in deleted.items():
             self.logs.delete_later(topic_id, deletion)
             post(partial(self._topic_deleted, topic_id))

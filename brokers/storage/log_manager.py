@@ -200,6 +200,7 @@ class LogManager:
         self.carried_out: Callable[[str], None] = lambda topic_id: None
         """Nothing is left of a topic that was to be deleted."""
         self.ids_noted: Callable[[HighestIds], None] = lambda ids: None
+        self.is_cut_off: Callable[[], bool] = lambda: False
         """Higher ids than before were seen, and are on disk."""
         self._scheduled: dict[str, float | None] = {}
         self._left: dict[str, set[str]] = {}
@@ -250,13 +251,17 @@ class LogManager:
             if left := delete_directories(self.data, names):
                 logger.error("%s: left behind: %s", self.data, "; ".join(map(str, left.values())))
             self.save_recovery_points(self.recovery_points)
-            if self.ids != self._ids_noted:
-                save_json(self.data / HIGHEST_IDS_FILE, self.ids)
             if not (self.suspects or self._has_lost):
                 (self.data / RUNNING_FILE).replace(self.data / STOPPED_FILE)
                 sync_directory(self.data)
         except OSError as error:
             failures.append(StorageError(f"{self.data}: the logs' ends were not noted: {error}"))
+        # Last, and no failure: on a full disk the ids of the last moment are not worth an unclean stop.
+        if self.ids != self._ids_noted:
+            try:
+                save_json(self.data / HIGHEST_IDS_FILE, self.ids)
+            except OSError as error:
+                logger.warning("%s: the highest ids were not noted: %s", self.data, error)
         self.abandon()
         if failures:
             raise failures[0]
@@ -385,7 +390,7 @@ class LogManager:
 
         Until then a topic's retention is not known, and nothing of it is deleted.
         """
-        self._scheduled.pop(topic_id, None)
+        self.keep(topic_id)
         self.lost.discard(topic_id)
         topic = self._topics.setdefault(topic_id, _Topic(name))
         self._rename(topic, topic_id, name)
@@ -484,16 +489,38 @@ class LogManager:
                 self._delete_delay(topic_id),
             )
 
+    def keep(self, topic_id: str) -> None:
+        """Do not remove a topic's directories, if they are not renamed yet: its deletion was taken back."""
+        self._scheduled.pop(topic_id, None)
+        self._left.pop(topic_id, None)
+        self._left_behind = [
+            each for each in self._left_behind if not each.startswith(f"{topic_id}-")
+        ]
+
+    def scheduled(self) -> list[str]:
+        """The ids of topics whose directories go once their delay is over."""
+        return list(self._scheduled)
+
     def _delete_delay(self, topic_id: str) -> float:
         topic = self._topics.get(topic_id)
-        config = self.config if topic is None or topic.config is None else topic.config
-        return config.delete_delay
+        if topic is None:
+            return self.config.delete_delay
+        if topic.config is not None:
+            return topic.config.delete_delay
+        # Since the start it was never configured: its directories know its options.
+        noted = [facts for _, facts in topic.noted.values() if facts is not None]
+        newest = max(noted, key=lambda facts: facts.revision, default=None)
+        try:
+            return topic_config(self.config, newest.config if newest else {}).delete_delay
+        except ConfigError:
+            return self.config.delete_delay
 
     def _delete_due(self, now: float) -> None:
         for topic_id, due in list(self._scheduled.items()):
             if due is None:
                 due = self._scheduled[topic_id] = now + self._delete_delay(topic_id)
-            if due <= now:
+            # Cut off from ZooKeeper it cannot hear that the deletion was taken back.
+            if due <= now and not self.is_cut_off():
                 del self._scheduled[topic_id]
                 name, topic = self.name_of(topic_id), self._topics.get(topic_id)
                 names = (
@@ -535,7 +562,8 @@ class LogManager:
         return NOTE_IDS_AFTER
 
     def _ids_saved(self, outcome: object) -> None:
-        log_failure(f"{self.data}: the highest ids were not noted", outcome)
+        if not self.room.is_missed(outcome):
+            log_failure(f"{self.data}: the highest ids were not noted", outcome)
         if isinstance(outcome, Exception):
             self._ids_noted = HighestIds()
         else:

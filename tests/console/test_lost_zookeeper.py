@@ -218,6 +218,19 @@ def test_an_emptied_zookeeper_is_put_back_once_brokers_are_stopped(
     assert lost.folders() >= before
 
 
+def test_a_topic_that_was_deleted_while_its_brokers_were_stopped_stays_deleted(
+    lost: Lost, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost.stop()
+    with Admin(zookeeper=lost.address) as admin:
+        admin.delete_topic("sole")
+    assert lost.run("cluster", "restore") == 0
+    assert capsys.readouterr().out.count("was deleted") == 1
+    with Admin(zookeeper=lost.address) as admin:
+        assert "sole" not in admin.topics()
+    lost.start()
+
+
 def test_topics_made_again_by_name_put_the_old_ones_aside_and_those_come_back_under_another_name(
     lost: Lost, caplog: pytest.LogCaptureFixture
 ) -> None:

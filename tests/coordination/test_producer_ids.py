@@ -105,3 +105,9 @@ def test_a_counter_that_others_have_scribbled_on_is_an_error(data: bytes) -> Non
     execute(session, ensure(paths.PRODUCER_IDS, data))
     with pytest.raises(Malformed, match=paths.PRODUCER_IDS):
         execute(session, producer_ids.take(1))
+
+
+def test_a_taker_that_asks_for_far_too_much_leaves_ids_for_all_others() -> None:
+    session = MemoryZooKeeper().connect()
+    first = execute(session, producer_ids.take(10, 2**63))
+    assert execute(session, producer_ids.take(10)).start == first.stop

@@ -195,3 +195,21 @@ def test_a_peer_of_zeromq_that_comes_and_goes_is_counted_and_forgotten(
                 eventually(lambda: turn(server) == 0 and len(server.accepted) == 3)
             eventually(lambda: turn(server) == 0 and len(server.accepted) == 0)
     assert len(server.accepted._order) <= 3, "what is gone is not kept"
+
+
+def test_what_is_known_of_others_from_before_ends_no_connection() -> None:
+    """With more connections than are counted in a look, what was counted of some is old."""
+    server = ServerSocket(ServerConfig(limits=LIMITS))
+    try:
+        found = server.accepted
+        peers = [module._Accepted(number, "h", number) for number in range(3)]
+        for peer in peers:
+            found._connections[peer.descriptor] = peer
+            peer.unfinished = 800 * KIB
+            found._unfinished += peer.unfinished
+        assert found._unfinished > LIMITS.unfinished_bytes
+        found.look([0, 1], 1, all_received=True, batch=10)
+        assert found._unfinished == 800 * KIB, "whole messages have come of two of them"
+        assert not any(peer.is_ended for peer in peers)
+    finally:
+        server.close()

@@ -410,6 +410,7 @@ def test_a_broker_that_owes_an_answer_and_answers_pings_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOOK_INTERVAL", 0.01)
+    monkeypatch.setattr(module, "SILENT_LOOKS", 1_000)  # on a busy machine a ping takes its time
     with StubBroker(silence) as broker, Connections("me") as connections:
         connections.send(broker.address, Api.METADATA, ASK, timeout=1.0)
         (reply,) = collect(connections, 1)
@@ -421,6 +422,7 @@ def test_an_owner_that_stood_still_takes_the_answers_that_came_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LOOK_INTERVAL", 0.001)
+    monkeypatch.setattr(module, "SILENT_LOOKS", 500)
     with StubBroker(metadata) as broker, Connections("me") as connections:
         for _ in range(20):
             connections.send(broker.address, Api.METADATA, ASK)

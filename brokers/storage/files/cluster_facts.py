@@ -19,6 +19,8 @@ from folkmoot.protocol.names import check_name
 TOPIC_FILE: Final = "topic"
 HIGHEST_IDS_FILE: Final = "highest-ids"
 HIGHEST_BELIEVED: Final = 2**30
+HIGHEST_PRODUCER: Final = 2**62
+"""An id above it was never given: a client made it up, and new ids would find no room above."""
 
 
 class PartitionFacts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,8 +54,8 @@ class HighestIds(msgspec.Struct):
     schema: int = 0
 
     def seen(self, producer_id: int, schema_id: int) -> None:
-        """A batch was appended. A schema id that is far too high is none of ours."""
-        if producer_id > self.producer:
+        """A batch was appended. An id that is far too high is none of ours."""
+        if self.producer < producer_id <= HIGHEST_PRODUCER:
             self.producer = producer_id
         if self.schema < schema_id <= HIGHEST_BELIEVED:
             self.schema = schema_id
@@ -96,7 +98,7 @@ def load_facts(directory: Path) -> tuple[str, PartitionFacts | None]:
 
 
 def is_same(one: PartitionFacts | None, other: PartitionFacts | None) -> bool:
-    """But for a revision that has changed something else of the topic."""
+    """But for what changes with other partitions: the topic's revision, and how often replicas were moved."""
     if one is None or other is None:
         return one is other
-    return one == msgspec.structs.replace(other, revision=one.revision)
+    return one == msgspec.structs.replace(other, revision=one.revision, reassigned=one.reassigned)

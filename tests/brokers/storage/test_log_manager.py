@@ -8,13 +8,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from folkmoot.brokers.storage.files.atomic_file import write_checked
-from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, load_facts
+from folkmoot.brokers.storage import log_manager
+from folkmoot.brokers.storage.files.atomic_file import save_json, write_checked
+from folkmoot.brokers.storage.files.cluster_facts import (
+    HIGHEST_IDS_FILE,
+    HighestIds,
+    PartitionFacts,
+    load_facts,
+)
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
@@ -273,6 +280,63 @@ def test_a_topic_that_is_there_again_within_the_delay_keeps_its_records(data: Pa
         logs.configure("flights", "first", {})
         logs.deletion_task(Now(61.0, 0))
         assert read_all(found(logs)) == [(0, b"a")]
+
+
+def test_a_topics_own_delay_of_its_deletion_is_known_after_a_restart(data: Path) -> None:
+    topic = TopicInfo("first", [[1]], {"delete_delay": "86400"}, revision=1)
+    config = replace(SMALL, delete_delay=60.0)
+    with LogManager(data, 1, config) as logs:
+        logs.configure("flights", "first", topic.config, topic)
+        append(create(logs, "flights", "first", 0), a_batch(b"a"))
+    with LogManager(data, 1, config) as logs:
+        logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
+        for now in (0.0, 61.0, 86_399.0):
+            logs.deletion_task(Now(now, 0))
+            assert names(data) == {"first-0"}
+        logs.deletion_task(Now(86_400.0, 0))
+        assert names(data) == set()
+
+
+def test_a_deletion_that_was_taken_back_or_may_have_been_removes_nothing(data: Path) -> None:
+    with LogManager(data, 1, replace(SMALL, delete_delay=60.0)) as logs:
+        append(create(logs, "flights", "first", 0), a_batch(b"a"))
+        logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
+        logs.deletion_task(Now(0.0, 0))
+        is_cut_off = True
+        logs.is_cut_off = lambda: is_cut_off
+        logs.deletion_task(Now(61.0, 0))
+        assert names(data) == {"first-0"}, "it cannot hear what has become of the deletion"
+        assert logs.scheduled() == ["first"]
+        logs.keep("first")
+        is_cut_off = False
+        logs.deletion_task(Now(62.0, 0))
+        assert names(data) == {"first-0"}
+
+
+def test_an_id_that_a_client_made_up_is_not_taken_for_one_that_was_given() -> None:
+    ids = HighestIds()
+    for producer_id in (7, 2**63 - 1, 2**62 + 1):
+        ids.seen(producer_id, 0)
+    assert ids.producer == 7
+
+
+def test_the_ids_of_the_last_moment_cost_no_orderly_stop_on_a_full_disk(
+    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def save(path: Path, value: object, spare: Path | None = None) -> None:
+        if path.name == HIGHEST_IDS_FILE:
+            raise OSError(ENOSPC, "no room")
+        save_json(path, value, spare)
+
+    monkeypatch.setattr(log_manager, "save_json", save)
+    logs = LogManager(data, 1, SMALL)
+    logs.start()
+    logs.ids.seen(9, 0)
+    for now in range(3):
+        logs.ids_task(Now(float(now), 0))
+    logs.close()
+    assert (data / "stopped").exists()
+    assert caplog.text.count("the highest ids were not noted") == 1  # by the stop
 
 
 def test_a_directory_says_what_its_topic_is_and_how_new_that_is(data: Path) -> None:
