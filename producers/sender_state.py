@@ -331,6 +331,7 @@ class SenderState:
         """
         displaced, self._displaced = self._displaced, {}
         for queue in displaced:
+            self._leader(queue)  # by now its topic may not be known at all
             if queue.missing is None:
                 continue
             topic = queue.partition.topic
@@ -512,9 +513,7 @@ class SenderState:
         """A batch that is not done, or a part of it, and its queue."""
         partition = whole.topic_partition
         of_topic = (q for each, q in self._queues.items() if each.topic == partition.topic)
-        queues = chain(
-            (self._queues[partition],), of_topic
-        )  # as a rule it is the first one's first
+        queues = chain((self._queues[partition],), of_topic)  # as a rule it is the first of its own
         found = ((queue, each) for queue in queues for each in queue.batches)
         return next(pair for pair in found if pair[1].whole is whole)
 

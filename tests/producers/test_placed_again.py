@@ -164,6 +164,26 @@ def test_later_records_of_a_key_stay_behind_earlier_ones_taken_after_them() -> N
     assert [each.value for each in log] == [b"grows", b"first", b"second", b"third"]
 
 
+def test_a_topic_that_is_unknown_for_a_moment_is_waited_for() -> None:
+    bench = Bench(partitions=6, linger=0.0)
+    first = bench.stage(b"x", GONE, None)
+    bench.take()
+    ((number, _),) = bench.ship()
+    second = bench.stage(b"y", GONE, None)
+    make_anew(bench, 1, known=False)
+    bench.ship()
+    third = bench.stage(b"z", GONE, None)
+    bench.take()  # its partition is gone
+    bench.view.count, bench.view.leaders = 0, {}
+    assert bench.ship() == []
+    result = ProduceResult("t", 5, UnknownTopicOrPartition.code, "", -1, 0)
+    bench.sender.answered(number, ProduceResponse([result]), bench.now)
+    make_anew(bench, 2)
+    deliver(bench)
+    places = [each.result(0)[1:3] for each in (first, second, third)]
+    assert places == [(partition_for(GONE, 2), offset) for offset in range(3)]
+
+
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_what_is_under_way_to_a_partition_that_is_gone_is_waited_for(is_answered: bool) -> None:
     """Once it is refused it goes ahead of later records of its keys; in doubt it fails, and they go."""
@@ -285,7 +305,8 @@ def test_order_and_completeness_hold_while_topics_are_made_anew(loses: bool) -> 
             if random.random() < 0.8:
                 keyed.append(bench.stage(value, random.choice(KEYS), None))
             else:
-                bench.accumulator.counts or bench.know()
+                if not bench.accumulator.counts:
+                    bench.know()
                 number = random.randrange(bench.accumulator.counts["t"])
                 named.append(bench.stage(value, b"named %d" % number, number))
             if random.random() < 0.5:
