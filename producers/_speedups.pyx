@@ -286,6 +286,7 @@ cdef struct Record:
     Py_ssize_t size  # as it counts
     int64_t stamp
     bint framed  # its value begins with a schema's id
+    bint fixed  # its partition was named
 
 
 cdef inline int weigh(Record* record, Py_ssize_t most) except -1:
@@ -339,20 +340,20 @@ cdef class Delivery:
 
     cpdef _outcome(self):
         cdef BatchBuilder builder = self._builder
+        topic, partition = builder.topic_partition
         if builder.parts is not None:
-            offset, error = outcome_at(builder, self._rank)
+            partition, offset, error = outcome_at(builder, self._rank)
         else:
             offset = builder.base_offset + self._rank if builder.base_offset >= 0 else -1
             error = builder.error
         if error is not None:
             builder._observe(self._rank, 1)
             raise error
-        topic, partition = builder.topic_partition
         return _new_tuple(_metadata, (topic, partition, offset, self.timestamp))
 
     cpdef _failure(self):
         self._builder._observe(self._rank, 1)
-        return outcome_at(self._builder, self._rank)[1]
+        return outcome_at(self._builder, self._rank)[2]
 
     def add_done_callback(self, call):
         as_callback("call", call)
@@ -422,8 +423,8 @@ cdef class BatchBuilder:
     cdef Appender _appender
     cdef bint _announced
     cdef readonly uint32_t schema_id
-    cdef Column _keys, _values, _rows, _headers
-    cdef bint _has_headers
+    cdef Column _keys, _values, _rows, _headers, _switches
+    cdef bint _has_headers, _is_fixed
     cdef bytearray _observed
     cdef Py_ssize_t _seen
 
@@ -432,6 +433,7 @@ cdef class BatchBuilder:
 
     def __dealloc__(self):
         self._free()
+        drop(&self._switches)
 
     cdef void _free(self) noexcept:
         drop(&self._keys)
@@ -453,9 +455,14 @@ cdef class BatchBuilder:
         if record.headers_size or self._has_headers:
             missing = 0 if self._has_headers else self.count
             reserve(&self._headers, missing + record.headers_size + 1)
+        if record.fixed != self._is_fixed:
+            reserve(&self._switches, sizeof(Py_ssize_t))
         if call is not None:
             append_both(self._callbacks, call, delivery)
         # From here on nothing can fail.
+        if record.fixed != self._is_fixed:
+            self._is_fixed = record.fixed
+            put(&self._switches, &self.count, sizeof(Py_ssize_t))
         row.key_size, row.value_size = <uint32_t>record.key_size, <uint32_t>record.value_size
         row.stamp = record.stamp
         put(&self._rows, &row, sizeof(Row))
@@ -487,6 +494,12 @@ cdef class BatchBuilder:
     def owner(self):
         cdef Appender appender = self._appender
         return None if appender is None else appender.owner
+
+    @property
+    def switches(self):
+        cdef Py_ssize_t place
+        cdef Py_ssize_t* ranks = <Py_ssize_t*>self._switches.data
+        return [ranks[place] for place in range(self._switches.used // sizeof(Py_ssize_t))]
 
     def close(self):
         self.closed = True
@@ -538,6 +551,7 @@ cdef class BatchBuilder:
         self.base_offset, self.error = offset, error
         self.closed = self.done = True
         self._free()
+        drop(&self._switches)
         self._appender = None
         self.batch = None
         if not callbacks:
@@ -974,6 +988,7 @@ cdef class Appender:
         record.key_size = record.value_size = -1
         record.headers_size = 0
         record.framed = self._framed
+        record.fixed = partition is not None
         if value is not None:
             if not PyBytes_CheckExact(value):
                 value = as_bytes("value", value)
@@ -1151,6 +1166,7 @@ cdef class Appender:
             chosen = columns.choose(self._function, topic.name, count)
             if chosen.shape[0] != rows.count:
                 raise ValueError("there must be a partition for every row")
+        record.fixed = asked is not None
         while row < end and self.used < self.limit:
             if self._closed or topic.count != count:
                 break

@@ -374,6 +374,9 @@ class Accumulator:
     def topic_known(self, topic: str, partitions: int, available: Iterable[int]) -> None:
         """`available` partitions have leaders."""
         with self.lock:
+            if partitions < self.counts.get(topic, 0):
+                # Records placed by the new number are in later batches than those placed by the old one.
+                self.appender.forget(topic)
             self.appender.topic_known(topic, partitions, list(available))
             self.counts[topic] = partitions
             wanted = self.wanted.get(topic)

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import reduce
+from itertools import pairwise
 from random import Random
 from threading import Lock, RLock
 from time import time_ns
@@ -76,7 +77,8 @@ class Owner(Protocol):
 
 
 # A record that was taken: partition (-1 where its key says it), size, key, value, timestamp, encoded
-# headers, its handle (None in columns), on_delivery. A tuple, since zip turns many of them at once.
+# headers, its handle (None in columns), on_delivery, whether its partition was named. A tuple, since zip
+# turns many of them at once.
 _Row = tuple[
     int,
     int,
@@ -86,6 +88,7 @@ _Row = tuple[
     bytes | None,
     Delivery | None,
     Callable[[Delivery], object] | None,
+    bool,
 ]
 
 
@@ -111,9 +114,9 @@ class BatchBuilder:
     """
 
     __slots__ = (
-        *("_called", "_calls", "_headers", "_keys", "_late", "_observed", "_seen", "_stamps"),
-        *("_topic", "_values", "base_offset", "batch", "closed", "count", "done", "error"),
-        *("parts", "schema_id", "size", "topic_partition"),
+        *("_called", "_calls", "_fixed", "_headers", "_keys", "_late", "_observed", "_seen"),
+        *("_stamps", "_topic", "_values", "base_offset", "batch", "closed", "count", "done"),
+        *("error", "parts", "schema_id", "size", "topic_partition"),
     )
 
     def __init__(self, topic_partition: TopicPartition, topic: "_Topic") -> None:
@@ -133,6 +136,7 @@ class BatchBuilder:
         self._values: list[bytes | None] = []
         self._stamps: list[int] = []
         self._headers: list[bytes | None] | None = None
+        self._fixed: list[bool] = []
         self._calls: list[Callable[[Delivery], object]] = []  # those that came with their records
         self._called: list[Delivery] = []
         self._late: list[tuple[Callable[[Delivery], object], Delivery]] = []
@@ -144,6 +148,12 @@ class BatchBuilder:
         """Whom waiters ask; None once it is done."""
         topic = self._topic
         return None if topic is None else topic.owner
+
+    @property
+    def switches(self) -> list[int]:
+        """The ranks from which on partitions were named, and were not, in turns; until it is done."""
+        fixed = self._fixed
+        return [rank for rank, pair in enumerate(pairwise([False, *fixed])) if pair[0] != pair[1]]
 
     def close(self) -> None:
         """Nothing is appended from here on."""
@@ -194,7 +204,7 @@ class BatchBuilder:
             self._topic = self.batch = None
             calls = self._calls + [call for call, _ in self._late]
             called = self._called + [delivery for _, delivery in self._late]
-            self._calls, self._called, self._late = [], [], []
+            self._calls, self._called, self._late, self._fixed = [], [], [], []
         if error is not None:
             for delivery in called:
                 self.observe(delivery._rank)
@@ -327,10 +337,11 @@ class _Topic:
             joined = joined_schemas(builder.schema_id, schema_id)
             # From here to the new count nothing is called.
             if end > start and builder.count <= end:  # else it has been done, and more since
-                keys, values, stamps, headers, deliveries, calls = columns
+                keys, values, stamps, headers, deliveries, calls, fixed = columns
                 builder._keys[start:] = keys
                 builder._values[start:] = values
                 builder._stamps[start:] = stamps
+                builder._fixed[start:] = fixed
                 if headers is not None:
                     if builder._headers is None:
                         builder._headers = [None] * start
@@ -413,14 +424,15 @@ def _step(builder: BatchBuilder, rows: list[_Row], framed: bool, size: int, clos
     columns: tuple[Any, ...] = ()
     schema_id = NO_VALUES
     if rows:
-        _, _, keys, values, stamps, headers, deliveries, calls = zip(*rows, strict=True)
+        _, _, keys, values, stamps, headers, deliveries, calls, fixed = zip(*rows, strict=True)
         told = None
         if calls.count(None) != len(calls):
             given = [row for row in rows if row[7] is not None]
             told = [row[7] for row in given], [row[6] for row in given]
         if deliveries[0] is None:  # they come from columns
             deliveries = ()
-        columns = (keys, values, stamps, headers if any(headers) else None, deliveries, told)
+        some = headers if any(headers) else None
+        columns = (keys, values, stamps, some, deliveries, told, fixed)
         schema_id = _schema_of(values, framed)
     end = start + len(rows)
     return _Step(builder, start, end, len(builder._calls), columns, size, schema_id, closes)
@@ -515,6 +527,7 @@ class Appender:
             partition = as_int("partition", partition)
         if on_delivery is not None:
             as_callback("on_delivery", on_delivery)
+        fixed = partition is not None
         while True:
             with self.owner.lock:
                 known = self._topics.get(topic)
@@ -537,7 +550,7 @@ class Appender:
                     self.used += size
                     try:
                         rows.append(
-                            (number, size, key, value, stamp, encoded, delivery, on_delivery)
+                            (number, size, key, value, stamp, encoded, delivery, on_delivery, fixed)
                         )
                     except MemoryError:
                         self.used -= size
@@ -612,7 +625,8 @@ class Appender:
                 number = given
             else:
                 number = self._choose(topic, key, size) if chosen is None else chosen[position]
-            rows.append((number, size, key, value, stamp, headers, None, None))
+            is_fixed = given is not None
+            rows.append((number, size, key, value, stamp, headers, None, None, is_fixed))
         plan = topic.put(rows, columns.framed, taken)
         with suppress(MemoryError):  # they are taken; the rest is done later
             topic.carry_out()

@@ -50,17 +50,16 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     def _outcome(self) -> RecordMetadata:
         """`result`, once it is done."""
         builder = self._builder
-        offset, error = outcome_at(builder, self._rank)
+        partition, offset, error = outcome_at(builder, self._rank)
         if error is not None:
             builder.observe(self._rank)
             raise error
-        topic, partition = builder.topic_partition
-        return RecordMetadata(topic, partition, offset, self.timestamp)
+        return RecordMetadata(builder.topic_partition.topic, partition, offset, self.timestamp)
 
     def _failure(self) -> FolkmootError | None:
         """`exception`, once it is done."""
         self._builder.observe(self._rank)
-        return outcome_at(self._builder, self._rank)[1]
+        return outcome_at(self._builder, self._rank)[2]
 
     def add_done_callback(self, call: Callable[["Delivery"], object]) -> None:
         """Have `call` called with this handle, in the producer's thread, when the record is done.
@@ -104,16 +103,18 @@ class AsyncDelivery(Delivery, gc=False, eq=False):
         return failure_of(self, timeout)
 
 
-Parts = Sequence[tuple[int, int, FolkmootError | None]]
-"""Of a batch that was sent in parts, in order: rank of the first record, base offset, error."""
+Parts = Sequence[tuple[int, int, int, FolkmootError | None]]
+"""Of a batch that was sent in parts, in order: rank of the first record, partition, base offset, error."""
 
 
-def outcome_at(builder: Any, rank: int) -> tuple[int, FolkmootError | None]:
-    """The offset of the record of that rank, -1 if that is not known, and its error; its batch is done."""
-    first, base, error = 0, builder.base_offset, builder.error
+def outcome_at(builder: Any, rank: int) -> tuple[int, int, FolkmootError | None]:
+    """Partition and offset of the record of that rank, -1 if that is not known, and its error; its batch
+    is done."""
+    part = 0, builder.topic_partition.partition, builder.base_offset, builder.error
     if builder.parts is not None:
-        first, base, error = builder.parts[bisect_right(builder.parts, rank, key=_first) - 1]
-    return base + rank - first if base >= 0 else -1, error
+        part = builder.parts[bisect_right(builder.parts, rank, key=_first) - 1]
+    first, partition, base, error = part
+    return partition, base + rank - first if base >= 0 else -1, error
 
 
 _first = itemgetter(0)
@@ -223,8 +224,8 @@ class BatchDelivery:
             raise error
         offsets: dict[int, list[range]] = {}
         for builder, position, count in self._pieces():
-            ranges = offsets.setdefault(builder.topic_partition.partition, [])
-            start, _ = outcome_at(builder, position)
+            partition, start, _ = outcome_at(builder, position)
+            ranges = offsets.setdefault(partition, [])
             if start < 0:
                 continue
             if ranges and ranges[-1].stop == start:
@@ -238,14 +239,14 @@ class BatchDelivery:
         first = None
         for builder, position, count in self._pieces():
             builder.observe(position, count)
-            first = first or outcome_at(builder, position)[1]
+            first = first or outcome_at(builder, position)[2]
         return first
 
     def _pieces(self) -> Iterator[Run]:
         """The runs, cut where batches were sent in parts."""
         for builder, position, count in self.runs:
             end = position + count
-            for first, _, _ in builder.parts or ():
+            for first, _, _, _ in builder.parts or ():
                 if position < first < end:
                     yield builder, position, first - position
                     position = first

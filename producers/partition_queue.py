@@ -1,10 +1,12 @@
 """A partition's batches on their way: which one goes next, and when, and what an answer means."""
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
 from math import inf
 from operator import itemgetter
 from random import Random
@@ -16,6 +18,7 @@ from folkmoot.producers.idempotence import NOBODY, Identity, Sequences
 from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import MIXED, NO_SCHEMA, joined_schemas, written_schema
+from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     CorruptBatch,
@@ -68,7 +71,8 @@ class Batch:
 
     __slots__ = (
         *("attempts", "builder", "callbacks", "doubtful", "flying", "last_error", "number"),
-        *("opened_at", "payload", "topic_partition", "turn", "unsigned", "was_oldest"),
+        *("opened_at", "outcomes", "payload", "topic_partition", "turn", "unsigned"),
+        "was_oldest",
     )
 
     def __init__(self, builder: BatchBuilder, number: int, opened_at: float) -> None:
@@ -85,10 +89,17 @@ class Batch:
         self.doubtful = False  # it was sent, and nobody knows whether it was written
         self.attempts = 0
         self.last_error: FolkmootError | None = None
+        self.outcomes: list[tuple[int, int, int, int, FolkmootError | None]] = []
+        """Of parts that are done: rank of the first record, how many, partition, base offset, error."""
 
     @property
     def count(self) -> int:
         return self.builder.count
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Which records of the whole it has."""
+        return range(self.builder.count)
 
     @property
     def whole(self) -> "Batch":
@@ -111,9 +122,9 @@ class Batch:
     @property
     def failed(self) -> int:
         """How many of its records have failed; it is done, and was sent whole or in parts."""
-        parts = self.builder.parts or ((0, self.builder.base_offset, self.builder.error),)
-        ends = [*(first for first, _, _ in parts[1:]), self.builder.count]
-        return sum(end - first for (first, _, error), end in zip(parts, ends, strict=True) if error)
+        parts = self.builder.parts or ((0, -1, -1, self.builder.error),)
+        ends = [*(part[0] for part in parts[1:]), self.builder.count]
+        return sum(end - part[0] for part, end in zip(parts, ends, strict=True) if part[3])
 
     @property
     def may_grow(self) -> bool:
@@ -158,23 +169,59 @@ class Batch:
 
     def halves(self, codec: int, level: int | None) -> "list[Part]":
         """It was sealed, and its broker takes it in parts at best: the same records, the same sequences."""
-        return self._halves(self, 0, [], codec, level)
+        header, columns = self._open()
+        middle = columns.count // 2
+        groups = range(middle), range(middle, columns.count)
+        return self._divide(header, columns, groups, codec, level)
 
-    def _halves(
-        self, whole: "Batch", first: int, outcomes: "_Outcomes", codec: int, level: int | None
+    def elsewhere(
+        self,
+        place: Callable[[Sequence[bytes | None]], Sequence[int]],
+        codec: int,
+        level: int | None,
     ) -> "list[Part]":
+        """A part for each partition that `place` gives for the keys of records without a named one; the
+        others are a part that stays. It is certainly not in the log."""
+        if self.payload is None:
+            self.seal(None, codec, level)
+        header, columns = self._open()
+        switches, keys = self.builder.switches, columns.keys or [None] * columns.count
+        loose = [at for at, rank in enumerate(self.ranks) if not bisect_right(switches, rank) % 2]
+        numbers = place([keys[at] for at in loose]) if loose else ()
+        placed = dict(zip(loose, numbers, strict=True))
+        topic, former = self.topic_partition
+        groups: dict[int, list[int]] = {}
+        for at in range(columns.count):
+            groups.setdefault(placed.get(at, former), []).append(at)
+        parts = self._divide(header, columns, groups.values(), codec, level)
+        for number, part in zip(groups, parts, strict=True):
+            part.topic_partition = TopicPartition(topic, number)
+            part.turn, part.attempts = -1, 0
+        return parts
+
+    def _open(self) -> tuple[batch_header.BatchHeader, Columns]:
         payload = memoryview(self.payload or b"")
         header = batch_header.check(payload)
-        columns = record_batch.columns_of(header, payload)
-        parts, middle = [], columns.count // 2
-        for start, end in (0, middle), (middle, columns.count):
-            rows, schema_id = columns.rows(start, end), header.schema_id
+        return header, record_batch.columns_of(header, payload)
+
+    def _divide(
+        self,
+        header: batch_header.BatchHeader,
+        columns: Columns,
+        groups: Iterable[Sequence[int]],
+        codec: int,
+        level: int | None,
+    ) -> "list[Part]":
+        """A part for each group of rows."""
+        parts = []
+        for group in groups:
+            rows, schema_id = columns.take(group), header.schema_id
             if self.is_mixed:
                 schema_id = reduce(joined_schemas, map(written_schema, rows.values))
             sequence = header.base_sequence
             if header.producer_id != NOBODY.producer_id:
-                sequence = batch_header.following_sequence(sequence, start)
-            part = Part(whole, first + start, end - start, outcomes)
+                sequence = batch_header.following_sequence(sequence, group[0])
+            part = Part(self.whole, [self.ranks[at] for at in group], self.topic_partition)
             part.payload = record_batch.encode(
                 rows,
                 codec,
@@ -190,18 +237,14 @@ class Batch:
         return parts
 
 
-_Outcomes = list[tuple[int, int, int, FolkmootError | None]]
-"""Of parts that are done: rank of the first record, how many, base offset, error."""
-
-
 class Part(Batch):
     """Some records of a batch that was not taken whole; that one is done with the last of its parts."""
 
-    __slots__ = ("_count", "_error", "_first", "_is_done", "_outcomes", "_whole")
+    __slots__ = ("_error", "_is_done", "_ranks", "_whole")
 
-    def __init__(self, whole: Batch, first: int, count: int, outcomes: _Outcomes) -> None:
+    def __init__(self, whole: Batch, ranks: Sequence[int], topic_partition: TopicPartition) -> None:
         super().__init__(whole.builder, whole.number, whole.opened_at)
-        self._whole, self._first, self._count, self._outcomes = whole, first, count, outcomes
+        self._whole, self._ranks, self.topic_partition = whole, ranks, topic_partition
         self._is_done = False
         self._error: FolkmootError | None = None
 
@@ -211,7 +254,11 @@ class Part(Batch):
 
     @property
     def count(self) -> int:
-        return self._count
+        return len(self._ranks)
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        return self._ranks
 
     @property
     def done(self) -> bool:
@@ -221,19 +268,20 @@ class Part(Batch):
     def error(self) -> FolkmootError | None:
         return self._error
 
-    def halves(self, codec: int, level: int | None) -> "list[Part]":
-        return self._halves(self._whole, self._first, self._outcomes, codec, level)
-
     def finish(self, base_offset: int, error: FolkmootError | None) -> None:
         self.payload, self._is_done, self._error = b"", True, error
-        self._outcomes.append((self._first, self._count, base_offset, error))
-        builder = self.builder
-        if sum(count for _, count, _, _ in self._outcomes) < builder.count:
+        builder, outcomes = self.builder, self._whole.outcomes
+        for _, run in groupby(enumerate(self._ranks), lambda pair: pair[1] - pair[0]):
+            (at, first), *more = run
+            base = base_offset + at if base_offset >= 0 else -1
+            number = self.topic_partition.partition
+            outcomes.append((first, 1 + len(more), number, base, error))
+        if sum(count for _, count, _, _, _ in outcomes) < builder.count:
             return
-        self._outcomes.sort(key=itemgetter(0))
-        builder.parts = [(first, base, failed) for first, _, base, failed in self._outcomes]
-        self._whole.finish(-1, next((each[3] for each in self._outcomes if each[3]), None))
-        for first, count, _, failed in self._outcomes:
+        outcomes.sort(key=itemgetter(0))
+        builder.parts = [(first, number, base, end) for first, _, number, base, end in outcomes]
+        self._whole.finish(-1, next((each[4] for each in outcomes if each[4]), None))
+        for first, count, _, _, failed in outcomes:
             if failed is None:  # nobody has to ask about these
                 builder.observe(first, count)
 
@@ -390,7 +438,7 @@ class PartitionQueue:
                 try:
                     self._sign(batch, identity)
                 except Exception as error:  # of any kind, want of memory too: the others are to go
-                    self._end(batch, _unwritable(batch, error))
+                    self.end(batch, _unwritable(batch, error))
                     continue
                 if sequences is not None:
                     sequences.advance(self.partition, batch.count, now)
@@ -446,13 +494,18 @@ class PartitionQueue:
             elif batch.count > 1 and not batch.doubtful and _may_pass_in_parts(batch, error):
                 self._halve(batch, error)
             else:
-                self._end(batch, error)
+                self.end(batch, error)
         self._mend()
 
     @property
     def is_idle(self) -> bool:
         """Whether it has nothing, and no answer is to come."""
         return not self.batches and not self._flying
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether something is under way."""
+        return self._flying > 0
 
     def has_new_leader(self) -> None:
         """Another attempt need not wait: what went wrong did so at an earlier leader."""
@@ -475,21 +528,56 @@ class PartitionQueue:
         try:
             parts = batch.halves(self._terms.codec, self._terms.config.compression_level)
         except Exception:  # of any kind, want of memory too
-            self._end(batch, error)
+            self.end(batch, error)
             return
         self._terms.counters.batches_retried += 1
-        place = self.batches.index(batch)
-        self.batches[place] = parts[1]
-        self.batches.insert(place, parts[0])
+        self._replace(batch, parts)
 
-    def end_oldest(self, error: FolkmootError) -> None:
-        """Fail the oldest batch, wherever it is."""
-        self._end(self.batches[0], error)
+    def _replace(self, batch: Batch, parts: "list[Part]") -> None:
+        at = self.batches.index(batch)
+        self.batches[at] = parts[-1]
+        for part in parts[-2::-1]:
+            self.batches.insert(at, part)
+
+    def displaced(
+        self, error: FolkmootError, place: Callable[[Sequence[bytes | None]], Sequence[int]]
+    ) -> Iterator[Part]:
+        """Its partition is gone. → what goes to another one, which `place` finds by the keys: records that
+        named none and are certainly in no log. The others fail, but for what is under way.
+
+        Each is in both queues for a moment, lest it be in none when memory is wanting.
+        """
+        terms = self._terms
+        for batch in list(self.batches):
+            if batch.flying:
+                continue
+            if batch.doubtful:
+                self.end(batch, error)
+                continue
+            try:
+                parts = batch.elsewhere(place, terms.codec, terms.config.compression_level)
+            except Exception as failure:  # of any kind, want of memory too
+                self.end(batch, _unwritable(batch, failure))
+                continue
+            self._replace(batch, parts)
+            for part in parts:
+                if part.topic_partition == self.partition:
+                    self.end(part, error)
+                else:
+                    yield part
+                    self._take_out(part)
+
+    def insert(self, batch: Batch) -> None:
+        """Behind what was opened before it, and behind all that is signed."""
+        at = len(self.batches)
+        while at and self.batches[at - 1].turn < 0 and self.batches[at - 1].number > batch.number:
+            at -= 1
+        self.batches.insert(at, batch)
 
     def end_waiting(self, error: FolkmootError) -> None:
         """Fail all that is not under way."""
         for batch in [batch for batch in self.batches if not batch.flying]:
-            self._end(batch, error)
+            self.end(batch, error)
 
     def _landed(self, batch: Batch) -> bool:
         """It is not under way any more. False if it was a ghost, which nobody waits for."""
@@ -499,7 +587,8 @@ class PartitionQueue:
             self._ghosts -= 1
         return not batch.done
 
-    def _end(self, batch: Batch, error: FolkmootError) -> None:
+    def end(self, batch: Batch, error: FolkmootError) -> None:
+        """Fail it, wherever it is."""
         if not batch.done:
             batch.finish(-1, error)
         self._terms.finished(batch)
@@ -522,7 +611,7 @@ class PartitionQueue:
         self._broken = None
         if not sequences.gives_epochs:
             for batch in list(self.batches):
-                self._end(batch, error)
+                self.end(batch, error)
             return
         sequences.restart(self.partition, new_id=isinstance(error, ProducerFenced | StaleTopicId))
         self._terms.counters.epochs_begun += 1
@@ -533,7 +622,7 @@ class PartitionQueue:
                     f"{counted(batch.count, 'record')} for {self.partition} may be in the log or not: an "
                     f"answer was lost, and the broker cannot tell any more: {error}"
                 )
-                self._end(batch, failure)
+                self.end(batch, failure)
 
     def _pause(self, attempts: int) -> float:
         """How long to wait before the next attempt."""

@@ -32,7 +32,8 @@ class Choose(Protocol):
 
     `keys` is a sequence of bytes or None, of one for `send`, or the Arrow array of binary if
     `send_batch` was given one. It is called in the thread that sends; what it raises is raised there as
-    PartitionerFailed, and nothing was taken.
+    PartitionerFailed, and nothing was taken. For records whose partition is gone it is called again, in the
+    producer's thread; then they fail with PartitionerFailed.
     """
 
     def __call__(self, topic: str, keys: Any, partitions: int, /) -> Sequence[int] | Any: ...
@@ -58,6 +59,26 @@ def by_key(keys: Sequence[bytes] | BinaryColumn, count: int) -> list[int]:
     hashes = murmur2_even(data, size) if is_even else murmur2_column(data, lengths)
     numbers: list[int] = partitions_of(hashes, count).tolist()
     return numbers
+
+
+def place_again(
+    strategy: Strategy | Choose,
+    topic: str,
+    count: int,
+    available: Sequence[int],
+    random: Random,
+    keys: Sequence[bytes | None],
+) -> list[int]:
+    """The partitions, of `count`, for records of one whose partition is gone. Those that may go anywhere
+    stay together. Raises PartitionerFailed."""
+    if callable(strategy):
+        chosen: list[int] = by_function(strategy, topic, keys, len(keys), count).tolist()
+        return chosen
+    anywhere = draw(random, available, -1)
+    if strategy != "key-hash":
+        return [anywhere] * len(keys)
+    hashed = iter(by_key([key for key in keys if key is not None], count))
+    return [anywhere if key is None else next(hashed) for key in keys]
 
 
 def by_function(

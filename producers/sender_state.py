@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from heapq import heappop, heappush
 from itertools import chain, count
 from math import inf
@@ -19,6 +20,7 @@ from folkmoot.producers.partition_queue import (
     Terms,
     compress_together,
 )
+from folkmoot.producers.partitioner import place_again
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -132,6 +134,7 @@ class SenderState:
         self._lingering: dict[str | None, dict[PartitionQueue, None]] = {}  # so are these
         self._pausing: dict[PartitionQueue, None] = {}  # until their time, or a new leader
         self._displaced: dict[PartitionQueue, None] = {}  # their partitions do not exist any more
+        self._held: dict[str, dict[PartitionQueue, None]] = {}  # by topic: they are ready, and wait
         self._timers: list[tuple[float, int, PartitionQueue]] = []
         self._serial = count()
         self._hurry = False
@@ -153,10 +156,8 @@ class SenderState:
 
     def add(self, batch: Batch) -> None:
         """A batch was opened, behind all that were added before. It may grow until it is sent."""
-        partition = batch.topic_partition
-        queue = self._queues.get(partition)
-        if queue is None:
-            queue = self._queues[partition] = PartitionQueue(partition, self._terms)
+        queue = self._queue(batch.topic_partition)
+        self._leader(queue)
         if queue.missing is not None:
             self._displaced[queue] = None
         queue.batches.append(batch)
@@ -207,14 +208,13 @@ class SenderState:
         """Fail what is older than `delivery_timeout`."""
         while (oldest := self._oldest()) is not None and self._deadline(oldest) <= now:
             oldest.builder.close()
-            queue = self._queues[oldest.topic_partition]
-            batch = queue.batches[0]  # the same, or what is left of it
+            queue, batch = self._left_of(oldest)
             error = DeliveryTimeout(
                 f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
                 f"within {self._config.delivery_timeout:g} s{self._why(batch)}"
             )
             error.__cause__ = self._cause(batch)
-            queue.end_oldest(error)
+            queue.end(batch, error)
             self._examine(queue)
 
     def purge(self) -> None:
@@ -237,7 +237,7 @@ class SenderState:
             if partition.topic != topic:
                 continue
             while queue.batches:
-                queue.end_oldest(error)
+                queue.end(queue.batches[0], error)
             if queue.is_idle:
                 del self._queues[partition]
                 if self._sequences is not None:
@@ -247,7 +247,7 @@ class SenderState:
         """Fail all that is left."""
         for queue in self._queues.values():
             while queue.batches:
-                queue.end_oldest(error)
+                queue.end(queue.batches[0], error)
 
     # -- effects ------------------------------------------------------------------------------------
 
@@ -297,6 +297,9 @@ class SenderState:
             for queue in chain(*lingering.values(), pausing):
                 self._leader(queue)  # a new one changes when it is ready
                 self._examine(queue)
+            for queue in self._queues.values():
+                if queue.batches and self._is_gone(queue.partition):
+                    self._leader(queue)
         if hurry and not self._hurry:
             self._hurry = hurry
             timers, self._timers = self._timers, []
@@ -314,10 +317,39 @@ class SenderState:
                             self._make_ready(other)
                         else:
                             self._pausing[other] = None
+        if self._displaced:
+            self._place_again()
+        for topic in [each for each in self._held if not self._awaits_what_is_gone(each)]:
+            for queue in self._held.pop(topic):
+                self._examine(queue)
+
+    def _place_again(self) -> None:
+        """What waits for partitions that are gone goes where its topic is now, or fails.
+
+        What is under way to them does when it has been refused. Until then nothing of the topic is sent:
+        it might have later records of the same keys.
+        """
         displaced, self._displaced = self._displaced, {}
         for queue in displaced:
-            if queue.missing is not None:
-                queue.end_waiting(queue.missing)
+            self._leader(queue)  # by now its topic may not be known at all
+            if queue.missing is None:
+                continue
+            topic = queue.partition.topic
+            self._held.setdefault(topic, {})
+            numbers = self._view.partitions(topic)
+            led = [
+                each for each in numbers if self._view.leader_address(TopicPartition(topic, each))
+            ]
+            strategy, random = self._config.partitioner, self._terms.random
+            place = partial(place_again, strategy, topic, len(numbers), led or numbers, random)
+            for part in queue.displaced(queue.missing, place):
+                target = self._queue(part.topic_partition)
+                target.insert(part)
+                self._examine(target)
+
+    def _awaits_what_is_gone(self, topic: str) -> bool:
+        of_topic = (queue for each, queue in self._queues.items() if each.topic == topic)
+        return any(queue.missing is not None and queue.awaits_answers for queue in of_topic)
 
     def _examine(self, queue: PartitionQueue, now: float = -inf) -> bool:
         """Something has happened to it: find out when it is to send. → whether it is ready as of `now`."""
@@ -352,15 +384,23 @@ class SenderState:
             queue.leader_epoch = epoch
             queue.is_of(self._view.topic_id(queue.partition.topic) or queue.topic_id)
             queue.missing = None
-            if queue.leader is None:
+            if queue.leader is None and self._is_gone(queue.partition):
                 count = len(self._view.partitions(queue.partition.topic))
-                if 0 < count <= queue.partition.partition:
-                    queue.missing = UnknownTopicOrPartition(
-                        f"{queue.partition} does not exist any more: topic {queue.partition.topic} was "
-                        f"made anew with {counted(count, 'partition')}"
-                    )
-                    self._displaced[queue] = None
+                queue.missing = UnknownTopicOrPartition(
+                    f"{queue.partition} does not exist any more: topic {queue.partition.topic} was "
+                    f"made anew with {counted(count, 'partition')}"
+                )
+                self._displaced[queue] = None
         return queue.leader
+
+    def _is_gone(self, partition: TopicPartition) -> bool:
+        return 0 < len(self._view.partitions(partition.topic)) <= partition.partition
+
+    def _queue(self, partition: TopicPartition) -> PartitionQueue:
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = PartitionQueue(partition, self._terms)
+        return queue
 
     def _may_send(self, address: str) -> bool:
         return self._in_flight.get(address, 0) < self._config.max_in_flight and not self.wants_ids
@@ -380,6 +420,9 @@ class SenderState:
             ahead -= 1
             queue = next(iter(ready))
             del ready[queue]
+            if (held := self._held.get(queue.partition.topic)) is not None:
+                held[queue] = None
+                continue
             batch = queue.send(now)
             served.append(queue)
             if batch is None:
@@ -465,6 +508,14 @@ class SenderState:
                 return self._order[0]
             self._order.popleft()
         return None
+
+    def _left_of(self, whole: Batch) -> tuple[PartitionQueue, Batch]:
+        """A batch that is not done, or a part of it, and its queue."""
+        partition = whole.topic_partition
+        of_topic = (q for each, q in self._queues.items() if each.topic == partition.topic)
+        queues = chain((self._queues[partition],), of_topic)  # as a rule it is the first of its own
+        found = ((queue, each) for queue in queues for each in queue.batches)
+        return next(pair for pair in found if pair[1].whole is whole)
 
     def _why(self, batch: Batch) -> str:
         """What a batch waits for, as the end of a sentence."""

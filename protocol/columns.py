@@ -225,6 +225,17 @@ class Columns(msgspec.Struct, frozen=True):
             None if self.headers is None else self.headers[rows],
         )
 
+    def take(self, places: Sequence[int]) -> "Columns":
+        """The rows at these places, their offsets left out."""
+        stamps, keys, headers = self.timestamps, self.keys, self.headers
+        return Columns(
+            len(places),
+            None if keys is None else [keys[place] for place in places],
+            [self.values[place] for place in places],
+            stamps if isinstance(stamps, int) else [stamps[place] for place in places],
+            None if headers is None else [headers[place] for place in places],
+        )
+
 
 _Length = Meta(max_length=MAX_RECORDS)
 _Delta = Annotated[int, Meta(ge=0, le=MAX_DELTA)]

@@ -85,7 +85,7 @@ class Owner:
     def bodies(self) -> dict[TopicPartition, list[tuple[Any, ...]]]:
         """All that is known of each batch, bytes included."""
         return {
-            partition: [(each.count, each.size, *sealed(each)) for each in builders]
+            partition: [(each.count, each.size, *sealed(each), each.switches) for each in builders]
             for partition, builders in self.batches().items()
         }
 

@@ -26,6 +26,7 @@ from folkmoot.protocol.errors import (
     FlushTimeout,
     InvalidName,
     NoCluster,
+    NotLeader,
     RecordsPurged,
     RecordTooLarge,
     RequestTimeout,
@@ -313,6 +314,59 @@ def test_records_for_a_partition_that_is_gone_fail_at_once(client: Client) -> No
 
     with FakeCluster(partitions=6) as cluster:
         run(scenario)
+
+
+@each
+@pytest.mark.parametrize("waits", ["lingers", "is refused"])
+def test_records_go_by_their_keys_where_the_topic_that_was_made_anew_has_partitions(
+    client: Client, waits: str
+) -> None:
+    keys = [b"key-%d" % number for number in range(10)]
+    told = list[Any]()
+
+    async def scenario() -> None:
+        linger = 60.0 if waits == "lingers" else 0.0
+        async with client(zookeeper=cluster.connect, linger=linger) as producer:
+            await know(producer, "t")
+            if waits == "is refused":
+                cluster.failing = NotLeader.code
+            keyed = [
+                await producer.send("t", b"%d" % number, keys[number % 10], on_delivery=told.append)
+                for number in range(60)
+            ]
+            rows = await producer.send_batch("t", [b"row"] * 10, keys)
+            named = [await producer.send("t", b"named", partition=each) for each in range(6)]
+            if waits == "is refused":
+                await eventually(lambda: cluster.requests > 1)
+            cluster.replace()
+            cluster.partitions, cluster.failing = 1, 0
+            keyed += [
+                await producer.send("t", b"6%d" % number, keys[number]) for number in range(10)
+            ]
+            with pytest.raises(UnknownTopicOrPartition):
+                await producer.flush(timeout=30.0)
+            for number, delivery in enumerate(keyed):
+                place = await delivery
+                assert place.partition == 0
+                record = cluster.logs[TopicPartition("t", 0)][place.offset]
+                assert (record.key, record.value) == (keys[number % 10], b"%d" % number)
+            ((partition, ranges),) = (await rows.result(timeout=20.0)).items()
+            assert (partition, sum(map(len, ranges))) == (0, 10)
+            assert (await named[0]).partition == 0
+            for delivery in named[1:]:
+                assert isinstance(await delivery.exception(timeout=20.0), UnknownTopicOrPartition)
+
+    with FakeCluster(partitions=6) as cluster:
+        run(scenario)
+    log = cluster.logs[TopicPartition("t", 0)]
+    for number, key in enumerate(keys):
+        values = [record.value for record in log if record.key == key]
+        assert values == [
+            *(b"%d" % (turn * 10 + number) for turn in range(6)),
+            b"row",
+            b"6%d" % number,
+        ]
+    assert len(told) == 60
 
 
 @each
