@@ -492,10 +492,9 @@ class LogManager:
     def keep(self, topic_id: str) -> None:
         """Do not remove a topic's directories, if they are not renamed yet: its deletion was taken back."""
         self._scheduled.pop(topic_id, None)
-        self._left.pop(topic_id, None)
-        self._left_behind = [
-            each for each in self._left_behind if not each.startswith(f"{topic_id}-")
-        ]
+        # What could not be renamed with the topic; a replica that has moved away goes all the same.
+        left = self._left.pop(topic_id, set())
+        self._left_behind = [each for each in self._left_behind if each not in left]
 
     def scheduled(self) -> list[str]:
         """The ids of topics whose directories go once their delay is over."""
