@@ -157,7 +157,9 @@ class History:
         if new.reset != old.reset:
             life.resets.append(Committed(at, new.epoch, new.offset or 0))
         elif new.epoch > old.epoch:
-            if new.offset != old.offset:
+            # A partition that appeared after the group began starts at 0, by its first claim.
+            is_start = old.offset is None and new.offset == 0
+            if new.offset != old.offset and not is_start:
                 self._breach(partition, at, f"a claim moved {old.offset} to {new.offset}")
             life.claims.append(Claimed(at, new.epoch, new.offset, new.member, new.nonce))
         else:

@@ -81,6 +81,17 @@ def test_an_orderly_history_has_no_breach(told: Told) -> None:
     assert told.history.owned_by("b") == {PLACE}
 
 
+def test_a_first_claim_may_start_at_the_beginning_and_nowhere_else() -> None:
+    first, other = Told(), Told()
+    for told in (first, other):
+        told.claims(1, "a", None)
+        told.frees()
+    first.claims(2, "b", 0)
+    assert not first.history.breaches
+    other.claims(2, "b", 7)
+    assert "a claim moved None to 7" in other.history.breaches[0]
+
+
 def test_a_zombies_commit_is_a_breach(told: Told) -> None:
     told.commits(1, "a", 30)
     assert "a zombie committed" in told.history.breaches[0]
