@@ -57,10 +57,9 @@ class FolkmootServer(Server):
     def create_topic(self, topic: str, partitions: int) -> None:
         session = connect(self.address, session_timeout=10.0)
         try:
-            execute(
-                session,
-                topics.create(topic, partitions, list(execute(session, brokers.live())), {}),
-            )
+            live = list(execute(session, brokers.live()))
+            # What is measured next does not wait for the disk that this one used.
+            execute(session, topics.create(topic, partitions, live, {"delete_delay": "0"}))
         finally:
             session.close()
 
