@@ -20,6 +20,7 @@ class Proxy:
         self._open: list[socket.socket] = []
         self._is_cut = False
         self._loses_answers = False
+        self._refusals = 0
         self.accepted = 0
         self.lost_answers = 0
 
@@ -35,6 +36,13 @@ class Proxy:
                 # Both ends read an end of file; the copying threads close their sockets.
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+
+    def cut_and_refuse(self, connections: int) -> None:
+        """Break all connections and the next so many; later ones get through: a server that restarts."""
+        with self._lock:
+            self._refusals = connections
+        self.cut()
+        self.heal()
 
     def lose_answers(self) -> None:
         """What the server sends goes nowhere, until healed; requests get through."""
@@ -55,7 +63,8 @@ class Proxy:
                 return  # closed
             self.accepted += 1
             with self._lock:
-                if self._is_cut:
+                if self._is_cut or self._refusals:
+                    self._refusals = max(0, self._refusals - 1)
                     client.close()
                     continue
                 try:

@@ -118,6 +118,8 @@ class KazooSession:
         """Nothing is handed to kazoo any more, and it may not connect."""
         self.is_refused = False
         """A server that serves others closes the connections of this session."""
+        self._serves_others: set[tuple[str, int]] = set()
+        """Servers that closed the last attempt to connect, and opened a session for others right after."""
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
@@ -220,6 +222,7 @@ class KazooSession:
             self.state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
             if connected:
                 self.is_refused = False
+                self._serves_others.clear()
                 self.session_id, self.password = self._client.client_id
         if not connected:
             servers, session_id = self._servers, self.session_id
@@ -230,15 +233,26 @@ class KazooSession:
         self._hand_over()
 
     def refused(self, address: tuple[str, int], patience: float) -> None:
-        """A server has taken a connection and closed it. If it serves others, it knows less than this session
-        has seen: ZooKeeper takes back no session that would see time go backwards. Said once an outage."""
-        if not self.is_refused and _serves(address, patience):
+        """A server has taken a connection and closed it. Log it once an outage, if the session is the reason.
+
+        It is, when the server opens sessions for others: ZooKeeper takes back no session that has seen more
+        than it has. A server that is starting closes every connection, and may serve others a moment later:
+        so it must have served others before this attempt, too.
+        """
+        if self.is_refused:
+            return
+        served_before = address in self._serves_others
+        if not _serves(address, patience):
+            self._serves_others.discard(address)
+        elif served_before:
             self.is_refused = True
             log.error(
                 "ZooKeeper at %s refuses session 0x%x, which has seen a newer state than it has: was it set "
                 "back or emptied?",
                 *(":".join(map(str, address)), self.session_id),
             )
+        else:
+            self._serves_others.add(address)
 
     # -- the end --------------------------------------------------------------------------------
 
