@@ -170,9 +170,11 @@ class Program:
     def _line(self, deadline: float, wanted: str) -> bytes:
         stdout: IO[bytes] | None = self._running().stdout
         assert stdout is not None
+        poller = select.poll()
+        poller.register(stdout, select.POLLIN)
         while b"\n" not in self._received:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([stdout], [], [], left)[0]:
+            if left <= 0 or not poller.poll(left * 1000):
                 raise NotInTime(*self._failure(f"did not say {wanted!r} in time").args)
             more = os.read(stdout.fileno(), 65536)
             if not more:

@@ -71,8 +71,10 @@ def _listen(died: int | None, alive: bool, sessions: dict[str, Session]) -> bool
     told = b""
     open_ = True
     while open_ or died is not None:
-        watched = ([0] if open_ else []) + ([] if died is None else [died])
-        ready, _, _ = select.select(watched, [], [], None if alive else 0)
+        poller = select.poll()
+        for descriptor in ([0] if open_ else []) + ([] if died is None else [died]):
+            poller.register(descriptor, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poller.poll(None if alive else 0)}
         if 0 in ready:
             data = os.read(0, 65536)
             *lines, told = (told + data).split(b"\n")

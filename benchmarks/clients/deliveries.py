@@ -6,11 +6,11 @@ poll had returned before it. Nothing but the standard library is imported here.
 """
 
 import os
+import select
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from select import select
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -61,7 +61,9 @@ class DeliveryReader:
 
 def is_told() -> bool:
     """Whether a line, or the end, is waiting on standard input."""
-    return bool(select([sys.stdin], [], [], 0)[0])
+    poller = select.poll()
+    poller.register(sys.stdin, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def every(seconds: float) -> Iterator[None]:

@@ -1,10 +1,9 @@
 """A member of a Folkmoot group: it joins, waits for its share and for the word, and reads to the end."""
 
-import sys
 import time
-from select import select
 from typing import Final
 
+from benchmarks.clients.deliveries import is_told
 from benchmarks.clients.program import Parameters, main, tell
 from folkmoot import Consumer, TopicPartition
 
@@ -27,7 +26,7 @@ def consume(given: Parameters) -> None:
         on_assign=on_assign,
     ) as consumer:
         told = False
-        while not select([sys.stdin], [], [], 0)[0]:
+        while not is_told():
             consumer.poll(0.05)
             if not told and len(consumer.assignment()) == given["share"]:
                 told = True

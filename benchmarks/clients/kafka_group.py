@@ -1,12 +1,11 @@
 """A member of a Kafka group: it joins, waits for its share and for the word, and reads to the end."""
 
-import sys
 import time
-from select import select
 from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.clients.deliveries import is_told
 from benchmarks.clients.program import Parameters, main, tell
 
 IDLE: Final = 1.0
@@ -33,7 +32,7 @@ def consume(given: Parameters) -> None:
     )
     consumer.subscribe([given["topic"]], on_assign=on_assign)
     told = False
-    while not select([sys.stdin], [], [], 0)[0]:
+    while not is_told():
         consumer.poll(0.05)
         if not told and len(mine) == given["share"]:
             told = True
