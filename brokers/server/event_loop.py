@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
+from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage.jobs import Job, Now, Task
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.wakeup import Wakeup
@@ -245,7 +246,7 @@ class EventLoop:
             body = wire.decode_body(envelope)
             request = Request(message.peer, envelope.correlation_id, body, now.monotonic)
             self.requests.received(body, message.frames)
-            outcome = self.handlers.handle(request, message.frames[1:], now)
+            outcome = handle(self.handlers, request, message.frames[1:], now)
             if outcome is None or isinstance(outcome, Response | DelayedResponse):
                 self._conclude(request, outcome)
             else:

@@ -165,48 +165,21 @@ class RequestHandlers:
         self.replicas.appended_to = self.replica_fetches.changed
         self.replicas.role_changed = self._role_changed
 
-    def handle(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Outcome | Steps:
-        """Carry a request out, or begin to. Raises FolkmootError for the whole of it."""
-        body = request.body
-        kind = type(body)
-        if len(payloads) != (len(body.entries) if kind is messages.ProduceRequest else 0):
-            raise InvalidRequest(f"{len(payloads)} payload frames do not belong to this request")
-        if kind is messages.FetchRequest:
-            return self._fetch(request, now)
-        if kind is messages.ProduceRequest:
-            self.purgatory.require_room(request.peer)
-            return self._produce(request, payloads, now)
-        if kind is messages.ReplicaFetchRequest:
-            return self.replica_fetches.fetch(request, now.monotonic)
-        if kind is messages.RepairFetchRequest:
-            return self._repair_fetch(body)
-        if kind is messages.ListOffsetsRequest:
-            return self._each(body, messages.ListOffsetsResult, self._list_offset, _prepare_look_up)
-        if kind is messages.DeleteRecordsRequest:
-            self.purgatory.require_room(request.peer)
-            return self._each(body, messages.DeleteRecordsResult, self._delete_records)
-        if kind is messages.ReportDamageRequest:
-            return self._each(body, messages.ReportDamageResult, self._report_damage)
-        if kind is messages.GetSchemaRequest:
-            return self._get_schema(body, request.peer)
-        if kind is messages.DescribeProducersRequest:
-            self.purgatory.require_room(request.peer)
-            describe = partial(self._describe_producer, now.monotonic + body.timeout)
-            return self._each(body, messages.DescribeProducersResult, describe, _prepare_append)
-        if kind is messages.LogSizesRequest:
-            return self._log_sizes(body)
-        if kind is messages.MetadataRequest:
-            if self.replicas.is_replaced:
-                raise NotLeader("ZooKeeper does not answer this broker, and others lead: ask them")
-            return Response(self.metadata.answer(body.topics))
-        if kind is messages.InitProducerIdRequest:
-            return Response(messages.InitProducerIdResponse(self.producer_ids.next()))
-        assert kind is messages.HelloRequest
+    def hello(self) -> Response:
+        """Name this broker and the versions that it speaks."""
         apis = [
             messages.ApiVersions(api, spec.lowest, spec.highest)
             for api, spec in messages.APIS.items()
         ]
         return Response(messages.HelloResponse(self.metadata.broker_id, self.max_batch_bytes, apis))
+
+    def describe_topics(self, body: messages.MetadataRequest) -> Response:
+        if self.replicas.is_replaced:
+            raise NotLeader("ZooKeeper does not answer this broker, and others lead: ask them")
+        return Response(self.metadata.answer(body.topics))
+
+    def init_producer_id(self) -> Response:
+        return Response(messages.InitProducerIdResponse(self.producer_ids.next()))
 
     def _refused(self, kind: type[Any], entry: Any, error: FolkmootError) -> Any:
         """The result of an entry that has failed."""
@@ -343,7 +316,7 @@ class RequestHandlers:
 
     # -- produce -----------------------------------------------------------------------------------------
 
-    def _produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Steps:
+    def produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Steps:
         """Append, partition by partition, in the order given. acks=-1 is 1 where there is one replica.
 
         What goes to a partition that is still to be created waits for it; the rest is appended at once.
@@ -511,7 +484,7 @@ class RequestHandlers:
 
     # -- fetch -------------------------------------------------------------------------------------------
 
-    def _fetch(self, request: Request, now: Now) -> Response | None:
+    def fetch(self, request: Request, now: Now) -> Response | None:
         """Read batches. None: it waits, and `complete_fetch` has the response.
 
         What is kept of a fetch is gone on with once; where it is not known (any more: the broker was
@@ -631,7 +604,7 @@ class RequestHandlers:
             found += len(chunk)
         return _Read(results, chunks, [], failed, preparing)
 
-    def _repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
+    def repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
         """What this replica has of what another one has lost."""
         self.replica_fetches.require_registered(body)
         replica = self.replicas.find(body.topic_id, body.partition)
@@ -720,6 +693,19 @@ class RequestHandlers:
                 yield None
         return delayed
 
+    def list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
+        return self._each(body, messages.ListOffsetsResult, self._list_offset, _prepare_look_up)
+
+    def delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
+        return self._each(body, messages.DeleteRecordsResult, self._delete_records)
+
+    def report_damage(self, body: messages.ReportDamageRequest) -> Steps:
+        return self._each(body, messages.ReportDamageResult, self._report_damage)
+
+    def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
+        describe = partial(self._describe_producer, now.monotonic + body.timeout)
+        return self._each(body, messages.DescribeProducersResult, describe, _prepare_append)
+
     def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> Iterator[Job]:
         log = self.metadata.leader_log(entry)
         if log is None:
@@ -795,7 +781,7 @@ class RequestHandlers:
         answer(())
         return ()
 
-    def _get_schema(self, body: messages.GetSchemaRequest, peer: bytes) -> Steps:
+    def get_schema(self, body: messages.GetSchemaRequest, peer: bytes) -> Steps:
         key = body.context, body.schema_id
         found = self.schemas.schema(key)
         if found is None:
@@ -807,7 +793,7 @@ class RequestHandlers:
             found = look.outcome
         return Response(found)
 
-    def _log_sizes(self, body: messages.LogSizesRequest) -> Steps:
+    def describe_logs(self, body: messages.LogSizesRequest) -> Steps:
         wanted = None if body.topics is None else frozenset(body.topics)
         found = []
         for number, log in enumerate(list(self.logs), 1):

@@ -12,6 +12,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.server.schemas import Key, Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
@@ -135,7 +136,7 @@ def carried_out(
 ) -> Response | DelayedResponse | None:
     """What a request of this peer, with this correlation id, comes to in the end or waits for."""
     views = [memoryview(each) for each in payloads]
-    outcome = handlers.handle(Request(peer, number, request), views, now)
+    outcome = handle(handlers, Request(peer, number, request), views, now)
     if outcome is None or isinstance(outcome, Response | DelayedResponse):
         return outcome
     ended: Response | DelayedResponse | None = None

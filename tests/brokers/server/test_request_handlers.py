@@ -12,6 +12,7 @@ from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.jobs import Job, Now
@@ -493,7 +494,7 @@ def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
             if life and what == "look up":
                 looks = [ListOffsetsEntry("t", "id-1", number, 1000) for number in range(count)]
                 request, payloads = ListOffsetsRequest(looks), []
-            steps = handlers.handle(Request(b"peer", 1, request), payloads, NOW)
+            steps = handle(handlers, Request(b"peer", 1, request), payloads, NOW)
             assert isinstance(steps, Generator)
             jobs.clear()
             try:
@@ -527,7 +528,7 @@ def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
 def test_entries_that_are_refused_are_no_more_in_one_step_than_others(
     handlers: RequestHandlers, request_of: Any
 ) -> None:
-    steps = handlers.handle(Request(b"peer", 1, request_of(range(100))), [], NOW)
+    steps = handle(handlers, Request(b"peer", 1, request_of(range(100))), [], NOW)
     assert isinstance(steps, Generator)
     refused = handlers.counters.errors
     before = most = 0
