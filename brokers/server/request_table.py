@@ -55,9 +55,11 @@ class Row(NamedTuple):
     resource: Resource
     quota: QuotaClass
     needs_room: bool = False
-    """It may wait in the purgatory: refused by Overloaded when its peer has too many there."""
+    """It may wait in the purgatory: Overloaded refuses it at once if its peer has too many requests there.
+    A fetch asks for room by itself, once it must wait."""
 
 
+# READ, WRITE, DELETE of a topic imply DESCRIBE of it, as in Kafka.
 _DESCRIBE_TOPIC: Final = Operation.DESCRIBE, Resource.TOPIC, QuotaClass.REQUEST
 _BETWEEN_BROKERS: Final = Operation.CLUSTER_ACTION, Resource.CLUSTER, QuotaClass.NONE
 
@@ -86,11 +88,12 @@ TABLE: Final[Mapping[Api, Row]] = {
         *(Operation.DELETE, Resource.TOPIC, QuotaClass.REQUEST),
         needs_room=True,
     ),
+    # Readers report what they could not read, and so do followers.
     Api.REPORT_DAMAGE: Row(
         lambda to, request, frames, now: to.report_damage(request.body),
         *(Operation.READ, Resource.TOPIC, QuotaClass.REQUEST),
     ),
-    # It names no topic: the right to write to any topic is enough, as in Kafka.
+    # It names no topic: WRITE of any topic is enough, as in Kafka.
     Api.INIT_PRODUCER_ID: Row(
         lambda to, request, frames, now: to.init_producer_id(),
         *(Operation.WRITE, Resource.TOPIC, QuotaClass.REQUEST),
@@ -106,10 +109,12 @@ TABLE: Final[Mapping[Api, Row]] = {
     Api.REPAIR_FETCH: Row(
         lambda to, request, frames, now: to.repair_fetch(request.body), *_BETWEEN_BROKERS
     ),
+    # It names an id or a GUID: READ of any subject that has this schema is enough.
     Api.GET_SCHEMA: Row(
         lambda to, request, frames, now: to.get_schema(request.body, request.peer),
         *(Operation.READ, Resource.SUBJECT, QuotaClass.REQUEST),
     ),
+    # Kafka asks for READ; here a producer asks how far it got, and has WRITE alone.
     Api.DESCRIBE_PRODUCERS: Row(
         lambda to, request, frames, now: to.describe_producers(request.body, now),
         *_DESCRIBE_TOPIC,
@@ -117,7 +122,7 @@ TABLE: Final[Mapping[Api, Row]] = {
     ),
 }
 
-_ROWS: Final = {APIS[api].request: row for api, row in TABLE.items()}
+_API_OF: Final = {spec.request: api for api, spec in APIS.items()}
 
 
 def handle(
@@ -125,10 +130,11 @@ def handle(
 ) -> Outcome | Steps:
     """Carry a request out, or begin to. Raises FolkmootError for the whole of it."""
     body = request.body
-    row = _ROWS[type(body)]
-    expected = len(body.entries) if row.quota is QuotaClass.PRODUCE else 0
+    api = _API_OF[type(body)]
+    expected = len(body.entries) if api is Api.PRODUCE else 0
     if len(payloads) != expected:
         raise InvalidRequest(f"{len(payloads)} payload frames do not belong to this request")
+    row = TABLE[api]
     if row.needs_room:
         handlers.purgatory.require_room(request.peer)
     return row.handler(handlers, request, payloads, now)
