@@ -1,12 +1,14 @@
 """Every request and response that travels between a client and a broker, each declared once.
 
-All are positional on the wire (arrays, not maps). A field is never removed or reordered within a
-version; a new version is a new declaration in `APIS`. Results carry an error code of
-`protocol.errors` (0 = none) and a sentence; one entry's failure does not fail its neighbours.
+All are positional on the wire (arrays, not maps). A field is never added, removed or reordered within
+a version. A new version is a new declaration in `APIS`; the former one moves to `older`.
+Results carry an error code of `protocol.errors` (0 = none) and a sentence; one entry's failure does
+not fail its neighbours.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -448,12 +450,27 @@ class GetSchemaResponse(_Message, frozen=True):
 
 
 class ApiSpec(NamedTuple):
-    """What an api takes and gives, and in which versions (both inclusive)."""
+    """The request and the response of an api, in its highest version and in the older ones it still has.
+
+    Code knows the highest version alone: `wire` converts from and to older ones, field by field and by
+    name. So a field that one version lacks has a default in the other, and payload frames do not change.
+    HELLO has one version for ever: it is sent before the versions are known.
+    """
 
     request: type[Any]
     response: type[Any]
-    lowest: int = 0
     highest: int = 0
+    older: Mapping[int, tuple[type[Any], type[Any]]] = {}
+    """Version → request and response, without a gap up to `highest`."""
+
+    @property
+    def versions(self) -> dict[int, tuple[type[Any], type[Any]]]:
+        """Each version that is spoken here → its request and response."""
+        return {**self.older, self.highest: (self.request, self.response)}
+
+    @property
+    def lowest(self) -> int:
+        return min(self.versions)
 
 
 APIS: dict[Api, ApiSpec] = {
@@ -471,3 +488,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.GET_SCHEMA: ApiSpec(GetSchemaRequest, GetSchemaResponse),
     Api.DESCRIBE_PRODUCERS: ApiSpec(DescribeProducersRequest, DescribeProducersResponse),
 }
+
+API_OF: Final = {spec.request: api for api, spec in APIS.items()}
+"""The api of a request, by its type in the highest version."""

@@ -29,7 +29,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     UnknownServerError,
 )
-from folkmoot.protocol.messages import Api
+from folkmoot.protocol.messages import API_OF, Api
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ class EventLoop:
                     return
                 raise Overloaded("too many requests wait for an earlier one: ask again later")
             body = wire.decode_body(envelope)
-            request = Request(message.peer, envelope.correlation_id, body, now.monotonic)
+            request = request._replace(body=body, began=now.monotonic, version=envelope.version)
             self.requests.received(body, message.frames)
             outcome = handle(self.handlers, request, message.frames[1:], now)
             if outcome is None or isinstance(outcome, Response | DelayedResponse):
@@ -350,7 +350,8 @@ class EventLoop:
             self._refuse(request, error)
 
     def _send(self, request: Request, response: Response) -> None:
-        envelope = wire.encode_response(request.correlation_id, response.body)
+        body = wire.response_in(API_OF[type(request.body)], request.version, response.body)
+        envelope = wire.encode_response(request.correlation_id, body)
         if not self._socket.send(request.peer, (envelope, *response.payloads)):
             raise Overloaded("too many bytes are on their way to this client: read them first")
         self.requests.answered(request, response.payloads, time.monotonic())

@@ -11,7 +11,7 @@ from folkmoot.brokers.server.purgatory import Request
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.protocol.errors import InvalidRequest
-from folkmoot.protocol.messages import APIS, Api
+from folkmoot.protocol.messages import API_OF, Api
 
 
 class Operation(Enum):
@@ -122,15 +122,13 @@ TABLE: Final[Mapping[Api, Row]] = {
     ),
 }
 
-_API_OF: Final = {spec.request: api for api, spec in APIS.items()}
-
 
 def handle(
     handlers: RequestHandlers, request: Request, payloads: Sequence[memoryview], now: Now
 ) -> Outcome | Steps:
     """Carry a request out, or begin to. Raises FolkmootError for the whole of it."""
     body = request.body
-    api = _API_OF[type(body)]
+    api = API_OF[type(body)]
     expected = len(body.entries) if api is Api.PRODUCE else 0
     if len(payloads) != expected:
         raise InvalidRequest(f"{len(payloads)} payload frames do not belong to this request")
