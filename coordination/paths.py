@@ -7,7 +7,7 @@
 | /brokers/epochs/<id>                    | persistent | the data directory that had the id last; its version grows with each registration of the broker, in the same transaction: the broker's epoch | the broker | – |
 | /brokers/drained/<id>                   | persistent | nothing: no replicas are placed on that broker              | drain commands  | –                       |
 | /brokers/schema-id                      | persistent | {"last": 3}: the highest schema id that brokers have seen in batches; new ids are above, also if the registry was lost | brokers, compare-and-set | – |
-| /controller/current                     | ephemeral  | {"broker": 1, "nonce": "9f…", "epoch": 7}; controllers.py   | who is elected  | those that stand for election |
+| /controller/current                     | ephemeral  | {"broker": 1, "nonce": "9f…", "epoch": 7}; cluster/controllers.py | who is elected  | those that stand for election |
 | /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |
 | /controller/events/e-<number>           | persistent, sequential | cluster/events.py: changes that the controller saw | the controller | – |
 | /partitions/<topic id>/<p>              | persistent | {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 7, "active": true}; partition_states.py | the controller; the leader, compare-and-set | brokers |
