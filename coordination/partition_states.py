@@ -161,7 +161,7 @@ def is_intact(topic_id: str) -> Recipe[bool]:
     """Whether no state of a topic was ever removed: then a partition without one never had one.
 
     The parent is created with the topic; once it, or a child, was deleted, what is missing was lost. It
-    says so itself while states are being put back (restoring.py).
+    says so itself while states are being put back (cluster/restoring.py).
     """
     try:
         parent = zk.Get(paths.partition_states(topic_id))

@@ -49,7 +49,7 @@ from folkmoot.coordination.schemas import lookups, registering
 from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.topic_config import own_options
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
 from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.network.accepted import ConnectionLimits
 from folkmoot.network.client import Connections
@@ -262,6 +262,7 @@ class Broker:
             clock=time.monotonic,
         )
         reports = DamageReports(submit)
+        schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
         repairs = Repairs(logs, replicas, flusher, submit)
         scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
@@ -278,6 +279,7 @@ class Broker:
             reports.task,
             repairs.task,
             cleaner.task,
+            schemas.task,
             replicas.task,
             SessionLoss(replicas, self._is_cut_off).task,
         )
@@ -289,7 +291,7 @@ class Broker:
             retention=retention,
             damage_reports=reports,
             producer_ids=self._producer_ids,
-            schemas=Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic),
+            schemas=schemas,
             logs=logs,
             purgatory=Purgatory(),
             replicas=replicas,
@@ -325,9 +327,9 @@ class Broker:
             raise ZooKeeperUnreachable("the broker has not connected to ZooKeeper yet")
         return self._watcher.execute(recipe, IDS_WAIT)
 
-    def _live_ids(self, subject: str) -> Collection[int]:
+    def _live_ids(self, subject: str, watch: WatchCallback) -> Collection[int]:
         """As `_take_producer_ids`."""
-        found = self._ask(lookups.subject_of(parse_subject(subject)))
+        found = self._ask(lookups.subject_of(parse_subject(subject), watch))
         return {each.id for each in found.live()}
 
     def _schema(self, key: Key) -> GetSchemaResponse:

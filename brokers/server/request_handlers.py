@@ -341,9 +341,7 @@ class RequestHandlers:
             if number % GROUPED_PER_STEP == GROUPED_PER_STEP - 1:
                 yield None
         for subject, ids in asked.items():
-            yield self.schemas.look_for(subject, ids.values())
-            refusals = ((number, self.schemas.refusal(subject, ids[number])) for number in ids)
-            produce.refusals.update((number, why) for number, why in refusals if why is not None)
+            produce.refusals.update((yield from self.schemas.refusals(subject, ids)))
         count = length = 0
         firsts = [entries[numbers[0]] for numbers in groups.values()]
         for place, numbers in enumerate(groups.values()):
@@ -781,17 +779,8 @@ class RequestHandlers:
         answer(())
         return ()
 
-    def get_schema(self, body: messages.GetSchemaRequest, peer: bytes) -> Steps:
-        key = body.context, body.schema_id
-        found = self.schemas.schema(key)
-        if found is None:
-            look = self.schemas.look_up(key, peer)
-            yield look
-            self.schemas.judge(peer, look)
-            if isinstance(look.outcome, Exception):
-                raise look.outcome
-            found = look.outcome
-        return Response(found)
+    def get_schema(self, body: messages.GetSchemaRequest) -> Steps:
+        return Response((yield from self.schemas.resolve((body.context, body.schema_id))))
 
     def describe_logs(self, body: messages.LogSizesRequest) -> Steps:
         wanted = None if body.topics is None else frozenset(body.topics)

@@ -111,7 +111,7 @@ TABLE: Final[Mapping[Api, Row]] = {
     ),
     # It names an id or a GUID: READ of any subject that has this schema is enough.
     Api.GET_SCHEMA: Row(
-        lambda to, request, frames, now: to.get_schema(request.body, request.peer),
+        lambda to, request, frames, now: to.get_schema(request.body),
         *(Operation.READ, Resource.SUBJECT, QuotaClass.REQUEST),
     ),
     # Kafka asks for READ; here a producer asks how far it got, and has WRITE alone.

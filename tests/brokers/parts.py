@@ -16,7 +16,7 @@ from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.server.schemas import Key, Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Now, Submit, at_once
+from folkmoot.brokers.storage.jobs import Now, Submit, at_once, result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
@@ -93,7 +93,7 @@ def no_schemas() -> Schemas:
     def schema(key: Key) -> NoReturn:
         raise unknown_id(*key)
 
-    return Schemas(lambda _subject: (), schema, at_once, lambda _seconds: None, lambda: 0.0)
+    return Schemas(lambda *_: (), schema, at_once, lambda _seconds: None, lambda: 0.0)
 
 
 def show(
@@ -144,7 +144,7 @@ def carried_out(
         while True:
             job = next(outcome)
             if job is not None:
-                job.finish(job.run())
+                job.finish(result_of(job.run))
     except StopIteration as end:
         ended = end.value
     if isinstance(ended, DelayedResponse) and ended.is_complete:

@@ -17,7 +17,8 @@ import pytest
 from folkmoot.brokers.replication import replica_fetcher, replica_manager
 from folkmoot.brokers.server import event_loop
 from folkmoot.brokers.storage.log import Log
-from folkmoot.coordination import paths, reassignments, topics
+from folkmoot.coordination import paths, topics
+from folkmoot.coordination.cluster import reassignments
 from folkmoot.coordination.partition_states import PartitionState
 from folkmoot.coordination.topic_config import FSYNC, PAGE_CACHE
 from folkmoot.coordination.topics import TopicInfo
