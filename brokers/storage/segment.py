@@ -430,13 +430,6 @@ class SegmentReader:
             os.close(fd)
         index.saved_bytes = self.size
 
-    def read_summary(self) -> Summary:
-        """By the index, completed by the headers. Raises StorageError."""
-        interval = max(1, self.size)
-        index = self.load_index(interval) or SegmentIndex(self.base_offset, interval)
-        self.complete_index(index)
-        return index.summary
-
     def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
         index = self.load_index()
         return iter(()) if index is None else index.entries_after(position)
@@ -559,20 +552,17 @@ class Segment(SegmentReader):
         self._files.use(self)
         index, fd = self._used_index(), self._file()
         position, largest = self.size, index.largest_timestamp
-        parts: list[bytes | memoryview] = []
+        parts = [part for each in batches for part in (each.leader, each.rest)]
+        try:
+            self.size = write_at(fd, parts, position)
+        except OSError as error:
+            raise self._cut_back(fd, error) from error
         for base_offset, timestamp, leader, rest in batches:
             if position >= index.due:
                 index.add(base_offset, position, largest)
             if timestamp > largest:
                 largest = timestamp
-            parts.append(leader)
-            parts.append(rest)
             position += len(leader) + len(rest)
-        try:
-            self.size = write_at(fd, parts, self.size)
-        except OSError as error:
-            index.discard(self.size)
-            raise self._cut_back(fd, error) from error
         self.end_offset, index.largest_timestamp = end_offset, largest
         if index.first_append is None:
             index.first_append = now_ms
@@ -1012,7 +1002,9 @@ class SummaryJob:
 
     def run(self) -> list[Summary | None]:
         """Any thread. What cannot be read stays unknown."""
-        return [_read_summary(reader) for _, reader in self._work]
+        # Of one that is built anew the entries are not needed.
+        indexes = (_load_index(reader, reader.size + 1) for _, reader in self._work)
+        return [None if each is None else each.summary for each in indexes]
 
     def finish(self, found: Sequence[Summary | None] | Exception) -> None:
         """Hand over what was found to the segments, unless they have changed since."""
@@ -1020,16 +1012,6 @@ class SummaryJob:
         for (segment, reader), summary in zip(self._work, results, strict=True):
             if segment.size == reader.size:
                 segment.learn(summary)
-
-
-def _read_summary(reader: SegmentReader) -> Summary | None:
-    try:
-        return reader.read_summary()
-    except StorageError as error:
-        logger.warning("times of appends are not known: %s", error)
-        return None
-    finally:
-        reader.close()
 
 
 def headers_from(readers: Sequence[SegmentReader], offset: int) -> Iterator[BatchHeader]:

@@ -169,13 +169,6 @@ class SegmentIndex:
             self._times.append(timestamp)
             self.due = position + self._interval
 
-    def discard(self, size: int) -> None:
-        """The batches behind `size` were not written: leave out their entries."""
-        while self._positions and self._positions[-1] >= size:
-            for column in self._columns:
-                column.pop()
-        self.due = min(self.due, max(size, self._interval))
-
 
 def _swap_bytes(column: "array[int]") -> None:
     """Between the machine's order and the file's, which is big-endian."""

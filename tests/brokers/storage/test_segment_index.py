@@ -122,15 +122,6 @@ def test_look_ups_give_the_last_entry_at_or_below(
     assert list(index.entries_after(wanted)) == [p for p in points if p[1] > wanted]
 
 
-def test_entries_of_batches_that_were_not_written_are_left_out() -> None:
-    index = made([(BASE + number, number * 100, number) for number in range(7)])
-    index.discard(600)
-    assert entries(index) == [(BASE + number, number * 100) for number in (1, 2, 3, 4, 5)]
-    assert index.lookup(BASE + 6) == (BASE + 5, 500)
-    index.observe(header(BASE + 6, 9), 600)
-    assert entries(index)[-1] == (BASE + 6, 600)
-
-
 @pytest.mark.parametrize("base", [2**31, 2**32, 2**62])
 def test_a_segment_far_from_the_logs_beginning_is_indexed_as_well(base: int) -> None:
     index = SegmentIndex(base, 100)
