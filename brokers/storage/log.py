@@ -377,7 +377,7 @@ class Log:
             if self.is_open and self.failed is None and may_flush:
                 self.flush(snapshot=self._snapshots.newest != self.log_end)
                 for last in self.segments[-1:]:
-                    last.seal_index()
+                    last.save_index()
         finally:
             self.abandon()
         if self.failed is not None:
