@@ -60,8 +60,9 @@ class Forgiven(Exception):
 class ReplicationHistory:
     """Everything in it follows from the seed, and from whether the power fails again and again."""
 
-    def __init__(self, seed: int, *, blackouts: int = 0) -> None:
-        """So many `blackouts`, in which all machines lose their power at once, besides other faults."""
+    def __init__(self, seed: int, *, blackouts: int = 0, page_cache: bool = False) -> None:
+        """So many `blackouts`, in which all machines lose their power at once, besides other faults; with
+        `page_cache` that is the topic's durability, else it is by chance."""
         self.world = World(seed)
         self.world.watchers.append(IsrCheck(self._leads_alone))
         self._blackouts = blackouts
@@ -73,7 +74,7 @@ class ReplicationHistory:
         self._disk: dict[int, Disk] = {}
         self._replaced: Broker | None = None
         self._values = count(1)
-        self._guarded = self._page_cache = False
+        self._guarded, self._page_cache = False, page_cache
         self._traffic = True
         self._unrest = UNREST + blackouts * BETWEEN_BLACKOUTS
 
@@ -95,7 +96,7 @@ class ReplicationHistory:
         world.lag = random.choice((0.0, 0.3))
         self.network.loss = random.choice((0.0, 0.002, 0.01))
         self._guarded = random.random() < 0.5
-        self._page_cache = random.random() < 0.3 and not self._blackouts
+        self._page_cache |= random.random() < 0.3 and not self._blackouts
         self._admin = world.zookeeper.connect()
         durability = PAGE_CACHE if self._page_cache else FSYNC
         config = {"durability": durability, "min_in_sync": f"{MIN_IN_SYNC}"}
