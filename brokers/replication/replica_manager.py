@@ -513,7 +513,8 @@ class ReplicaManager:
                     log.name,
                 )
                 replica.state.may_lead = True
-            logger.info("%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
+            level = logging.DEBUG if replica.log.is_alone else logging.INFO  # who else
+            logger.log(level, "%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
             self.elected += 1
             self.elected_unclean += replica.leader.state.unclean_epoch == replica.leader.epoch
         self._take(replica, step)

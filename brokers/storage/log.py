@@ -137,7 +137,7 @@ class FlushTask:
             finally:
                 os.close(fd)
         try:
-            if self.new_names:
+            if self.new_names or self.epoch_starts is not None:
                 sync_directory(self.directory)
         except FileNotFoundError:
             pass  # the partition was deleted meanwhile
