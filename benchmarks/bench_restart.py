@@ -19,7 +19,6 @@ from benchmarks.harness import Context, Estimate, Sample, cell, settle
 from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.results import Results, Target, compared
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import topics
@@ -132,9 +131,8 @@ def _fill(logs: LogManager, topic_id: str, partitions: int, size: int) -> None:
     one = _batch(min(1_000_000, each))
     batches = [one] * max(1, min(WRITE_BYTES, each) // len(one))
     creation = PartitionCreation(logs)
-    creation.create_ahead(TOPIC, topic_id, range(partitions))
-    while len(logs) < partitions:
-        creation.task(Now(time.monotonic(), 0))
+    for number in range(partitions):
+        creation.when_created(TOPIC, topic_id, number, lambda error: None)
     for log in logs:
         while log.size < each:
             log.append_as_leader(batches, time.time_ns() // 1_000_000, 0)

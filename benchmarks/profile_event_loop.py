@@ -25,7 +25,6 @@ from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.server.event_loop import SLOW_STEP, EventLoop
 from folkmoot.brokers.server.garbage_collection import SurvivorsFrozen
 from folkmoot.brokers.storage import retention
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import paths, topics
@@ -86,9 +85,8 @@ def prepare(data: Path, names: list[str]) -> None:
     with LogManager(data, 1, SMALL) as logs:
         creation = PartitionCreation(logs)
         for name in names:
-            creation.create_ahead(name, f"id-{name}", range(PER_TOPIC))
-        while len(logs) < len(names) * PER_TOPIC:
-            creation.task(Now(0.0, 0))
+            for number in range(PER_TOPIC):
+                creation.when_created(name, f"id-{name}", number, lambda error: None)
         for log in logs:
             for payload in payloads:
                 log.append_as_leader([payload], now, 0)

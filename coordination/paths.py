@@ -11,7 +11,7 @@
 | /controller/epoch                       | persistent | nothing; its version grows with each election, in the same transaction: the controller's epoch | who is elected | – |
 | /controller/events/e-<number>           | persistent, sequential | cluster/events.py: changes that the controller saw | the controller | – |
 | /partitions/<topic id>/<p>              | persistent | {"leader": 1, "leader_epoch": 4, "isr": [1, 2], "controller_epoch": 7, "active": true}; partition_states.py | the controller; the leader, compare-and-set | brokers |
-| /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}, "reassignments": {}, "with_epochs": [], "reassigned": 0}; topics.py | topic commands; the controller, which ends reassignments | brokers, members, the controller |
+| /topics/<topic>                         | persistent | {"id": "6b…", "partitions": [[1], [2], [3]], "config": {}, "reassignments": {}, "reassigned": 0}; topics.py | topic commands; the controller, which ends reassignments | brokers, members, the controller |
 | /deletions/<topic id>                   | persistent | {"topic": "orders", "at": 1767225600.0, "by": "ann@host", "pending": [1, 2, -1]}; deletions.py | topic deletions, in one transaction with the topic's node; who has carried it out, compare-and-set | brokers, the controller |
 | /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "revoke_timeout": 2.0, "assignors": ["sticky"]} | the member | members (children) |

@@ -72,10 +72,8 @@ class Reassignment(msgspec.Struct, frozen=True, omit_defaults=True):
 class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     """A topic: `partitions[p]` are the brokers that hold replicas of partition p, preferred first.
 
-    `reassignments` has the partitions whose replicas are being moved (reassignments.py). `with_epochs`
-    are partitions that have one replica, or had, and were moved: others than the first may have what was
-    written, so they are led in leader epochs as those of several replicas are, and for good. `reassigned`
-    is how often reassignments have ended. `had_page_cache`: `durability` was page-cache once, so what was
+    `reassignments` has the partitions whose replicas are being moved (reassignments.py). `reassigned` is
+    how often reassignments have ended. `had_page_cache`: `durability` was page-cache once, so what was
     acknowledged then may be in page caches alone, whatever the option is now. `revision` grows with each
     change: a lower one than was seen before says that ZooKeeper was set back.
     """
@@ -84,14 +82,9 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     partitions: list[list[int]]
     config: dict[str, str] = {}
     reassignments: dict[int, Reassignment] = {}
-    with_epochs: frozenset[int] = frozenset()
     reassigned: int = 0
     had_page_cache: bool = False
     revision: int = 0
-
-    def is_replicated(self, partition: int) -> bool:
-        """Whether its state says who leads; else its only replica does, in epoch 0."""
-        return len(self.partitions[partition]) > 1 or partition in self.with_epochs
 
     def replica_count(self, partition: int) -> int:
         """How many replicas it is to have; while they are being moved the fewest."""

@@ -37,7 +37,7 @@ from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
 MAX_AGE: Final = 300.0
-FIRST_PAUSE: Final = 0.025
+FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 1.0
 DOUBT: Final = 2.0
 """So long a leader that says it is none is not believed in; then nobody has replaced it."""

@@ -36,8 +36,7 @@ class ClusterReader:
     One thread owns it; watches ring on any.
     """
 
-    def __init__(self, wake: Callable[[], None], *, all_states: bool) -> None:
-        """`all_states`: those of partitions without leader epochs, too."""
+    def __init__(self, wake: Callable[[], None]) -> None:
         self.brokers: dict[int, Registration] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.states: dict[TopicIdPartition, VersionedState] = {}
@@ -46,7 +45,6 @@ class ClusterReader:
         self.illegible: set[object] = set()
         self.changed: dict[object, None] = {}
         self._wake = wake
-        self._all_states = all_states
         self._rang: deque[object] = deque()
         self._stale: dict[object, None] = {}
         self._watched: set[TopicIdPartition] = set()
@@ -136,8 +134,8 @@ class ClusterReader:
         before = self.topics.pop(name, None)
         if before is not None and (topic is None or topic.topic_id != before.topic_id):
             self.note(DELETIONS)
-        former = set(self._with_states(before))
-        now = self._with_states(topic)
+        former = set(_partitions_of(before))
+        now = _partitions_of(topic)
         for each in former.difference(now):
             self.states.pop(each, None)
             self.illegible.discard(each)
@@ -147,10 +145,7 @@ class ClusterReader:
         if topic is not None:
             self.topics[name] = topic
 
-    def _with_states(self, topic: TopicInfo | None) -> list[TopicIdPartition]:
-        """The partitions of which there are states to be read."""
-        return [
-            TopicIdPartition(topic.topic_id, number)
-            for number in range(0 if topic is None else len(topic.partitions))
-            if topic is not None and (self._all_states or topic.is_replicated(number))
-        ]
+
+def _partitions_of(topic: TopicInfo | None) -> list[TopicIdPartition]:
+    numbers = range(0 if topic is None else len(topic.partitions))
+    return [] if topic is None else [TopicIdPartition(topic.topic_id, each) for each in numbers]

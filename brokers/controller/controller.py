@@ -59,7 +59,7 @@ class Controller:
         """`broker`: in whose process it runs, or controllers.ALONE. `wake` may be called by any thread."""
         self._broker = broker
         self._nonce = nonce
-        self._reader = ClusterReader(wake, all_states=True)
+        self._reader = ClusterReader(wake)
         self._reader.note(_CONTROLLER)
         self._me: controllers.Controller | None = None
         self._leadership = Leadership(0)

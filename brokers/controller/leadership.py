@@ -37,7 +37,7 @@ class Leadership:
     - A partition without a state gets one: its first live replica is to lead, and is alone in sync. The
       others join by fetching: whoever is in the ISR has the epoch on its disk, so that one whose disk was
       lost can tell. Until the first leader epoch has begun nothing was appended, and any live replica may
-      be designated in its place; unless it has had a single replica, which leads without epochs.
+      be designated in its place.
     - A partition whose leader is not registered gets the first of its replicas that is registered and
       in the ISR; the ISR is left with those that are registered. Without such a replica nothing is
       written: the leader that comes back activates itself again, another member of the ISR that comes
@@ -142,7 +142,7 @@ class Leadership:
             return StateWrite(self._first_state(replicas), MISSING)
         state = known.state
         if state.leader not in self._may_lead:
-            able = (each for each in replicas if self._can_lead(each, partition, state))
+            able = (each for each in replicas if self._can_lead(each, state))
             leader = next(able, None)
             return None if leader is None else self._designation(known, leader)
         if replicas and state.leader != replicas[0] and replicas[0] in self._may_lead:
@@ -186,7 +186,7 @@ class Leadership:
             known, replicas = self._states[partition], self._replicas(partition)
             assert replicas
             preferred = replicas[0]
-            is_due = preferred in settled and self._can_lead(preferred, partition, known.state)
+            is_due = preferred in settled and self._can_lead(preferred, known.state)
             is_busy = partition in writes or partition in endings
             if is_due and known.state.active and not is_busy:
                 writes[partition] = self._designation(known, preferred)
@@ -208,10 +208,8 @@ class Leadership:
         designated = known.state.designate(leader, isr, self._controller_epoch)
         return StateWrite(designated, known.partition_epoch)
 
-    def _can_lead(self, broker: int, partition: TopicIdPartition, state: PartitionState) -> bool:
-        topic = self._topics[partition.topic_id]
-        is_empty = not state.leader_epoch and partition.partition not in topic.with_epochs
-        return broker in self._may_lead and (broker in state.isr or is_empty)
+    def _can_lead(self, broker: int, state: PartitionState) -> bool:
+        return broker in self._may_lead and (broker in state.isr or not state.leader_epoch)
 
     def _replicas(self, partition: TopicIdPartition) -> list[int] | None:
         topic = self._topics.get(partition.topic_id)

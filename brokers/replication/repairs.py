@@ -106,7 +106,7 @@ class Repairs:
             del self._damaged[segment]  # it is gone
         if log is None or replica is None or segment not in self._damaged or replica.is_busy:
             return
-        if not log.is_open or log.failed is not None:
+        if log.is_alone or not log.is_open or log.failed is not None:
             return
         last = max(each.next_offset for each in segment.damage)
         if last > log.high_watermark:  # it may be cut, and others may have something else there

@@ -131,12 +131,12 @@ class Replica:
 
 
 class ReplicaManager:
-    """The shell around the replicas' state machines, for partitions that have several replicas.
+    """The shell around the replicas' state machines: each partition has one here, also with one replica.
 
-    It has epochs put on disk (all that are wanted meanwhile by one flush), states written in ZooKeeper,
-    logs flushed, and tells the state machines of the outcomes. What it
-    learns of partitions is what the states said when they were read last: it may be old, and each
-    decision is such that this does no harm (ReplicaState, LeaderState).
+    It has logs made as soon as it reads of their partitions, beside the event loop. It has epochs put on
+    disk (all that are wanted meanwhile by one flush), states written in ZooKeeper, logs flushed, and tells
+    the state machines of the outcomes. What it learns of partitions is what the states said when they were
+    read last: it may be old, and each decision is such that this does no harm (ReplicaState, LeaderState).
 
     Leader. `appended` and `fetched` move the high watermark; `committed` is called when it has moved,
     `refused` when what waits for that has to be told otherwise. Followers that lag, or whose broker is
@@ -190,7 +190,7 @@ class ReplicaManager:
         """In-sync replicas that left, and that came, where this broker led; how often it began to lead, and
         how often of these by an unclean election."""
         self._logs = logs
-        self._creation = creation
+        self.creation = creation
         self._flusher = flusher
         flusher.advanced = self.flushed
         self._retention = retention
@@ -220,7 +220,7 @@ class ReplicaManager:
         return self._replicas.get(TopicIdPartition(topic_id, partition))
 
     def of(self, log: Log) -> Replica | None:
-        """The replica that has this log; None if it is the only one of its partition."""
+        """The replica that has this log; None if its partition is not known (any more)."""
         return self._by_log.get(log)
 
     def brokers_are(self, live: Mapping[int, Registration], *, is_registered: bool) -> None:
@@ -253,11 +253,10 @@ class ReplicaManager:
         for number in numbers:
             replicas = topic.partitions[number]
             key = TopicIdPartition(topic.topic_id, number)
-            if self.broker_id not in replicas or not topic.is_replicated(number):
+            if self.broker_id not in replicas:
                 if key in self._states:
                     self._drop(key)
-                if topic.is_replicated(number):
-                    self._delete(key, states.get(number))
+                self._delete(key, states.get(number))
                 continue
             self._states[key] = states.get(number)
             replica = self._replicas.get(key)
@@ -308,7 +307,7 @@ class ReplicaManager:
             self._drop(key)
 
     def _create(self, name: str, key: TopicIdPartition) -> None:
-        self._creation.when_created(name, *key, partial(self._created, name, key))
+        self.creation.when_created(name, *key, partial(self._created, name, key))
 
     def _created(self, name: str, key: TopicIdPartition, error: FolkmootError | None) -> None:
         log = self._logs.find(*key)
@@ -340,17 +339,20 @@ class ReplicaManager:
         found = self._states.get(key)
         # In sync since an epoch that this disk knows nothing of: it is another disk, or it has never
         # followed, and then nothing was committed.
-        is_blank = found is not None and found.state.leader_epoch > 0 and not log.is_replica
+        is_blank = found is not None and found.state.leader_epoch > 0 and log.leader_epoch < 0
         # What was only in the page cache when the machine went down is gone, though it was acked.
         has_counted = not log.flushes or topic.had_page_cache
         is_suspect = log.directory.name in self._logs.suspects and has_counted
         lacks = log.is_incomplete or is_blank or log.failed is not None
         replica.state.may_lead = not (lacks or is_suspect)
-        replica.state.may_lead_alone = is_suspect and not lacks
+        # What the only replica lacks nobody has.
+        replica.state.may_lead_alone = log.failed is None and (
+            log.is_alone or (is_suspect and not lacks)
+        )
         self._take(replica, replica.state.observed(found))
 
     def _drop(self, key: TopicIdPartition) -> None:
-        """This broker has no replica of it (any more), or the only one."""
+        """This broker has no replica of it (any more)."""
         self._states.pop(key, None)
         if self._again.pop(key, None) is not None:
             del self._being_made[key]
@@ -384,6 +386,7 @@ class ReplicaManager:
             if replica.leader is not None:
                 replica.leader.replicas_changed(replicas, self._clock())
         replica.replica_count = topic.replica_count(number)
+        replica.log.is_alone = len(replicas) == 1
         replica.state.reassigned = topic.reassigned
         if replica.leader is not None:
             needed = replica.log.config.least_in_sync(replica.replica_count)
@@ -485,7 +488,7 @@ class ReplicaManager:
             log.is_incomplete = outcome is None
         for replica, epoch in wanted.items():
             if outcome is None:
-                replica.log.become_replica(epoch)
+                replica.log.leader_epoch = max(replica.log.leader_epoch, epoch)
                 self._take(replica, replica.state.persisted(epoch))
             else:
                 replica.state.failed()
@@ -502,12 +505,16 @@ class ReplicaManager:
         step = replica.state.activated(answer, partial(self._lead, replica))
         if replica.leader is not None:
             if not replica.state.may_lead:
-                logger.critical(
+                log = replica.log
+                is_usual = log.is_alone and log.directory.name in self._logs.suspects
+                logger.log(
+                    logging.INFO if is_usual and not log.is_incomplete else logging.CRITICAL,
                     "%s: leads as the only one in sync, and lacks what this disk has lost",
-                    replica.log.name,
+                    log.name,
                 )
                 replica.state.may_lead = True
-            logger.info("%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
+            level = logging.DEBUG if replica.log.is_alone else logging.INFO  # who else
+            logger.log(level, "%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
             self.elected += 1
             self.elected_unclean += replica.leader.state.unclean_epoch == replica.leader.epoch
         self._take(replica, step)
@@ -542,14 +549,15 @@ class ReplicaManager:
 
     # -- as the leader ------------------------------------------------------------------------------
 
-    def appended(self, log: Log) -> None:
-        """A producer's batches were appended to a log that this broker leads."""
+    def appended(self, log: Log) -> bool:
+        """A producer's batches were appended to a log that this broker leads → whether the high watermark
+        has moved, which the caller takes care of."""
         replica = self._by_log[log]
         if replica.leader is not None:
             replica.leader.appended(self._clock())
             self._restless[replica] = None
         self.appended_to(log)
-        self._commit(replica)
+        return self._advance(replica)
 
     def fetched(
         self,
@@ -580,13 +588,19 @@ class ReplicaManager:
         return end
 
     def _commit(self, replica: Replica) -> None:
+        if self._advance(replica):
+            self.committed(replica.log)
+
+    def _advance(self, replica: Replica) -> bool:
+        """Move the high watermark, where this broker leads → whether it has moved."""
         leader, log = replica.leader, replica.log
         if leader is None or not log.is_open:
-            return
+            return False
         offset = min(leader.advance(replica.counted_end), log.log_end)
-        if offset > log.high_watermark:
+        has_moved = offset > log.high_watermark
+        if has_moved:
             log.advance_high_watermark(offset)
-            self.committed(log)
+        return has_moved
 
     def when_given_up(
         self, log: Log, offset: int, done: Callable[[FolkmootError | None], None]
@@ -595,8 +609,7 @@ class ReplicaManager:
         leader may come from."""
         replica = self._by_log.get(log)
         if replica is None:
-            moved = NotLeader(f"{log.name} has its replicas on other brokers now")
-            done(moved if log.is_replica else None)
+            done(NotLeader(f"{log.name} has its replicas on other brokers now"))
             return
         if replica.leader is not None:
             replica.leader.given_up = max(replica.leader.given_up, offset)

@@ -286,7 +286,6 @@ class Broker:
         handlers = RequestHandlers(
             max_batch_bytes=config.log.max_batch_bytes,
             metadata=MetadataCache(config.broker_id, logs, replicas),
-            creation=creation,
             flusher=flusher,
             retention=retention,
             damage_reports=reports,

@@ -23,7 +23,6 @@ from folkmoot.protocol.messages import BrokerInfo, PartitionMetadata, TopicMetad
 from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 
 NOBODY: Final = -1
-LEADER_EPOCH: Final = 0
 ANY_EPOCH: Final = -1
 _NO_LOG: Final[tuple[Log | None, int]] = (None, ANY_EPOCH)
 
@@ -34,9 +33,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class ClusterView:
     """Live brokers and existing topics as of one moment, and the answer to METADATA already encoded.
 
-    A partition of one replica is led by its broker, in epoch 0, whether that is registered or not:
-    nobody else can have the data. Of several replicas the one leads that the partition's state names,
-    once it is active. Clients are told of a leader only while it is registered.
+    The replica leads that the partition's state names, once it is active. Clients are told of a leader
+    only while it is registered.
 
     Immutable. The cluster watcher's thread makes it, out of the former one and of what changed since,
     so that one topic more costs one topic's encoding; the event loop reads it.
@@ -92,12 +90,9 @@ class ClusterView:
 
     def leader_of(self, topic: TopicInfo, partition: int) -> tuple[int, int]:
         """The broker that leads, NOBODY if there is none, and the leader epoch."""
-        replicas = topic.partitions[partition]
-        if not topic.is_replicated(partition):
-            return (replicas[0] if replicas else NOBODY), LEADER_EPOCH
         found = self.states_of(topic).get(partition)
         if found is None:
-            return NOBODY, LEADER_EPOCH
+            return NOBODY, 0
         return (found.state.leader if found.state.active else NOBODY), found.state.leader_epoch
 
     def states_of(self, topic: TopicInfo) -> Mapping[int, VersionedState]:
@@ -138,7 +133,7 @@ class MetadataCache:
 
     A look-up, one for each entry of each request, is checked against the view once; from then on it
     costs two look-ups in dictionaries, until something about its topic changes. Whether this broker
-    leads a partition of several replicas is not the view's to say: its own replica knows.
+    leads a partition is not the view's to say: its own replica knows.
 
     Owner: the event loop.
     """
@@ -160,28 +155,26 @@ class MetadataCache:
             )
         return self.view.metadata(names)
 
-    def leader_log(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Log | None:
-        """The log that a request's entry is about, None if there is none yet: nothing was written.
+    def leader_log(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Log:
+        """The log that a request's entry is about.
 
-        Raises what the entry's result is to say: UnknownTopicOrPartition, StaleTopicId, NotLeader;
-        StorageError if the log is out of use.
+        Raises what the entry's result is to say: UnknownTopicOrPartition, StaleTopicId; NotLeader, also
+        while nobody leads a partition yet; StorageError if the log is out of use.
         """
         topic_id, logs = self._led.get(entry.topic, ("", None))
         if logs is not None and topic_id == entry.topic_id:
             log, epoch = logs.get(entry.partition, _NO_LOG)
             if log is not None and log.is_open and (leader_epoch == epoch or leader_epoch < 0):
                 return log
-        topic, epoch = self._require_leader(entry, leader_epoch)
-        log = self._logs.find(topic.topic_id, entry.partition)
-        if log is not None:
-            log.require_open()
-            if topic_id != topic.topic_id or logs is None:
-                logs = {}
-                self._led[entry.topic] = topic.topic_id, logs
-            logs[entry.partition] = log, epoch
+        log, epoch = self._require_leader(entry, leader_epoch)
+        log.require_open()
+        if topic_id != log.topic_id or logs is None:
+            logs = {}
+            self._led[entry.topic] = log.topic_id, logs
+        logs[entry.partition] = log, epoch
         return log
 
-    def readable_log(self, entry: Any) -> Log | None:
+    def readable_log(self, entry: Any) -> Log:
         """As `leader_log`, or the log of a replica that is in sync in the entry's leader epoch."""
         try:
             return self.leader_log(entry, entry.leader_epoch)
@@ -192,7 +185,7 @@ class MetadataCache:
             replica.log.require_open()
             return replica.log
 
-    def _require_leader(self, entry: Any, leader_epoch: int) -> tuple[TopicInfo, int]:
+    def _require_leader(self, entry: Any, leader_epoch: int) -> tuple[Log, int]:
         topic = self.view.topics.get(entry.topic)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {entry.topic} is not known to this broker")
@@ -208,16 +201,14 @@ class MetadataCache:
                 f"topic {entry.topic} came back older from ZooKeeper than this broker knows it, and is out "
                 "of use: its log says what to do"
             )
-        if not topic.is_replicated(entry.partition):
-            leader, epoch = self.view.leader_of(topic, entry.partition)
-            if leader == self.broker_id and leader_epoch in (ANY_EPOCH, epoch):
-                return topic, epoch
-        else:
-            replica = self._replicas.find(topic.topic_id, entry.partition)
-            led = None if replica is None else replica.leader
+        replica = self._replicas.find(topic.topic_id, entry.partition)
+        if replica is not None:
+            led = replica.leader
             if led is not None and leader_epoch in (ANY_EPOCH, led.epoch):
-                return topic, led.epoch
-            leader, epoch = self.view.leader_of(topic, entry.partition)
+                return replica.log, led.epoch
+            if replica.log.is_alone:  # nobody else will ever lead
+                replica.log.require_open()
+        leader, epoch = self.view.leader_of(topic, entry.partition)
         who = "nobody" if leader == NOBODY else f"broker {leader} in leader epoch {epoch}"
         raise NotLeader(f"{entry.topic}-{entry.partition} is led by {who}")
 
@@ -234,12 +225,3 @@ class MetadataCache:
     def forget(self, topic: str) -> None:
         """Something about the topic has changed: its partitions are looked up again."""
         self._led.pop(topic, None)
-
-    def sole_partitions(self, topic: TopicInfo) -> list[int]:
-        """The partitions of a topic that have one replica, which is this broker's."""
-        mine = [self.broker_id]
-        return [
-            number
-            for number, replicas in enumerate(topic.partitions)
-            if replicas == mine and not topic.is_replicated(number)
-        ]

@@ -108,8 +108,7 @@ class Purgatory:
     in one answer. It leaves its timer behind; the heap of timers is rebuilt when most of it is such
     remains, so that it never holds more than about twice the fetches that wait.
 
-    A produce waits for the high watermark, and so do those who read: where a topic asks for a flush
-    that follows the durable end, of several replicas it is the leader's (ReplicaManager). A log whose
+    A produce waits for the high watermark, and so do those who read (ReplicaManager moves it). A log whose
     flush has failed, or that was deleted, refuses all who wait for it; and who has waited for its
     request's timeout is refused, since the high watermark may stand for a long time. One moment is
     watched for, the earliest deadline of them all: it comes once a timeout where all is well.
@@ -243,8 +242,6 @@ class Purgatory:
             error = StorageError(f"{log.name} was deleted before it was flushed")
         except FolkmootError as failure:
             error = failure
-        if error is None and not log.is_replica:
-            log.advance_high_watermark(log.recovery_point_offset)
         while waiting and (error or waiting[0].end <= log.high_watermark):
             produce = waiting.popleft()
             if error is None:

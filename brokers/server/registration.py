@@ -60,8 +60,8 @@ class ClusterWatcher:
     rings, and shows a new view if anything differs. Only topics that changed are read.
 
     A lost session: the broker goes on serving with the view it has, and opens a new session, also while
-    it registers for the first time. A partition of one replica nobody else can lead; of several, what
-    it accepts as a leader that was replaced is never committed (LeaderState). Clients that know its
+    it registers for the first time. What it accepts as a leader that was replaced is never committed
+    (LeaderState). Clients that know its
     address notice nothing.
 
     States of partitions are written here, too, between two refreshes. If the session ends meanwhile,
@@ -383,7 +383,7 @@ class ClusterWatcher:
         self._show(self._view, sorted(differ), deleted)
 
     def _new_reader(self) -> ClusterReader:
-        reader = ClusterReader(self._wakeup.wake, all_states=False)
+        reader = ClusterReader(self._wakeup.wake)
         reader.note(BROKERS, TOPICS)
         return reader
 

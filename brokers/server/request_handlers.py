@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
-from folkmoot.brokers.server.fetch_sessions import FetchSession, Partition, Quota
-from folkmoot.brokers.server.metadata_cache import LEADER_EPOCH, ClusterView, MetadataCache
+from folkmoot.brokers.server.fetch_sessions import FetchSession, Partition
+from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import (
     DelayedFetch,
@@ -28,7 +28,6 @@ from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, Submit
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Done, Retention
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topics import TopicInfo
@@ -42,10 +41,8 @@ from folkmoot.protocol.errors import (
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
-    Overloaded,
     RequestTimeout,
     UnknownFetch,
-    UnknownTopicOrPartition,
 )
 from folkmoot.protocol.options import NONE
 from folkmoot.protocol.wire import code_of, message_of
@@ -62,9 +59,6 @@ FORGET_AFTER: Final = 30.0
 """So long what is left of a fetch is kept for the next one."""
 
 REPAIR_BYTES: Final = 4 * 1024 * 1024
-MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-MAX_WAITING_BYTES_PER_PEER: Final = 32 * 1024 * 1024
-"""So many bytes of batches wait for new partitions to be created; what is more may come again."""
 
 TOPICS_PER_STEP: Final = 50
 PARTITIONS_PER_STEP: Final = 500
@@ -139,7 +133,6 @@ class RequestHandlers:
     max_batch_bytes: int
     metadata: MetadataCache
     logs: LogManager
-    creation: PartitionCreation
     flusher: Flusher
     retention: Retention
     damage_reports: DamageReports
@@ -148,9 +141,6 @@ class RequestHandlers:
     purgatory: Purgatory
     replicas: ReplicaManager
     submit: Submit
-    waiting_bytes: Quota = field(
-        default_factory=lambda: Quota(MAX_WAITING_BYTES_PER_PEER, MAX_WAITING_BYTES)
-    )
     counters: RequestCounters = field(default_factory=RequestCounters)
     _preparing: set[Job] = field(default_factory=set, init=False)
     _saw_view: bool = field(default=False, init=False)
@@ -208,8 +198,7 @@ class RequestHandlers:
         is_first = view.is_registered and not self._was_registered
         self._was_registered |= is_first
         if view.is_settled or is_first:
-            replicated = (name for name, topic in view.topics.items() if view.states_of(topic))
-            changed = sorted({*changed, *replicated})
+            changed = sorted({*changed, *view.topics})
         for topic_id in self.logs.scheduled():
             if topic_id not in deleted:  # `folkmoot topic restore` has taken the deletion back
                 self.logs.keep(topic_id)
@@ -245,8 +234,6 @@ class RequestHandlers:
             if topic is None or self._is_set_back(name, topic):
                 continue
             self.logs.configure(name, topic.topic_id, topic.config, topic)
-            mine = self.metadata.sole_partitions(topic)
-            self.creation.create_ahead(name, topic.topic_id, mine)
             for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
                 if first:
                     room = PARTITIONS_PER_STEP
@@ -272,7 +259,6 @@ class RequestHandlers:
 
     def _topic_deleted(self, topic_id: str) -> None:
         """Serve nothing of it any more; its directories go later."""
-        self.creation.forget(topic_id)
         self.replicas.topic_gone(topic_id)
 
     def _is_set_back(self, name: str, topic: TopicInfo) -> bool:
@@ -283,7 +269,6 @@ class RequestHandlers:
             self.metadata.out_of_use.discard(topic.topic_id)
             return False
         self.metadata.out_of_use.add(topic.topic_id)
-        self.creation.leave(topic.topic_id)
         self.replicas.topic_gone(topic.topic_id)
         if self.logs.lose(topic.topic_id):
             logger.error(
@@ -297,7 +282,6 @@ class RequestHandlers:
     def _topic_lost(self, topic_id: str, now: TopicInfo | None) -> None:
         """ZooKeeper does not know a topic any more, though nobody has deleted it: nothing of it is served,
         and all of it is kept. `now`: a later one has its name."""
-        self.creation.leave(topic_id)
         self.replicas.topic_gone(topic_id)
         name, count = self.logs.name_of(topic_id), self.logs.lose(topic_id)
         if count and now is None:
@@ -317,10 +301,7 @@ class RequestHandlers:
     # -- produce -----------------------------------------------------------------------------------------
 
     def produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Steps:
-        """Append, partition by partition, in the order given. acks=-1 is 1 where there is one replica.
-
-        What goes to a partition that is still to be created waits for it; the rest is appended at once.
-        """
+        """Append, partition by partition, in the order given."""
         entries = request.body.entries
         delayed = DelayedResponse(len(entries), messages.ProduceResponse)
         body = request.body
@@ -365,9 +346,7 @@ class RequestHandlers:
             return self.logs.config.value_schema
         return None if given == NONE else given
 
-    def _append(
-        self, produce: _Produce, numbers: Sequence[int], *, created: bool = False
-    ) -> Job | None:
+    def _append(self, produce: _Produce, numbers: Sequence[int]) -> Job | None:
         """Append to one partition by one write; a batch that cannot be taken does not hold up others.
 
         Nothing is done before the job that comes back, if one does: then this is to be called again.
@@ -375,25 +354,19 @@ class RequestHandlers:
         entry = produce.entries[numbers[0]]
         try:
             log = self.metadata.leader_log(entry, entry.leader_epoch)
-            if log is None and created:
-                raise UnknownTopicOrPartition(f"topic {entry.topic} was deleted meanwhile")
-            if log is None:
-                self._create(produce, numbers)
-                return None
-            job = None if created else log.prepare_append()
+            job = log.prepare_append()
             if job is not None:
                 return job
             batches = [produce.payloads[number] for number in numbers]
-            if log.is_replica and produce.acks < 0:
+            if produce.acks < 0:
                 self._require_replicas(log)
-            epoch = log.leader_epoch if log.is_replica else LEADER_EPOCH
             before = log.log_end
             refusals = {
                 place: produce.refusals[number]
                 for place, number in enumerate(numbers)
                 if number in produce.refusals
             }
-            outcomes = log.append_as_leader(batches, produce.now.wall, epoch, refusals)
+            outcomes = log.append_as_leader(batches, produce.now.wall, log.leader_epoch, refusals)
         except FolkmootError as error:
             self._refuse_all(produce, numbers, error)
             return None
@@ -410,22 +383,29 @@ class RequestHandlers:
             self.counters.bytes_in += size
             self.counters.records_in += log.log_end - before
             self.flusher.appended(log, size, produce.now)
-        self._acknowledge(log, size, produce, results)
+        self._acknowledge(log, before, size, produce, results)
         return None
 
     def _acknowledge(
-        self, log: Log, size: int, produce: _Produce, results: dict[int, messages.ProduceResult]
+        self,
+        log: Log,
+        before: int,
+        size: int,
+        produce: _Produce,
+        results: dict[int, messages.ProduceResult],
     ) -> None:
-        """Answer for what was appended, now or when it is committed: on disk, if its topic asks for
-        that, and at all in-sync replicas. acks=1 does not wait for replicas."""
-        end = log.log_end
-        waits = self.flusher.wait_for(log)
-        is_replica = log.is_replica
-        if is_replica:
-            self.replicas.appended(log)
-            waits = log.high_watermark < end
-        elif not waits:
-            log.advance_high_watermark(end)
+        """Answer for what was appended from `before` on, now or when it is committed: on disk, if its topic
+        asks for that, and at all in-sync replicas. acks=1 waits for the disk alone, and only of one
+        replica."""
+        end, was_committed = log.log_end, log.high_watermark >= before
+        if log.flushes:
+            self.flusher.flush(log)
+        has_moved = self.replicas.appended(log)
+        waits = log.high_watermark < end
+        if has_moved and was_committed and not waits:  # by these bytes, which readers may wait for
+            self.replica_fetches.committed(log)
+        elif has_moved:
+            self._committed(log)
         if size and not waits:
             self.purgatory.sessions.appended(log.name, size)
 
@@ -436,7 +416,7 @@ class RequestHandlers:
             for number, result in results.items():
                 produce.delayed.put(number, result)
 
-        if not waits or (is_replica and produce.acks >= 0):
+        if not waits or (produce.acks >= 0 and not log.is_alone):
             # Nothing of acks=1 is kept: the high watermark may stand for a long time.
             committed(None)
             return
@@ -457,23 +437,6 @@ class RequestHandlers:
         leader = None if replica is None else replica.leader
         if leader is not None and not leader.has_enough_replicas:
             raise NotEnoughReplicas(f"{log.name}: {leader.missing(log.log_end)}")
-
-    def _create(self, produce: _Produce, numbers: Sequence[int]) -> None:
-        """Have a partition created, and append then. Raises Overloaded."""
-        length = produce.bytes_of(numbers)
-        if not self.waiting_bytes.take(produce.peer, length):
-            raise Overloaded("too many bytes wait for new partitions to be created: come again")
-
-        def created(failure: FolkmootError | None) -> None:
-            self.waiting_bytes.give_back(produce.peer, length)
-            if failure is None:
-                self._append(produce, numbers, created=True)
-            else:
-                self._refuse_all(produce, numbers, failure)
-
-        entry = produce.entries[numbers[0]]
-        done = produce.delayed.later(created)
-        self.creation.when_created(entry.topic, entry.topic_id, entry.partition, done)
 
     def _refuse_all(self, produce: _Produce, numbers: Sequence[int], error: FolkmootError) -> None:
         for number in numbers:
@@ -560,23 +523,17 @@ class RequestHandlers:
             parts = _NOWHERE
             try:
                 log = self.metadata.readable_log(entry)
-                end = 0 if log is None else log.high_watermark
+                end = log.high_watermark
                 if entry.offset == end:
                     continue  # most often, of thousands
-                if log is None:
-                    start = 0
-                    raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no records yet")
                 start = log.log_start
-                if log.is_replica:
-                    parts = _parts(log, entry)
-                    if parts is not _NOWHERE:
-                        raise LogTruncated(f"{log.name}: other records than read from there on")
-                    if end < entry.offset <= log.log_end:
-                        continue  # it does not know yet that it is committed
-                    if entry.offset > end and not log.is_led:
-                        raise OffsetNotAvailable(
-                            f"{log.name} has no offset {entry.offset} here yet"
-                        )
+                parts = _parts(log, entry)
+                if parts is not _NOWHERE:
+                    raise LogTruncated(f"{log.name}: other records than read from there on")
+                if end < entry.offset <= log.log_end:
+                    continue  # it does not know yet that it is committed
+                if entry.offset > end and not log.is_led:
+                    raise OffsetNotAvailable(f"{log.name} has no offset {entry.offset} here yet")
                 if start <= entry.offset < end:
                     if self._prepare_read(log, entry.offset):
                         preparing.append(
@@ -648,8 +605,8 @@ class RequestHandlers:
             for number, entry in enumerate(waiting, start=1):
                 with suppress(FolkmootError):  # which is told when its turn comes
                     log = self.metadata.leader_log(entry)
-                    job = jobs.get(log) or prepare(log, entry) if log is not None else None
-                    if log is not None and job is not None:
+                    job = jobs.get(log) or prepare(log, entry)
+                    if job is not None:
                         jobs[log] = job
                         later.append(entry)
                 if number % ENTRIES_PER_STEP == 0:
@@ -706,9 +663,7 @@ class RequestHandlers:
 
     def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> Iterator[Job]:
         log = self.metadata.leader_log(entry)
-        if log is None:
-            offset = 0
-        elif entry.timestamp == messages.EARLIEST:
+        if entry.timestamp == messages.EARLIEST:
             offset = log.log_start
         elif entry.timestamp == messages.LATEST:
             offset = self._latest(log)
@@ -723,28 +678,22 @@ class RequestHandlers:
 
     def _latest(self, log: Log) -> int:
         """The high watermark. Raises OffsetNotAvailable while that may be behind a former leader's."""
-        replica = self.replicas.of(log) if log.is_replica else None
-        if (
-            replica is not None
-            and replica.leader is not None
-            and not replica.leader.knows_committed
-        ):
+        replica = self.replicas.of(log)
+        leader = None if replica is None else replica.leader
+        if leader is not None and not leader.knows_committed:
             raise OffsetNotAvailable(f"{log.name} has a new leader: ask again")
         return log.high_watermark
 
     def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> Iterable[Job]:
         log = self.metadata.leader_log(entry, entry.leader_epoch)
-        end = 0 if log is None else self._latest(log)
+        end = self._latest(log)
         offset = end if entry.offset == messages.LATEST else entry.offset
         if offset > end:
             raise OffsetOutOfRange(
                 f"{entry.topic}-{entry.partition} ends with offset {end}: {offset} is behind it"
             )
-        if log is None:
-            answer((0,))
-        else:
-            done = partial(_deleted, log, answer)
-            self.retention.delete_records(log, offset, partial(self._given_up, log, offset, done))
+        done = partial(_deleted, log, answer)
+        self.retention.delete_records(log, offset, partial(self._given_up, log, offset, done))
         return ()
 
     def _given_up(self, log: Log, offset: int, done: Done, error: FolkmootError | None) -> None:
@@ -759,9 +708,6 @@ class RequestHandlers:
     ) -> Iterable[Job]:
         """What is not committed yet may be lost with this leader: an answer that tells of it waits."""
         log = self.metadata.leader_log(entry, entry.leader_epoch)
-        if log is None:
-            answer((-1, 0, 0))
-            return ()
         found = *log.producers().next_of(entry.producer_id), log.log_end
         if log.high_watermark >= log.log_end:
             answer(found)
@@ -773,7 +719,7 @@ class RequestHandlers:
     def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> Iterable[Job]:
         replica = self.replicas.find(entry.topic_id, entry.partition)  # that follows, too
         log = self.metadata.leader_log(entry) if replica is None else replica.log
-        if log is None or not log.log_start <= entry.offset < log.log_end:
+        if not log.log_start <= entry.offset < log.log_end:
             raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
         self.damage_reports.report(log, entry.offset)
         answer(())

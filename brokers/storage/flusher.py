@@ -88,16 +88,9 @@ class Flusher:
             due = now.monotonic + min(interval, CHECKPOINT_INTERVAL)
             heapq.heappush(self._timers, (due, id(log), log))
 
-    def wait_for(self, log: Log) -> bool:
-        """Whether what was appended counts only when it is on disk: then a flush is begun, and
-        `advanced` tells of its end."""
-        if not log.flushes:
-            return False
-        self.flush(log)
-        return True
-
     def flush(self, log: Log, done: Done | None = None) -> None:
-        """Put on disk what the log has now. `done` is called once, with what went wrong if it did."""
+        """Put on disk what the log has now. `done` is called once, with what went wrong if it did;
+        `advanced` tells of its end, too."""
         self._wanted.setdefault(log, []).append((log.log_end, done))
         self._begin_wanted()
 

@@ -123,8 +123,8 @@ class EpochStarts:
 
 
 def save_epoch_starts(directory: Path, encoded: bytes) -> None:
-    """Write what `EpochStarts.encode` gave; on disk when this returns. Raises OSError."""
-    write_checked(directory / EPOCH_STARTS_FILE, encoded)
+    """Write what `EpochStarts.encode` gave; on disk once the directory is flushed. Raises OSError."""
+    write_checked(directory / EPOCH_STARTS_FILE, encoded, sync_name=False)
 
 
 def load_highest_epochs(data: Path) -> dict[str, int]:

@@ -50,7 +50,7 @@ from folkmoot.brokers.storage.segment import (
 from folkmoot.brokers.storage.segment_index import largest_timestamp
 from folkmoot.coordination.topic_config import FSYNC, MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.protocol import batch_header
-from folkmoot.protocol.batch_header import LEADER_BYTES, MAX_OFFSET, BatchHeader
+from folkmoot.protocol.batch_header import LEADER_BYTES, BatchHeader
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -137,7 +137,7 @@ class FlushTask:
             finally:
                 os.close(fd)
         try:
-            if self.new_names:
+            if self.new_names or self.epoch_starts is not None:
                 sync_directory(self.directory)
         except FileNotFoundError:
             pass  # the partition was deleted meanwhile
@@ -160,8 +160,7 @@ class Log:
     or an unclean election has lost something, or a replica out of sync is cut. Offsets rise up
     to `log_end` and, up to the recovery point, are never given twice; what is left is dense but where
     compaction has gone. Every batch was compared with its checksum when it came in. Only the last
-    segment is appended to. What lies below the high watermark is never cut and may be read; the leader
-    of a single replica moves it to the log's end after each append.
+    segment is appended to. What lies below the high watermark is never cut and may be read.
 
     Append. The leader looks at each batch of a call (checksum, size, and by its header whether its
     producer sent it before, or too early). Those that may be are stamped with offset, leader epoch and
@@ -178,11 +177,11 @@ class Log:
     before was on disk when it was last flushed. Files are opened by the first append or read, and a log
     that was never written to has none: ten thousand idle partitions cost ten thousand listings.
 
-    Replica. A log that is one replica of several has a `leader_epoch`, the highest that its broker has
-    acted in, and knows where each epoch begins in it (`epoch_starts`). What it holds behind the high
-    watermark may still be cut, so a start leaves that where the log begins; and offsets that it has
-    lost are not passed over, but fetched again: until then it lacks what it has acked (`is_incomplete`,
-    which is on disk before anything is fetched).
+    Replica. A log has a `leader_epoch`, the highest that its broker has acted in, and knows where each
+    epoch begins in it (`epoch_starts`). What it holds behind the high watermark may still be cut, so a
+    start leaves that where the log begins. A log that has lost offsets lacks what it has acked
+    (`is_incomplete`, which is on disk before anything follows): they are fetched again, or given again
+    in a later leader epoch by a replica that is the only one.
 
     Owner: the LogManager, on the broker's event loop.
     """
@@ -213,10 +212,10 @@ class Log:
         """Records before this offset were given up, and that is on disk."""
         self.leader_epoch = NO_EPOCH
         """The highest leader epoch in which this replica was led or has led, and that is on disk."""
-        self.is_replica = False
-        """Whether other brokers have, or are to have, the same log: then it has a leader epoch."""
+        self.is_alone = True
+        """Whether no other broker has a replica, as far as this one knows: it may be an old view."""
         self.epoch_starts = EpochStarts()
-        self.is_led = True
+        self.is_led = False
         """False where the leader is another broker, whose log start counts."""
         self.is_incomplete = False
         """Whether this replica may lack records that it has acked. That is on disk (ReplicaManager)."""
@@ -261,9 +260,8 @@ class Log:
         if point is not None and point.segment < self.given_up >= point.end_offset:
             point = None  # the log has begun anew, it may be, and another segment has that name
         if self.segments:
-            # A snapshot of producers comes onto the disk behind all that it tells of. The only replica
-            # never gives an offset again where something that was appended later has survived.
-            flushed = max(found.snapshots, default=0) if self.is_replica else MAX_OFFSET
+            # A snapshot of producers comes onto the disk behind all that it tells of.
+            flushed = max(found.snapshots, default=0)
             self.recovery_point = recover(
                 *(self.segments, point, self.directory, self.may_lack_acked, flushed),
                 self._files,
@@ -277,13 +275,11 @@ class Log:
         found_end = max(self.given_up, self.log_end)
         if known_end > found_end:
             logger.error("%s: lost offsets %d to %d", self.directory, found_end, known_end - 1)
-            if self.is_replica:
-                self.may_lack_acked()
-                known_end = self.given_up
-        if known_end > self.log_end:  # its offsets are not given again
+            self.may_lack_acked()
+        if self.given_up > self.log_end:  # what was given up is not given again
             for last in self.segments[-1:]:
-                last.end_offset = known_end
-            self._roll_at(known_end)
+                last.end_offset = self.given_up
+            self._roll_at(self.given_up)
         self._snapshots.offsets = list(found.snapshots)
         try:
             newer = self._snapshots.go_back_to(self.log_end)
@@ -294,8 +290,7 @@ class Log:
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be used: {error}") from error
         self.high_watermark = self.log_start
-        if self.is_replica:
-            self._load_epoch_starts()
+        self._load_epoch_starts()
         if self.segments and self._snapshots.newest != self.log_end:
             self.producers()
             for segment in self.segments:
@@ -317,11 +312,11 @@ class Log:
         )
 
     def _load_log_start(self) -> None:
-        """A replica learns it from its leader again, if the file has rotted. Raises OSError, StorageError."""
+        """A replica learns it from others again, if the file has rotted. Raises OSError, StorageError."""
         try:
             self.given_up = load_log_start(self.directory)
         except StorageError as error:
-            if not self.is_replica:
+            if self.is_alone:
                 raise
             logger.error("%s", error)
             self.may_lack_acked()
@@ -330,7 +325,7 @@ class Log:
     def may_lack_acked(self) -> None:
         """What a replica is about to give up, or has never had, may have been acknowledged: so it says
         first, on disk, that it lacks something. Raises StorageError."""
-        if not self.is_replica or self.is_incomplete:
+        if self.is_incomplete:
             return
         try:
             note_incomplete(self.directory)
@@ -355,12 +350,6 @@ class Log:
             for header in self.headers(known if self.epoch_starts.latest != NO_EPOCH else 0):
                 self.epoch_starts.appended(header.leader_epoch, header.base_offset)
             self.epoch_starts.forget_before(self.log_start)
-
-    def become_replica(self, leader_epoch: int) -> None:
-        """The log is one replica of several from here on; its broker acts in this epoch, which is on disk."""
-        if not self.is_replica and self.log_end > self.log_start:
-            self.epoch_starts.appended(0, self.log_start)
-        self.leader_epoch, self.is_replica = max(self.leader_epoch, leader_epoch), True
 
     def _segment(self, name: SegmentName, size: int, end: int | None) -> Segment:
         interval = self.config.index_interval_bytes
@@ -434,7 +423,7 @@ class Log:
     def flushes(self) -> bool:
         """Whether its records count only when they are on disk."""
         chosen = self.config.durability
-        return self.is_replica if chosen is None else chosen == FSYNC
+        return not self.is_alone if chosen is None else chosen == FSYNC
 
     @property
     def recovery_point_offset(self) -> int:
@@ -444,7 +433,7 @@ class Log:
     @property
     def point_to_note(self) -> RecoveryPoint | None:
         """What the next start may believe; None while where leader epochs begin is not on disk."""
-        return None if self.is_replica and self.epoch_starts.changed else self.recovery_point
+        return None if self.epoch_starts.changed else self.recovery_point
 
     @property
     def size(self) -> int:
@@ -508,7 +497,7 @@ class Log:
             try:
                 found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
             except CorruptBatch as error:
-                if not self.is_replica or segment.is_lost:
+                if self.is_alone or segment.is_lost:
                     raise
                 raise OffsetNotAvailable(f"{error}; it is about to be repaired") from error
             if found is not None:
@@ -608,8 +597,7 @@ class Log:
                 error if isinstance(each, Appended) and not each.is_duplicate else each
                 for each in results
             ]
-        if self.is_replica:
-            self.epoch_starts.appended(leader_epoch, stamped[0].base_offset)
+        self.epoch_starts.appended(leader_epoch, stamped[0].base_offset)
         return results
 
     def append_as_follower(self, chunk: _Bytes) -> None:
@@ -785,7 +773,7 @@ class Log:
             return False
         if self._new_names or self._snapshots.is_wanted:
             return True
-        return (self.is_replica and self.epoch_starts.changed) or bool(self._dirty_segments())
+        return self.epoch_starts.changed or bool(self._dirty_segments())
 
     def _dirty_segments(self) -> list[Segment]:
         """Those that are not flushed yet. They lie at the end, at most with an empty one behind."""
@@ -827,7 +815,7 @@ class Log:
             RecoveryPoint(last.end_offset, last.base_offset, last.size),
             self._new_names,
         )
-        if self.is_replica and self.epoch_starts.changed:
+        if self.epoch_starts.changed:
             task.epoch_starts = self.epoch_starts.encode()
         if snapshot:
             offset = self.log_end

@@ -297,7 +297,7 @@ class LogManager:
         if path.exists():
             before = path.read_bytes()
             if before != boot or not before:
-                self.suspects = {log.directory.name for log in self if log.is_replica}
+                self.suspects = {log.directory.name for log in self}
             if before == boot or self.suspects:
                 return
         elif stopped.exists():
@@ -359,8 +359,8 @@ class LogManager:
         return None if topic is None else topic.logs.get(partition)
 
     def add(self, log: Log, noted: tuple[str, PartitionFacts | None] | None = None) -> None:
-        """Serve a log that was just opened; unless it is one replica of several, as its leader. `noted`: what
-        its directory says of its topic (load_facts), if that was just written."""
+        """Take in a log that was just opened. `noted`: what its directory says of its topic (load_facts),
+        if that was just written or read."""
         topic = self._topics.get(log.topic_id)
         if topic is None:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
@@ -372,11 +372,8 @@ class LogManager:
         topic.revision = max(topic.revision, 0 if facts is None else facts.revision)
         if topic.config is not None:
             log.config, log.configured = topic.config, True
-        if log.is_open:
-            if not log.is_replica:
-                log.advance_high_watermark(log.log_end)
-            if log.dirty:
-                self.dirty[log] = None
+        if log.is_open and log.dirty:
+            self.dirty[log] = None
 
     def configure(
         self,
@@ -734,8 +731,9 @@ class LogManager:
             epoch = self.leader_epochs.get(found.path.name)
             # The file with its epoch was lost, and with it what it may have acked.
             is_blank = epoch is None and (found.path / EPOCH_STARTS_FILE).exists()
-            if epoch is not None or is_blank:
-                log.become_replica(NO_EPOCH if epoch is None else epoch)
+            log.leader_epoch = NO_EPOCH if epoch is None else epoch
+            noted = load_facts(found.path)
+            log.is_alone = noted[1] is not None and len(noted[1].replicas) == 1
             point = points.get(found.path.name)
             if point is not None:
                 self.recovery_points[found.path.name] = point
@@ -747,7 +745,7 @@ class LogManager:
                 logger.error("%s", error)
                 log.fail(str(error))
                 failure = failure or error
-            self.add(log)
+            self.add(log, noted)
         self.checkpointed = points
         self.has_stale_points = bool(points.keys() - self.recovery_points.keys())
         if failure is not None and not any(log.is_open for log in self):

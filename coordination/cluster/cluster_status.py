@@ -106,10 +106,7 @@ def _status(
     live: dict[int, Registration],
 ) -> PartitionStatus:
     replicas = topic.partitions[number]
-    if not topic.is_replicated(number):
-        # Its replica leads whenever it is there, and writes no state.
-        leader, epoch, isr = replicas[0], 0, replicas
-    elif known is None:
+    if known is None:
         leader, epoch, isr = partition_states.NOBODY, 0, []
     else:
         state = known.state

@@ -77,23 +77,18 @@ def _change(
         if topic.topic_id != seen.topic_id:
             raise topics.unknown(name)
         moves, partitions = dict(topic.reassignments), list(topic.partitions)
-        with_epochs = set(topic.with_epochs)
         for number, target in targets.items():
             _check(name, topic, number, target, live.keys(), drained)
             running = moves.get(number)
             if running is None and partitions[number] != list(target):
                 move = Reassignment(partitions[number], list(target), throttle)
                 moves[number], partitions[number] = move, move.replicas
-                if move.fewest == 1:
-                    with_epochs.add(number)
             elif running is not None and running.target != list(target):
                 raise ReassignmentInProgress(
                     f"{name}-{number} is being moved from {running.original} to {running.target}: wait "
                     "until that has ended, or cancel it"
                 )
-        moved = replace(
-            topic, partitions=partitions, reassignments=moves, with_epochs=frozenset(with_epochs)
-        )
+        moved = replace(topic, partitions=partitions, reassignments=moves)
         if len(topics.written(name, moved, 0).data) > MOST_BYTES:
             raise InvalidReplicaAssignment(
                 f"{len(moves)} partitions of {name} at once are more than its node can hold: move some "

@@ -38,7 +38,6 @@ class FoundReplica(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: int = 0
     replicas: tuple[int, ...] = ()
     config: dict[str, str] = {}
-    with_epochs: bool = False
     reassigned: int = 0
     had_page_cache: bool = False
     revision: int = 0
@@ -50,7 +49,8 @@ def topic_of(
     gone: Collection[int] = (),
     given: Collection[int] = (),
 ) -> tuple[TopicInfo, dict[int, PartitionState]]:
-    """A topic as all that was `found` of its id knows it, and the states of partitions that are to have one.
+    """A topic as all that was `found` of its id knows it, and the states of its partitions.
+
     `gone` are brokers whose directories will not come back, `given` those besides that were looked at and
     have nothing of the topic.
 
@@ -64,7 +64,7 @@ def topic_of(
     # Partitions that were not moved themselves do not note how often others were.
     reassigned = max(each.reassigned for each in known)
     replicas: list[list[int]] = []
-    with_epochs, states = set(), {}
+    states = {}
     for number in range(newest.partitions):
         mine = [each for each in found if each.partition == number]
         facts = max((each for each in mine if each.partitions), key=_revision, default=None)
@@ -81,13 +81,9 @@ def topic_of(
                 "given: give them, or say with --without that they are gone for good"
             )
         replicas.append(holders)
-        if facts is not None and facts.with_epochs:
-            with_epochs.add(number)
-        if len(holders) > 1 or number in with_epochs:
-            states[number] = _state(holders, mine, reassigned)
+        states[number] = _state(holders, mine, reassigned)
     topic = TopicInfo(
         *(newest.topic_id, replicas, newest.config),
-        with_epochs=frozenset(with_epochs),
         reassigned=reassigned,
         had_page_cache=newest.had_page_cache,
         revision=newest.revision + 1,

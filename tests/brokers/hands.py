@@ -4,8 +4,10 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
+from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import result_of
+from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
@@ -41,7 +43,7 @@ class Hands:
 
 
 def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:
-    """The log of a partition, made here and now if it is not there; raises what went wrong."""
+    """The log of a partition, made here and now if it is not there, and led; raises what went wrong."""
     outcomes: list[Exception | None] = []
     PartitionCreation(logs).when_created(topic, topic_id, partition, outcomes.append)
     [error] = outcomes
@@ -49,6 +51,18 @@ def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:
         raise error
     log = logs.find(topic_id, partition)
     assert log is not None
+    name = log.directory.name
+    if name not in logs.leader_epochs:
+        logs.leader_epochs[name] = log.leader_epoch = 0
+        save_json(logs.data / LEADER_EPOCHS_FILE, logs.leader_epochs)
+    return lead(log)
+
+
+def lead(log: Log) -> Log:
+    """As the only replica does: all that is there is committed."""
+    log.is_led = log.is_alone = True
+    if log.is_open:
+        log.advance_high_watermark(log.log_end)
     return log
 
 

@@ -1,13 +1,13 @@
 """Batches, contexts and a raw peer for the brokers' tests."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import zmq
 
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.replica_manager import ReplicaManager
+from folkmoot.brokers.replication.replica_manager import ReplicaManager, Written
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
@@ -23,6 +23,12 @@ from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.deletions import CONTROLLER, Deletion
+from folkmoot.coordination.partition_states import (
+    PartitionState,
+    StateWrite,
+    TopicIdPartition,
+    VersionedState,
+)
 from folkmoot.coordination.schemas.lookups import unknown_id
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
@@ -30,7 +36,18 @@ from folkmoot.network.client import Connections
 from folkmoot.protocol import record_batch, wire
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
-from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest, ProduceEntry, ProduceRequest
+from folkmoot.protocol.errors import NotLeader, UnknownTopicOrPartition
+from folkmoot.protocol.messages import (
+    LATEST,
+    Api,
+    FetchEntry,
+    FetchRequest,
+    ListOffsetsEntry,
+    ListOffsetsRequest,
+    ProduceEntry,
+    ProduceRequest,
+)
+from tests.waiting import eventually
 
 ME = 1
 OTHER = 2
@@ -59,7 +76,10 @@ def make_handlers(
     schemas: Schemas | None = None,
     fetcher: ReplicaFetcher | None = None,
 ) -> RequestHandlers:
-    """What answers requests, with all that it needs; jobs are done at once unless told otherwise."""
+    """What answers requests, with all that it needs, and leads what the view says that it does; jobs are
+    done at once until then, and behind it unless told otherwise."""
+    jobs = _Jobs()
+    own, submit = submit, jobs.submit
     flusher = Flusher(logs, submit)
     creation = PartitionCreation(logs, submit)
     retention = Retention(logs, flusher, submit)
@@ -73,7 +93,6 @@ def make_handlers(
         max_batch_bytes=max_batch_bytes or logs.config.max_batch_bytes,
         metadata=metadata,
         logs=logs,
-        creation=creation,
         flusher=flusher,
         retention=retention,
         damage_reports=DamageReports(submit),
@@ -83,8 +102,46 @@ def make_handlers(
         replicas=replicas,
         submit=submit,
     )
-    metadata.view = view
+    replicas.write_states = _write_states
+    if view.topics:
+        show(handlers, view)
+    metadata.view = led(view, broker_id)
+    jobs.submit_to = own
     return handlers
+
+
+class _Jobs:
+    def __init__(self) -> None:
+        self.submit_to: Submit = at_once
+
+    def submit(
+        self, key: Hashable, work: Callable[[], Any], done: Callable[[Any], None], /
+    ) -> None:
+        self.submit_to(key, work, done)
+
+
+def _write_states(writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
+    """As ZooKeeper, where nobody else writes."""
+    done({each: VersionedState(it.state, it.stands_on + 1) for each, it in writes.items()})
+
+
+def led(view: ClusterView, broker_id: int = ME, *, active: bool = True) -> ClusterView:
+    """The view with the states that it lacks: first replicas lead in epoch 1, or are to, if they are this
+    broker's and not `active` yet."""
+    states: dict[str, Mapping[int, VersionedState]] = {}
+    for topic in view.topics.values():
+        states[topic.topic_id] = view.states_of(topic) or {
+            number: state_of(replicas[0], active=active or replicas[0] != broker_id)
+            for number, replicas in enumerate(topic.partitions)
+            if replicas
+        }
+    return ClusterView(view.registrations, view.topics, None, (), states, is_registered=True)
+
+
+def state_of(leader: int, *, active: bool = True, epoch: int = 1) -> VersionedState:
+    """Of a partition that this broker leads in this epoch, or is to lead."""
+    state = PartitionState(leader, epoch - 1, (leader,), 1)
+    return VersionedState(state.activate(), epoch) if active else VersionedState(state, epoch - 1)
 
 
 def no_schemas() -> Schemas:
@@ -99,11 +156,13 @@ def no_schemas() -> Schemas:
 def show(
     handlers: RequestHandlers, view: ClusterView, deleted: Mapping[str, Deletion] = {}
 ) -> None:
-    """Have another view taken over, with all that follows."""
+    """Have another view taken over, with all that follows; first replicas lead, where it has no states."""
     former = handlers.metadata.view.topics
     names = {*former, *view.topics}
     changed = sorted(name for name in names if former.get(name) != view.topics.get(name))
-    handlers.show(view, changed, deleted, lambda work: work())
+    number = handlers.metadata.broker_id
+    handlers.show(led(view, number, active=False), changed, deleted, lambda work: work())
+    handlers.show(led(view, number), changed, deleted, lambda work: work())
 
 
 def make_logs(data: Path, config: LogConfig | None = None) -> LogManager:
@@ -121,7 +180,7 @@ def produce(*entries: ProduceEntry, acks: int = 1) -> ProduceRequest:
     return ProduceRequest(acks, 1.0, list(entries))
 
 
-def into(partition: int, topic: str = "t", topic_id: str = "id-1", epoch: int = 0) -> ProduceEntry:
+def into(partition: int, topic: str = "t", topic_id: str = "id-1", epoch: int = 1) -> ProduceEntry:
     return ProduceEntry(topic, topic_id, partition, epoch)
 
 
@@ -169,7 +228,7 @@ def out_of(
     max_bytes: int = 2**20,
     topic: str = "t",
     topic_id: str = "id-1",
-    epoch: int = 0,
+    epoch: int = 1,
 ) -> FetchEntry:
     return FetchEntry(topic, topic_id, partition, epoch, offset, max_bytes)
 
@@ -206,6 +265,25 @@ class Peer:
         envelope, frames = self.receive()
         assert envelope.correlation_id == asked
         return wire.response_body(api, envelope), frames
+
+    def call_leader(
+        self, api: Api, request: Any, payloads: Sequence[bytes] = ()
+    ) -> tuple[Any, list[bytes]]:
+        """As `call`, again while the topic is not known, or nobody leads a partition of it yet."""
+        early = {NotLeader.code, UnknownTopicOrPartition.code}
+        found: list[tuple[Any, list[bytes]]] = []
+
+        def is_led() -> bool:
+            found.append(self.call(api, request, payloads))
+            return early.isdisjoint(each.error for each in found[-1][0].results)
+
+        eventually(is_led)
+        return found[-1]
+
+    def wait_until_led(self, topic: str, topic_id: str, partitions: int = 1) -> None:
+        """Until this broker leads the topic's first partitions."""
+        asked = [ListOffsetsEntry(topic, topic_id, number, LATEST) for number in range(partitions)]
+        self.call_leader(Api.LIST_OFFSETS, ListOffsetsRequest(asked))
 
     def hears_nothing(self, within: float) -> bool:
         return not self._socket.poll(round(within * 1000))

@@ -152,9 +152,10 @@ def test_partitions_are_described_and_filtered(cluster: Cluster, command: Comman
         return {TopicPartition(each["topic"], each["partition"]) for each in rows}
 
     assert len(described_as()) == 4
-    assert described_as("--under-replicated") == {TopicPartition("t", 1)}
-    assert described_as("--leaderless") == {TopicPartition("t", 2)}
-    assert described_as("--leaderless", "--under-replicated") == set()
+    new = TopicPartition("other", 0)
+    assert described_as("--under-replicated") == {TopicPartition("t", 1), new}
+    assert described_as("--leaderless") == {TopicPartition("t", 2), new}
+    assert described_as("--leaderless", "--under-replicated") == {new}
     assert [each["leader"] for each in command("topic", "describe", "t")] == [1, 2, None]
 
 

@@ -112,7 +112,7 @@ def test_who_waits_for_a_leader_asks_again_within_a_fifth_of_the_time_it_has_wai
     while now < 4.0:
         metadata.ask(now)
         metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (-1, 3))]), now)
-        assert 0.025 <= metadata.due() - now <= 0.1 + now / 5
+        assert 0.01 <= metadata.due() - now <= 0.1 + now / 5
         now = metadata.due()
 
 

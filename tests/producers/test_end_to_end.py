@@ -18,7 +18,7 @@ from folkmoot.network.cluster import Cluster
 from folkmoot.producers.appender import Delivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header, record_batch
-from folkmoot.protocol.errors import BatchTooLarge
+from folkmoot.protocol.errors import BatchTooLarge, NotLeader
 from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import Record, TopicPartition
@@ -60,7 +60,7 @@ def _read(network: Cluster, partition: TopicPartition) -> Iterator[Record]:
         while (address := network.leader_address(partition)) is None:
             network.poll(0.1)  # who was asked does not know yet that it is back
         topic_id = network.topic_id(partition.topic) or ""
-        entry = FetchEntry(partition.topic, topic_id, partition.partition, 0, offset, 1 << 20)
+        entry = FetchEntry(partition.topic, topic_id, partition.partition, -1, offset, 1 << 20)
         network.send(address, Api.FETCH, FetchRequest(0.0, 1, 1 << 20, [entry]))
         while not (replies := network.poll(10.0)):
             continue
@@ -69,6 +69,10 @@ def _read(network: Cluster, partition: TopicPartition) -> Iterator[Record]:
         if not reply.response.results:
             return  # the log is empty
         (result,), (payload,) = reply.response.results, reply.payloads
+        if result.error == NotLeader.code:
+            network.refresh()  # it is back, and about to lead
+            network.poll(0.1)
+            continue
         assert result.error == 0
         end = result.high_watermark
         for header, batch in batch_header.split(payload):

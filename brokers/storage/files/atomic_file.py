@@ -23,8 +23,11 @@ _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _MAX_BYTES = 256 * 1024 * 1024  # the note of a million producers takes half of it
 
 
-def write_atomic(path: Path, data: bytes, spare: Path | None = None) -> None:
-    """Put `data` at `path`, over what was there. On return it is on disk. Raises OSError.
+def write_atomic(
+    path: Path, data: bytes, spare: Path | None = None, *, sync_name: bool = True
+) -> None:
+    """Put `data` at `path`, over what was there. On return it is on disk; without `sync_name` its name is
+    once the directory is flushed. Raises OSError.
 
     On a full disk a `spare` file (`make_spare`) is used up for it, if it is there. What was at `path`
     then leaves the room for the next one, which is made at once.
@@ -46,7 +49,8 @@ def write_atomic(path: Path, data: bytes, spare: Path | None = None) -> None:
         with suppress(OSError):  # a full disk is not to keep the half of it
             new.unlink()
         raise
-    sync_directory(path.parent)
+    if sync_name:
+        sync_directory(path.parent)
     if spare is not None:
         make_spare(spare, len(data))
 
@@ -75,9 +79,11 @@ def make_spare(path: Path, size: int = 0) -> None:
             write_atomic(path, bytes(wanted))
 
 
-def write_checked(path: Path, data: bytes, spare: Path | None = None) -> None:
+def write_checked(
+    path: Path, data: bytes, spare: Path | None = None, *, sync_name: bool = True
+) -> None:
     """As `write_atomic`, with a first line that holds the checksum of the rest."""
-    write_atomic(path, b"%08x\n%b" % (crc32c(data), data), spare)
+    write_atomic(path, b"%08x\n%b" % (crc32c(data), data), spare, sync_name=sync_name)
 
 
 def read_checked(path: Path) -> bytes | None:

@@ -29,7 +29,6 @@ class PartitionFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: int
     replicas: tuple[int, ...]
     config: dict[str, str] = {}
-    with_epochs: bool = False
     reassigned: int = 0
     had_page_cache: bool = False
     revision: int = 0
@@ -38,8 +37,7 @@ class PartitionFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(cls, topic: TopicInfo, partition: int) -> "PartitionFacts":
         return cls(
             *(len(topic.partitions), tuple(topic.partitions[partition]), topic.config),
-            *(partition in topic.with_epochs, topic.reassigned, topic.had_page_cache),
-            topic.revision,
+            *(topic.reassigned, topic.had_page_cache, topic.revision),
         )
 
 

@@ -164,7 +164,6 @@ class BrokerProcess(Process):
         self.stale: dict[object, None] = {}
         self.states: dict[TopicIdPartition, VersionedState] = {}
         self.replicas: dict[TopicIdPartition, list[int]] = {}
-        self.with_epochs: set[TopicIdPartition] = set()
         self.led: dict[TopicIdPartition, int] = {}
         """What this incarnation has activated: partition → leader epoch."""
 
@@ -199,8 +198,6 @@ class BrokerProcess(Process):
             if topic is not None:
                 for number, replicas in enumerate(topic.partitions):
                     each = TopicIdPartition(topic.topic_id, number)
-                    if topic.is_replicated(number):
-                        self.with_epochs.add(each)
                     if self.number in replicas:
                         self.replicas[each] = replicas
                         self.stale[each] = None
@@ -217,7 +214,7 @@ class BrokerProcess(Process):
         state = self.states[partition].state
         leads = state.active and self.led.get(partition) == state.leader_epoch
         is_mine = state.leader == self.number and self.number in state.isr
-        return is_mine and not leads and partition in self.with_epochs
+        return is_mine and not leads
 
     def _activate(self, due: dict[TopicIdPartition, VersionedState]) -> Recipe[None]:
         writes = {
@@ -370,14 +367,7 @@ class Checker:
         else:
             self._by_the_controller(writer, partition, tree)
             is_subset = now.leader in was.isr and set(now.isr) <= set(was.isr)
-            topic = _topic_of(tree, partition)
-            # A move that has just begun, from several replicas, which the controller has not read of yet,
-            # moves nothing that somebody has written.
-            move = topic.reassignments.get(partition.partition)
-            was_alone = partition.partition in topic.with_epochs and (
-                move is None or len(move.original) == 1
-            )
-            is_first = not was.leader_epoch and now.isr == (now.leader,) and not was_alone
+            is_first = not was.leader_epoch and now.isr == (now.leader,)
             if not (is_subset or is_first):
                 raise Violation(f"{writer} designated for {partition} {now}, it was {was}")
             self._world.seen["designation"] += 1
@@ -388,15 +378,6 @@ class Checker:
             raise Violation(
                 f"{writer} wrote {partition} in the epoch {epoch} of {self._elected.get(epoch)}"
             )
-
-
-def _topic_of(tree: Tree, partition: TopicIdPartition) -> TopicInfo:
-    for path, node in tree.items():
-        if path.startswith("/topics/"):
-            topic = _topic.decode(node.data)
-            if topic.topic_id == partition.topic_id:
-                return topic
-    return TopicInfo(partition.topic_id, [])
 
 
 def _partition(path: str) -> TopicIdPartition:
@@ -595,15 +576,7 @@ class ClusterHistory:
             raise Violation(f"states {sorted(states)} for partitions {sorted(expected)}")
         if any(topic.reassignments for topic in found):
             raise Violation(f"a reassignment has not ended: {found}")
-        replicated = {
-            TopicIdPartition(topic.topic_id, number)
-            for topic in found
-            for number in range(len(topic.partitions))
-            if topic.is_replicated(number)
-        }
         for partition, state in states.items():
-            if partition not in replicated:
-                continue
             if not set(state.isr) <= set(expected[partition]):
                 raise Violation(f"{partition} is on {expected[partition]}, and {state}")
             leader = live.get(state.leader)

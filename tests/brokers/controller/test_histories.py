@@ -21,7 +21,7 @@ from folkmoot.brokers.controller.leadership import REBALANCE_PERIOD, Leadership
 from folkmoot.coordination import brokers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import controllers
-from folkmoot.coordination.partition_states import PartitionState, StateWrite, TopicIdPartition
+from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
 from folkmoot.coordination.zookeeper import operations
 from folkmoot.coordination.zookeeper.operations import Check, Recipe, Set
 from tests.brokers.controller.simulated import ClusterHistory
@@ -80,15 +80,6 @@ def _anybody_can_lead(monkeypatch: pytest.MonkeyPatch) -> None:
         return broker in self._registered_since
 
     monkeypatch.setattr(Leadership, "_can_lead", alive)
-
-
-def _takes_a_moved_single_replica_for_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    def able(
-        self: Leadership, broker: int, _partition: TopicIdPartition, state: PartitionState
-    ) -> bool:
-        return broker in self._may_lead and (broker in state.isr or not state.leader_epoch)
-
-    monkeypatch.setattr(Leadership, "_can_lead", able)
 
 
 def _ends_when_one_is_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +146,6 @@ def _does_not_look_at_brokers_again(monkeypatch: pytest.MonkeyPatch) -> None:
         _no_guard,
         _no_version,
         _anybody_can_lead,
-        _takes_a_moved_single_replica_for_empty,
         _ends_when_one_is_in_sync,
         _never_ends,
         _keeps_a_leader_that_leaves,

@@ -27,7 +27,7 @@ class Look:
     """A history that has seen brokers 1 and 2 and topic t."""
 
     def __init__(self) -> None:
-        self.reader = ClusterReader(lambda: None, all_states=True)
+        self.reader = ClusterReader(lambda: None)
         self.reader.brokers = {each: Registration({}, "n", "d", epoch=each) for each in (1, 2)}
         self.reader.topics = {"t": FIRST}
         self.reader.states = {ZERO: VersionedState(STATE, 5)}

@@ -180,15 +180,20 @@ class Node:
 
 
 class Cluster:
-    """Three brokers with a replica each, and the partition's state, which a test designates in."""
+    """Three brokers, with a replica each or not, and the partition's state, which a test designates in."""
 
-    def __init__(self, directory: Path, config: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: Mapping[str, str] | None = None,
+        replicas: Sequence[int] = REPLICAS,
+    ) -> None:
         self.directory = directory
         self.now = 100.0
         self.registrations: dict[int, Registration] = {}
         self.nodes: dict[int, Node] = {}
-        self.topic = TopicInfo(TOPIC_ID, [list(REPLICAS)], dict(config or {}))
-        self.state = VersionedState(PartitionState(1, 0, REPLICAS, 1), 0)
+        self.topic = TopicInfo(TOPIC_ID, [list(replicas)], dict(config or {}))
+        self.state = VersionedState(PartitionState(1, 0, tuple(replicas), 1), 0)
         self.writes: list[StateWrite] = []
         self.lose_answers = False
         self.cut: set[tuple[int, int]] = set()

@@ -130,7 +130,7 @@ def test_a_replica_that_comes_back_at_once_is_made_anew_behind_its_deletion(
     assert two.hands.keys() == ["deletion"], "the old directory goes first"
     two.hands.work_all()
     two.by_hand = False
-    two.handlers.creation.task(two.now)
+    two.replicas.creation.task(two.now)
     assert two.log.log_end == 0
     cluster.later(0.6)
     cluster.run()

@@ -89,13 +89,17 @@ def test_what_was_produced_is_there_after_a_restart(
         with Peer(broker.listeners["client"]) as peer:
             eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
             batch = make_batch(b"a", b"b")
-            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [batch])
+            peer.call_leader(
+                Api.PRODUCE, produce(into(0, topic_id=topic.topic_id, epoch=-1)), [batch]
+            )
     assert execute(user, brokers.live()) == {}
     with (
         make_broker(ensemble, tmp_path / "b") as broker,
         Peer(broker.listeners["client"]) as peer,
     ):
-        response, (chunk,) = peer.call(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id)))
+        response, (chunk,) = peer.call_leader(
+            Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id, epoch=-1))
+        )
     assert (response.results[0].high_watermark, len(chunk)) == (2, len(batch))
 
 
@@ -110,17 +114,19 @@ def test_a_broker_starts_on_a_full_disk_and_records_are_deleted_there(
             with Peer(broker.listeners["client"]) as peer:
                 eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
                 for _ in range(3):
-                    to_it = produce(into(0, topic_id=topic.topic_id))
-                    peer.call(Api.PRODUCE, to_it, [make_batch(b"a" * 1000)])
+                    to_it = produce(into(0, topic_id=topic.topic_id, epoch=-1))
+                    peer.call_leader(Api.PRODUCE, to_it, [make_batch(b"a" * 1000)])
         FILL[lacking](disk)
         with (
             make_broker(ensemble, disk / "b") as broker,
             Peer(broker.listeners["client"]) as peer,
         ):
-            response, _ = peer.call(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id)))
+            response, _ = peer.call_leader(
+                Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id, epoch=-1))
+            )
             assert response.results[0].high_watermark == 3
             request = DeleteRecordsRequest([DeleteRecordsEntry("t", topic.topic_id, 0, -1, 2)])
-            answer, _ = peer.call(Api.DELETE_RECORDS, request)
+            answer, _ = peer.call_leader(Api.DELETE_RECORDS, request)
             assert (answer.results[0].error, answer.results[0].log_start) == (0, 2)
 
 
@@ -132,7 +138,8 @@ def test_a_deleted_topics_directories_go(ensemble: MemoryZooKeeper, tmp_path: Pa
     ):
         topic = execute(user, topics.create("t", 1, [1]))
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
-        peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
+        wanted = produce(into(0, topic_id=topic.topic_id, epoch=-1))
+        peer.call_leader(Api.PRODUCE, wanted, [make_batch(b"a")])
         directory = tmp_path / "b" / f"{topic.topic_id}-0"
         assert directory.exists()
         execute(user, topics.delete("t"))
@@ -183,17 +190,18 @@ def test_a_running_broker_takes_nothing_from_an_emptied_zookeeper_and_goes_on_wi
 
     with make_broker(ensemble, tmp_path / "b", connect=connect) as broker:
         topic = execute(ensemble.connect(), topics.create("t", 1, [1]))
+        wanted = produce(into(0, topic_id=topic.topic_id, epoch=-1))
         with Peer(broker.listeners["client"]) as peer:
-            eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
+            peer.call_leader(Api.PRODUCE, wanted, [make_batch(b"a")])
             now[0] = emptied
             for session in sessions:
                 ensemble.expire(session)
             eventually(lambda: "was it emptied" in caplog.text)
-            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
+            peer.call_leader(Api.PRODUCE, wanted, [make_batch(b"a")])
             assert execute(emptied.connect(), Children("/")) == []
             now[0] = ensemble
             eventually(lambda: 1 in execute(ensemble.connect(), brokers.live()))
-            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [make_batch(b"a")])
+            peer.call_leader(Api.PRODUCE, wanted, [make_batch(b"a")])
 
 
 def producer_id(peer: Peer) -> int:
@@ -233,7 +241,9 @@ def test_ids_begin_above_those_that_were_seen_when_zookeeper_has_lost_its_counte
                 given.append(producer_id(peer))
                 topic = execute(user, topics.create("t", 1, [1]))
                 eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
-                peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [seen])
+                peer.call_leader(
+                    Api.PRODUCE, produce(into(0, topic_id=topic.topic_id, epoch=-1)), [seen]
+                )
                 eventually(lambda: execute(user, Exists(paths.SEEN_SCHEMA_ID)))
                 execute(user, Delete(paths.PRODUCER_IDS))
                 execute(user, Delete(paths.SEEN_SCHEMA_ID))
@@ -275,7 +285,9 @@ def test_a_topic_that_is_gone_without_a_deletion_keeps_its_directories_and_is_se
         directory = tmp_path / "b" / f"{topic.topic_id}-0"
         with Peer(broker.listeners["client"]) as peer:
             eventually(directory.exists)
-            peer.call(Api.PRODUCE, produce(into(0, topic_id=topic.topic_id)), [batch])
+            peer.call_leader(
+                Api.PRODUCE, produce(into(0, topic_id=topic.topic_id, epoch=-1)), [batch]
+            )
         if restarted:
             stack.close()
         execute(user, Delete(paths.topic("t")))
@@ -294,7 +306,7 @@ def test_a_topic_that_is_gone_without_a_deletion_keeps_its_directories_and_is_se
         with Peer(broker.listeners["client"]) as peer:
 
             def read() -> bytes:
-                wanted = fetch(out_of(0, topic_id=topic.topic_id))
+                wanted = fetch(out_of(0, topic_id=topic.topic_id, epoch=-1))
                 return peer.call(Api.FETCH, wanted)[1][0]
 
             eventually(lambda: len(read()) == len(batch))
@@ -319,7 +331,8 @@ def test_who_waits_while_the_broker_stops_is_told_so(
     broker = make_broker(ensemble, tmp_path / "b")
     broker.start()
     with Peer(broker.listeners["client"]) as peer:
-        peer.ask(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id), max_wait=20.0))
+        peer.wait_until_led("t", topic.topic_id)
+        peer.ask(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id, epoch=-1), max_wait=20.0))
         eventually(lambda: len(broker.event_loop.handlers.purgatory) == 1)
         broker.close()
         envelope, _ = peer.receive()
@@ -449,10 +462,10 @@ def test_a_failed_flush_ends_the_broker_and_nothing_is_acknowledged_behind_it(
     broker = make_broker(ensemble, tmp_path / "b")
     broker.start()
     topic = execute(ensemble.connect(), topics.create("t", 2, [1], {"durability": "fsync"}))
-    request = ProduceRequest(1, 60.0, [into(0, topic_id=topic.topic_id)])
+    request = ProduceRequest(1, 60.0, [into(0, topic_id=topic.topic_id, epoch=-1)])
     with Peer(broker.listeners["client"]) as peer, Peer(broker.listeners["client"]) as other:
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
-        peer.call(Api.PRODUCE, request, [make_batch(b"a")])
+        peer.call_leader(Api.PRODUCE, request, [make_batch(b"a")])
         with monkeypatch.context() as broken:
             broken.setattr(os, "fdatasync", refuse)
             peer.ask(Api.PRODUCE, request, [make_batch(b"b")])
@@ -462,7 +475,9 @@ def test_a_failed_flush_ends_the_broker_and_nothing_is_acknowledged_behind_it(
                 assert [each.error for each in response.results] == [StorageError.code]
             with pytest.raises(StorageError, match="could not be flushed"):
                 broker.wait(10.0)
-            other.ask(Api.PRODUCE, produce(into(1, topic_id=topic.topic_id)), [make_batch(b"c")])
+            other.ask(
+                Api.PRODUCE, produce(into(1, topic_id=topic.topic_id, epoch=-1)), [make_batch(b"c")]
+            )
             assert other.hears_nothing(within=0.2) or other.receive()[0].error
             broker.close()
 

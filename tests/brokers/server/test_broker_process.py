@@ -15,7 +15,7 @@ from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import NotLeader
-from folkmoot.protocol.messages import Api, MetadataRequest, ProduceRequest
+from folkmoot.protocol.messages import Api, MetadataRequest, ProduceRequest, TopicMetadata
 from tests.brokers.parts import Peer, fetch, into, make_batch, out_of, produce
 from tests.processes import children
 from tests.waiting import eventually
@@ -34,10 +34,18 @@ def test_brokers_serve_their_own_partitions_and_name_the_others_leaders(
     cluster = start_cluster(brokers=2)
     assert main(["topic", "create", "t", "--partitions", "4", "--zookeeper", chroot]) == 0
     with Peer(cluster.brokers[0].address) as peer:
-        topic = eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)[0]
-        leaders = [each.leader for each in topic.partitions]
-        assert sorted(leaders) == [1, 1, 2, 2]
-        entries = [into(number, topic_id=topic.topic_id) for number in range(4)]
+
+        def leaders_of(topics: list[TopicMetadata]) -> list[int]:
+            return [each.leader for topic in topics for each in topic.partitions]
+
+        def ask() -> list[TopicMetadata]:
+            found: list[TopicMetadata] = peer.call(Api.METADATA, MetadataRequest(None))[0].topics
+            return found
+
+        eventually(lambda: sorted(leaders_of(ask())) == [1, 1, 2, 2])
+        [topic] = ask()
+        leaders = leaders_of([topic])
+        entries = [into(number, topic_id=topic.topic_id, epoch=-1) for number in range(4)]
         response, _ = peer.call(Api.PRODUCE, produce(*entries), [make_batch(b"a")] * 4)
     for result, leader in zip(response.results, leaders, strict=True):
         if leader == 1:
@@ -90,16 +98,18 @@ def test_a_killed_broker_comes_back_with_what_it_had_acknowledged(
     session = connect(chroot, 30.0)
     topic = execute(session, topics.create("t", 1, [1]))
     session.close()
-    entry = into(0, topic_id=topic.topic_id)
+    entry = into(0, topic_id=topic.topic_id, epoch=-1)
     with Peer(broker.address) as peer:
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
         for _ in range(20):
-            response, _ = peer.call(Api.PRODUCE, produce(entry), [make_batch(b"x" * 1_000)])
+            response, _ = peer.call_leader(Api.PRODUCE, produce(entry), [make_batch(b"x" * 1_000)])
             assert response.results[0].error == 0
     broker.kill()
     broker.restart()
     with Peer(broker.address) as peer:
-        response, _ = peer.call(Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id)))
+        response, _ = peer.call_leader(
+            Api.FETCH, fetch(out_of(0, topic_id=topic.topic_id, epoch=-1))
+        )
         assert (response.results[0].error, response.results[0].high_watermark) == (0, 20)
     broker.stop()
 
@@ -143,8 +153,8 @@ def test_a_broker_whose_disk_cannot_flush_leaves_the_cluster_and_says_so_by_its_
     topic = execute(session, topics.create("t", 1, [1], {"durability": "fsync"}))
     with Peer(broker.address) as peer:
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
-        request = ProduceRequest(1, 60.0, [into(0, topic_id=topic.topic_id)])
-        response, _ = peer.call(Api.PRODUCE, request, [make_batch(b"a")])
+        request = ProduceRequest(1, 60.0, [into(0, topic_id=topic.topic_id, epoch=-1)])
+        response, _ = peer.call_leader(Api.PRODUCE, request, [make_batch(b"a")])
         assert response.results[0].error == 0
         (tmp_path / "fails").touch()
         peer.ask(Api.PRODUCE, request, [make_batch(b"b")])
@@ -175,8 +185,8 @@ def test_a_broker_outlives_its_zookeeper_and_registers_again(
         eventually(lambda: 1 in execute(session, brokers.live()), timeout=20)
         topic = execute(session, topics.create("t", 1, [1]))
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
-        entry = into(0, topic_id=topic.topic_id)
-        response, _ = peer.call(Api.PRODUCE, produce(entry), [make_batch(b"a")])
+        entry = into(0, topic_id=topic.topic_id, epoch=-1)
+        response, _ = peer.call_leader(Api.PRODUCE, produce(entry), [make_batch(b"a")])
         assert response.results[0].error == 0
         session.close()
     broker.stop()

@@ -274,33 +274,6 @@ def test_stopping_answers_those_whose_batches_are_not_on_disk_yet(tmp_path: Path
             assert peer.receive()[0].error == BrokerStopping.code
 
 
-def test_stopping_answers_those_whose_partitions_are_still_being_made(tmp_path: Path) -> None:
-    with make_logs(tmp_path / "data") as logs:
-        jobs = JobQueue()
-        served = Served(make_handlers(logs, submit=jobs.submit))
-        served.loop.start()
-        with Peer(served.address) as peer:
-            peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
-            eventually(lambda: jobs._queues)
-            served.loop.stop()
-            assert peer.receive()[0].error == BrokerStopping.code
-
-
-def test_a_produce_to_a_new_partition_is_answered_when_its_directory_is_there(
-    tmp_path: Path,
-) -> None:
-    with make_logs(tmp_path / "data") as logs:
-        jobs = JobQueue()
-        served = Served(make_handlers(logs, submit=jobs.submit))
-        jobs.start(served.loop.post)
-        served.loop.start()
-        with Peer(served.address) as peer:
-            response, _ = peer.call(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
-            assert [each.base_offset for each in response.results] == [0]
-        served.loop.stop()
-        jobs.close()
-
-
 def _ask_and_wait_until_it_is_there(peer: Peer, served: Served) -> None:
     peer.ask(Api.HELLO, HelloRequest("too late"))
     assert served.socket._socket.poll(10_000), "the request did not arrive"
@@ -392,7 +365,7 @@ def test_a_fault_in_deferred_work_is_an_error_for_the_request_that_waits(tmp_pat
         handlers = make_handlers(logs, submit=jobs.submit)
         served = Served(handlers)
         jobs.start(served.loop.post)
-        handlers.flusher.wait_for = broken  # type: ignore[assignment, method-assign]
+        handlers.flusher.appended = broken  # type: ignore[assignment, method-assign]
         served.loop.start()
         with Peer(served.address) as peer:
             peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
@@ -469,6 +442,7 @@ def test_only_steps_that_clients_notice_are_warned_of_and_each_is_named(
 ) -> None:
     with make_logs(tmp_path / "data") as logs:
         served = Served(make_handlers(logs))
+        caplog.clear()
         served.loop._slow_since = [(0.1, "request")]
         served.loop._report_slow_steps(Now(0.0, 0))
         assert not caplog.records

@@ -37,6 +37,7 @@ def test_an_inventory_says_where_each_log_ends_and_changes_nothing(tmp_path: Pat
     assert found.replicas == [
         FoundReplica(
             *(1, "flights", "first", 0),
+            leader_epoch=0,
             last_epoch=found.replicas[0].last_epoch,
             log_end=4,
             partitions=2,

@@ -21,7 +21,7 @@ from folkmoot.protocol.errors import (
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import Api, FetchEntry, MetadataResponse
-from tests.brokers.parts import BROKERS, ME, OTHER, make_handlers, make_logs
+from tests.brokers.parts import BROKERS, ME, OTHER, led, make_handlers, make_logs, state_of
 
 
 def answer(view: ClusterView, names: list[str] | None) -> MetadataResponse:
@@ -46,7 +46,8 @@ def test_a_view_made_of_another_encodes_what_has_changed_and_nothing_else(
     monkeypatch.setattr(ClusterView, "_topic_metadata", counted)
     topics = topics | {"t7": TopicInfo("id-new", [[ME], [OTHER]])}
     del topics["t9"]
-    view = ClusterView(BROKERS, topics, view, ["t7", "t9"])
+    states = {"id-new": {0: state_of(ME), 1: state_of(OTHER)}}
+    view = ClusterView(BROKERS, topics, view, ["t7", "t9"], states)
     assert encoded == ["t7"]
     told = {each.topic: each for each in answer(view, None).topics}
     assert told.keys() == topics.keys()
@@ -61,6 +62,7 @@ def test_before_its_first_view_a_broker_calls_no_topic_missing(tmp_path: Path) -
     """Consumers that are told so for seconds give the topic up."""
     with make_logs(tmp_path) as logs:
         metadata = make_handlers(logs, NOTHING_READ).metadata
+        metadata.view = NOTHING_READ
         for names in (["t"], None):
             with pytest.raises(ZooKeeperUnreachable, match="not read of any topic yet"):
                 metadata.answer(names)
@@ -86,8 +88,8 @@ def test_who_asked_the_wrong_broker_is_told_who_leads_and_of_nobody_once_the_top
 
 def test_a_broker_that_goes_leads_nothing_in_the_next_view() -> None:
     topics = {"t": TopicInfo("id", [[ME], [OTHER]])}
-    view = ClusterView(BROKERS, topics)
-    view = ClusterView({ME: BROKERS[ME]}, topics, view, [])
+    view = led(ClusterView(BROKERS, topics))
+    view = ClusterView({ME: BROKERS[ME]}, topics, view, [], view.states)
     response = answer(view, ["t"])
     assert [each.broker_id for each in response.brokers] == [ME]
     assert [each.leader for each in response.topics[0].partitions] == [ME, -1]

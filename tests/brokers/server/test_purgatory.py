@@ -167,17 +167,12 @@ class FlushedLog:
     """As much of a log as a delayed produce looks at."""
 
     name: TopicPartition
-    recovery_point_offset: int = 0
     high_watermark: int = 0
-    is_replica: bool = False
     failure: FolkmootError | None = None
 
     def require_writable(self) -> None:
         if self.failure is not None:
             raise self.failure
-
-    def advance_high_watermark(self, offset: int) -> None:
-        self.high_watermark = offset
 
 
 class Waiting:
@@ -198,17 +193,16 @@ class Waiting:
         self.purgatory.delay_produce(self.log, delayed)
 
 
-def test_one_flush_completes_every_produce_that_it_covers_and_moves_the_high_watermark() -> None:
+def test_a_high_watermark_that_moves_completes_every_produce_that_it_covers() -> None:
     waiting = Waiting()
     delay(waiting.purgatory, 10.0, 20, (A,), "reader")
     for end in (3, 5, 8):
         waiting.produce(end)
-    waiting.flushed.recovery_point_offset = 5
+    waiting.flushed.high_watermark = 5
     waiting.purgatory.advanced(waiting.log)
     assert waiting.answers == [(3, None), (5, None)]
-    assert waiting.flushed.high_watermark == 5, "what is not on disk is read by nobody"
     assert taken(waiting.purgatory, 0.0) == ["reader"]
-    waiting.flushed.recovery_point_offset = 8
+    waiting.flushed.high_watermark = 8
     waiting.purgatory.advanced(waiting.log)
     assert waiting.answers[2:] == [(8, None)]
 
@@ -217,14 +211,13 @@ def test_a_failed_flush_refuses_all_who_wait_for_the_log() -> None:
     waiting = Waiting()
     for end in (3, 5):
         waiting.produce(end)
-    waiting.flushed.recovery_point_offset = 5
+    waiting.flushed.high_watermark = 5
     waiting.flushed.failure = StorageError("a bad disk")
     waiting.purgatory.advanced(waiting.log)
     assert [(end, type(error)) for end, error in waiting.answers] == [
         (3, StorageError),
         (5, StorageError),
     ]
-    assert waiting.flushed.high_watermark == 0
 
 
 def test_a_produce_that_has_waited_for_its_timeout_is_refused_and_the_others_wait_on() -> None:
@@ -238,7 +231,7 @@ def test_a_produce_that_has_waited_for_its_timeout_is_refused_and_the_others_wai
         refused.append((due, [end for end, _ in waiting.answers]))
     assert refused == [(10.0, [5]), (20.0, [5, 8])]
     assert {type(error) for _, error in waiting.answers} == {RequestTimeout}
-    waiting.flushed.recovery_point_offset = 8
+    waiting.flushed.high_watermark = 8
     purgatory.advanced(waiting.log)
     assert waiting.answers[2:] == [(3, None)]
     purgatory.take_completed(30.0, 10)

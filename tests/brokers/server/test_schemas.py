@@ -225,12 +225,6 @@ def test_a_batch_that_cannot_be_read_is_corrupt_whatever_its_id(handlers: Reques
         assert errors_of(handlers, garbage) == [CorruptBatch.code]
 
 
-def test_a_partition_that_is_still_to_be_created_asks_as_well(handlers: RequestHandlers) -> None:
-    assert handlers.logs.find("id-1", 1) is None
-    results = sent(handlers, batch(9), batch(7), into_=[into(1), into(1)])
-    assert [each.error for each in results] == [SchemaRefused.code, 0]
-
-
 def test_what_the_broker_asks_of_all_topics_a_topic_can_take_back(
     tmp_path: Path, registry: Registry
 ) -> None:
@@ -589,9 +583,9 @@ def test_a_topic_takes_ids_of_a_subject_in_another_context_and_readers_resolve_t
         options = {"value_schema": ":.staging:orders-value"}
         topic = execute(user, topics.create("t", 1, [1], options))
         eventually(lambda: peer.call(Api.METADATA, MetadataRequest(None))[0].topics)
-        entry = into(0, topic_id=topic.topic_id)
+        entry = into(0, topic_id=topic.topic_id, epoch=-1)
         for number, error in ((order.id, 0), (item.id, SchemaRefused.code)):
-            answer, _ = peer.call(Api.PRODUCE, produce(entry), [batch(number)])
+            answer, _ = peer.call_leader(Api.PRODUCE, produce(entry), [batch(number)])
             assert [each.error for each in answer.results] == [error]
         schemas = BrokerSchemas(broker.listeners["client"], timeout=20)
         assert schemas.resolved(1, subject=":.staging:") == '"int"'

@@ -154,10 +154,10 @@ def test_the_loop_answers_whatever_waits_for_the_disk(tmp_path: Path, disk: Slow
         flushed = execute(user, topics.create("flushed", 3, [1], {"durability": "fsync"}))
         doomed = execute(user, topics.create("doomed", PARTITIONS, [1], options))
         eventually(lambda: b"doomed" in bytes(_metadata(peer)))
-        entries = [into(number, "doomed", doomed.topic_id) for number in range(PARTITIONS)]
+        entries = [into(number, "doomed", doomed.topic_id, -1) for number in range(PARTITIONS)]
         large = [make_batch(b"x" * 1500)] * PARTITIONS
         for _ in range(3):
-            peer.call(Api.PRODUCE, produce(*entries), large)
+            peer.call_leader(Api.PRODUCE, produce(*entries), large)
         stack.callback(disk.end)
         disk.slow()
         ask_for_everything(peer, flushed.topic_id, doomed.topic_id)
@@ -184,15 +184,15 @@ def test_the_loop_answers_while_what_a_stop_has_left_is_opened(
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(config, ensemble.connect))
         peer, watcher = (stack.enter_context(Peer(broker.listeners["client"])) for _ in range(2))
-        eventually(lambda: b"cold" in bytes(_metadata(peer)))
+        peer.wait_until_led("cold", "id-cold", PARTITIONS)
         stack.callback(disk.end)
         disk.slow()
         end, places = BATCHES - 1, range(PARTITIONS)
         if what == "produce":
-            entries = [into(number, "cold", "id-cold") for number in places]
+            entries = [into(number, "cold", "id-cold", -1) for number in places]
             peer.ask(Api.PRODUCE, produce(*entries), [make_batch(b"x")] * PARTITIONS)
         elif what == "fetch":
-            wanted = [out_of(number, end, 4096, "cold", "id-cold") for number in places]
+            wanted = [out_of(number, end, 4096, "cold", "id-cold", -1) for number in places]
             peer.ask(Api.FETCH, fetch(*wanted, max_wait=30.0, min_bytes=900 * PARTITIONS))
         else:
             look_ups = [
@@ -226,9 +226,13 @@ def _metadata(peer: Peer) -> bytes:
 
 def ask_for_everything(peer: Peer, flushed: str, doomed: str) -> None:
     """Requests whose answers need the disk; nobody waits for them."""
-    peer.ask(Api.PRODUCE, produce(into(0, "flushed", flushed)), [make_batch(b"x" * 1500)])
-    peer.ask(Api.FETCH, fetch(*(out_of(n, 1, 4096, "cold", "id-cold") for n in range(PARTITIONS))))
+    peer.ask(Api.PRODUCE, produce(into(0, "flushed", flushed, -1)), [make_batch(b"x" * 1500)])
+    peer.ask(
+        Api.FETCH, fetch(*(out_of(n, 1, 4096, "cold", "id-cold", -1) for n in range(PARTITIONS)))
+    )
     look_ups = [ListOffsetsEntry("cold", "id-cold", number, 1003) for number in range(PARTITIONS)]
     peer.ask(Api.LIST_OFFSETS, ListOffsetsRequest(look_ups))
-    deletions = [DeleteRecordsEntry("doomed", doomed, number, 0, 1) for number in range(PARTITIONS)]
+    deletions = [
+        DeleteRecordsEntry("doomed", doomed, number, -1, 1) for number in range(PARTITIONS)
+    ]
     peer.ask(Api.DELETE_RECORDS, DeleteRecordsRequest(deletions))

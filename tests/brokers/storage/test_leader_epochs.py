@@ -30,8 +30,7 @@ def a_replica(data: Path, epoch: int = 0, point: RecoveryPoint | None = None) ->
     directory = data / str(NAME)
     directory.mkdir(parents=True, exist_ok=True)
     log = Log(directory, NAME, "first", SMALL)
-    if epoch != NO_EPOCH:
-        log.become_replica(epoch)
+    log.leader_epoch = epoch
     log.start(point)
     return log
 
@@ -176,7 +175,7 @@ def _no_descriptor(*_: object) -> int:
 
 
 def test_what_a_replica_has_lost_is_not_passed_over(tmp_path: Path) -> None:
-    """It is fetched again; a log without replicas leaves such offsets free for good."""
+    """It is fetched again, or is given again in a later leader epoch."""
     log = a_replica(tmp_path)
     for _ in range(4):
         log.append_as_leader([a_batch(b"v")], NOW, 0)
@@ -185,19 +184,6 @@ def test_what_a_replica_has_lost_is_not_passed_over(tmp_path: Path) -> None:
     replica = a_replica(tmp_path, 0, point)
     assert (replica.log_end, replica.is_incomplete) == (4, True)
     replica.abandon()
-    alone = a_replica(tmp_path, NO_EPOCH, point)
-    assert alone.log_end == 9
-    alone.abandon()
-
-
-def test_a_log_that_gets_replicas_has_had_epoch_0_so_far(tmp_path: Path) -> None:
-    log = a_replica(tmp_path, NO_EPOCH)
-    log.append_as_leader([a_batch(b"v")], NOW, 0)
-    assert starts_of(log) == []
-    log.become_replica(1)
-    log.append_as_leader([a_batch(b"v")], NOW, 1)
-    assert starts_of(log) == [(0, 0), (1, 1)]
-    log.close()
 
 
 def test_the_highest_epochs_are_not_guessed(tmp_path: Path) -> None:
@@ -216,13 +202,12 @@ def test_a_replica_whose_epoch_is_lost_does_not_take_itself_for_one_that_has_all
 ) -> None:
     with LogManager(tmp_path, 1, SMALL) as logs:
         log = create(logs, "t", "id-1", 0)
-        log.become_replica(3)
         log.append_as_leader([a_batch(b"v")], NOW, 3)
     (tmp_path / LEADER_EPOCHS_FILE).write_bytes(b"rotten")
     for _ in range(2):
         with LogManager(tmp_path, 1, SMALL) as logs:
             [log] = logs
-            assert (log.is_replica, log.is_incomplete, log.high_watermark) == (True, True, 0)
+            assert (log.is_incomplete, log.high_watermark) == (True, 0)
         save_json(tmp_path / LEADER_EPOCHS_FILE, {"another-0": 1})
 
 

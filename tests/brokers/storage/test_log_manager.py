@@ -41,7 +41,7 @@ from folkmoot.protocol.errors import (
     StorageError,
 )
 from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
-from tests.brokers.hands import Hands, create
+from tests.brokers.hands import Hands, create, lead
 
 LONG = "t" * 249
 
@@ -57,7 +57,7 @@ def names(data: Path) -> set[str]:
 def found(logs: LogManager, partition: int = 0, topic_id: str = "first") -> Log:
     log = logs.find(topic_id, partition)
     assert log is not None
-    return log
+    return lead(log)
 
 
 def task(logs: LogManager) -> None:
@@ -86,7 +86,7 @@ def test_what_was_appended_is_there_after_a_stop_and_after_a_crash(data: Path) -
     for directory in (data, killed):
         with logs_in(directory) as logs:
             assert len(logs) == 3
-            for log in logs:
+            for log in map(lead, logs):
                 assert log.topic_id == "first"
                 assert read_all(log) == [(0, b"a"), (1, b"%d" % log.name.partition)]
 
@@ -341,7 +341,7 @@ def test_the_ids_of_the_last_moment_cost_no_orderly_stop_on_a_full_disk(
 
 def test_a_directory_says_what_its_topic_is_and_how_new_that_is(data: Path) -> None:
     old = TopicInfo("first", [[1, 2], [1]], {"retention": "7"}, had_page_cache=True, revision=4)
-    new = replace_struct(old, partitions=[[2, 1], [1]], with_epochs=frozenset({0}), revision=5)
+    new = replace_struct(old, partitions=[[2, 1], [1]], revision=5)
     with logs_in(data) as logs:
         logs.configure("flights", "first", old.config, old)
         create(logs, "flights", "first", 0)
@@ -571,7 +571,7 @@ def test_a_log_that_cannot_be_closed_in_order_is_recovered_at_the_next_start(
     points = json.loads((data / "recovery-points").read_bytes().partition(b"\n")[2])
     assert list(points) == ["first-1"]
     with logs_in(data) as again:
-        assert [read_all(log) for log in again] == [[(0, b"a")]] * 2
+        assert [read_all(lead(log)) for log in again] == [[(0, b"a")]] * 2
 
 
 def test_a_flush_whose_outcome_was_not_taken_is_not_vouched_for_by_the_stop(data: Path) -> None:
@@ -625,7 +625,6 @@ def test_a_flush_that_fails_while_the_page_cache_is_about_to_be_trusted_again_co
     logs = LogManager(data, 1, SMALL, submit=hands.submit)
     logs.start()
     log = create(logs, "t", "first", 0)
-    log.become_replica(1)
     logs.suspects.add(log.directory.name)
     logs.trust(log)
     logs.distrust()

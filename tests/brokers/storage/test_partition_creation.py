@@ -13,7 +13,7 @@ from folkmoot.brokers.storage import partition_creation
 from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
-from folkmoot.protocol.errors import DiskFull, FolkmootError, UnknownTopicOrPartition
+from folkmoot.protocol.errors import DiskFull, FolkmootError
 from tests.brokers.batches import SMALL, a_batch, append, read_all
 from tests.brokers.hands import Hands
 from tests.brokers.power import NAMES, Power
@@ -78,33 +78,33 @@ def test_those_who_wait_for_a_partition_are_told_in_the_order_of_their_asking(
     assert told == [0, 1, 2]
 
 
-def test_partitions_of_a_topic_are_made_ahead_a_few_at_a_time_and_wanted_ones_first(
+def test_partitions_are_made_a_few_at_a_time(
     logs: LogManager, creation: PartitionCreation, hands: Hands
 ) -> None:
-    creation.create_ahead("t", "id-1", range(MANY))
-    creation.task(NOW)
-    outcomes = wanted(creation, MANY - 1)
+    outcomes = [wanted(creation, number) for number in range(MANY)]
     assert len(hands.jobs) == 1
+    hands.work()  # of the first, which did not wait for more
     hands.work()
-    assert len(logs) == partition_creation.AT_ONCE
-    assert outcomes == []
-    hands.work()
-    assert outcomes == [None]
-    while len(logs) < MANY:
-        creation.task(NOW)
-        hands.work_all()
-    creation.create_ahead("t", "id-1", range(MANY))
+    assert len(logs) == 1 + partition_creation.AT_ONCE
+    hands.work_all()
+    assert outcomes == [[None]] * MANY
     creation.task(NOW)
     assert hands.jobs == []
 
 
-def test_no_step_looks_at_more_than_so_many_partitions(
-    logs: LogManager, creation: PartitionCreation
+def test_a_partition_is_made_once_an_earlier_replica_is_gone(
+    logs: LogManager, creation: PartitionCreation, hands: Hands
 ) -> None:
-    partitions = iter(range(100_000))
-    creation.create_ahead("t", "id-1", partitions)
+    wanted(creation, 0)
+    hands.work_all()
+    logs.delete_partition("id-1", 0)
+    outcomes = wanted(creation, 0)
     creation.task(NOW)
-    assert next(partitions) <= partition_creation.LOOKED_AT
+    assert hands.jobs == []
+    task(logs)
+    creation.task(NOW)
+    hands.work_all()
+    assert outcomes == [None]
 
 
 def test_nothing_is_flushed_renamed_or_listed_on_the_event_loop(
@@ -152,56 +152,6 @@ def test_a_name_that_cannot_be_made_durable_is_not_used(
     outcomes = wanted(creation, 0)
     hands.work_all()
     assert outcomes == [None]
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_topic_deleted_while_its_directory_is_made_leaves_nothing(
-    logs: LogManager, creation: PartitionCreation, hands: Hands, begun: bool
-) -> None:
-    first = wanted(creation, 1) if begun else []
-    assert len(hands.jobs) == int(begun)
-    outcomes = wanted(creation, 0)
-    creation.create_ahead("t", "id-1", range(MANY))
-    creation.forget("id-1")
-    logs.delete_topic("id-1")
-    hands.work_all()
-    creation.task(NOW)
-    assert isinstance(outcomes[0], UnknownTopicOrPartition)
-    assert [type(error) for error in first] == [UnknownTopicOrPartition] * int(begun)
-    task(logs)
-    assert (len(logs), names(logs.data)) == (0, set())
-
-
-def test_a_topic_deleted_while_its_directory_waits_for_an_earlier_replica_to_go_leaves_nothing(
-    logs: LogManager, creation: PartitionCreation, hands: Hands
-) -> None:
-    wanted(creation, 0)
-    hands.work_all()
-    logs.delete_partition("id-1", 0)
-    outcomes = wanted(creation, 0)
-    creation.forget("id-1")
-    logs.delete_topic("id-1")
-    creation.task(NOW)
-    task(logs)  # the earlier one is gone
-    creation.task(NOW)
-    hands.work_all()
-    assert isinstance(outcomes[0], UnknownTopicOrPartition)
-    task(logs)
-    assert (len(logs), names(logs.data)) == (0, set())
-
-
-def test_a_topic_made_anew_while_its_directory_is_made_gets_its_own(
-    logs: LogManager, creation: PartitionCreation, hands: Hands
-) -> None:
-    old = wanted(creation, 0)
-    creation.forget("id-1")
-    new = wanted(creation, 0, "id-2")
-    hands.work_all()
-    assert isinstance(old[0], UnknownTopicOrPartition)
-    assert new == [None]
-    task(logs)
-    assert [log.topic_id for log in logs] == ["id-2"]
-    assert names(logs.data) == {"id-2-0"}
 
 
 @pytest.mark.parametrize("kept", NAMES)

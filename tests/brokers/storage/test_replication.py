@@ -287,6 +287,7 @@ def test_what_follows_a_cut_within_what_a_segment_has_lost_is_not_taken_for_lost
     batches = [a_batch(b"%d " % number + bytes(80)) for number in range(40)]
     for each in batches:
         write(log, each)
+    log.flush(snapshot=True)
     log.abandon()
     short = log.segments[1]
     os.truncate(short.path, short.size - 2 * len(batches[-1]))
@@ -411,7 +412,7 @@ def reopened_without_watermark(data: Path, point: RecoveryPoint | None = None) -
 def a_replica(data: Path) -> Log:
     (data / str(NAME)).mkdir(parents=True, exist_ok=True)
     log = Log(data / str(NAME), NAME, "first", SMALL)
-    log.become_replica(3)
+    log.leader_epoch = 3
     log.start()
     return log
 

@@ -299,6 +299,7 @@ def test_what_cannot_be_read_keeps_its_log_for_now_and_no_other(
     append(other, a_batch(b"a"), now=NOW)
     kept.reopen(clean=True)
     kept.logs.configure("other", "second", {})
+    found(kept.logs, 0, "second")
     later = NOW + 2 * WEEK
     real = SegmentReader.open_index
 

@@ -117,16 +117,6 @@ def test_partitions_can_be_added_and_options_be_set_while_one_is_moved(scene: Sc
     assert topic.config["retention"] == "60"
 
 
-def test_a_single_replica_that_is_moved_has_leader_epochs_from_then_on(scene: Scene) -> None:
-    assert not TopicInfo("id", [[1]]).is_replicated(0)
-    execute(scene.session, topics.configure("t", {"min_in_sync": "1"}))
-    execute(scene.session, reassignments.start("t", {0: [2]}))
-    execute(scene.session, reassignments.cancel("t"))
-    assert scene.topic().with_epochs == {0}
-    assert replace(scene.topic(), partitions=[[1], [1]]).is_replicated(0)
-    assert not replace(scene.topic(), partitions=[[1], [1]]).is_replicated(1)
-
-
 def test_a_reassignment_that_was_cancelled_meanwhile_is_not_ended(scene: Scene) -> None:
     started(scene)
     ending = scene.end()

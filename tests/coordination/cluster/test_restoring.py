@@ -59,13 +59,10 @@ def test_a_replica_that_was_not_looked_at_is_asked_for_unless_it_is_gone_for_goo
     assert topic_of("t", two, [9])[0].partitions == [[1, 2, 3], [1]]
 
 
-def test_a_partition_of_one_replica_needs_no_state_unless_it_has_leader_epochs() -> None:
-    sole = found(1, 0, 5, replicas=(1,), leader_epoch=-1)
-    assert topic_of("t", [sole])[1] == {}
-    moved = found(1, 2, 5, replicas=(1,), with_epochs=True)
-    topic, states = topic_of("t", [moved])
-    assert topic.with_epochs == {0}
-    assert states == {0: PartitionState(1, 4, (1,), 0)}
+def test_a_partition_of_one_replica_gets_a_state_above_the_epochs_of_its_disk() -> None:
+    assert topic_of("t", [found(1, 2, 5, replicas=(1,))])[1] == {0: PartitionState(1, 4, (1,), 0)}
+    unused = found(1, -1, 0, replicas=(1,), leader_epoch=-1)
+    assert topic_of("t", [unused])[1] == {0: PartitionState(1, 0, (1,), 0)}
     with pytest.raises(ConfigError, match="do not say what it is"):
         topic_of("t", [FoundReplica(1, "t", "id", 0)])
 

@@ -101,7 +101,6 @@ class Broker:
         self.handlers = RequestHandlers(
             max_batch_bytes=LOGS.max_batch_bytes,
             metadata=MetadataCache(self.broker_id, logs, replicas),
-            creation=creation,
             flusher=flusher,
             retention=retention,
             damage_reports=DamageReports(submit),
