@@ -184,14 +184,14 @@ def test_indexes_that_push_each_other_out_are_not_loaded_for_ever(tmp_path: Path
     log = Log(log.directory, log.name, "first", SMALL, OpenSegments(index_limit=0))
     log.start(point)
     log.advance_high_watermark(log.log_end)
+    places = (7, 107, 207)
     for _ in range(3):
         for _ in range(3):
-            jobs = [log.prepare_read(offset) for offset in (7, 107, 207)]
-            for job in jobs:
+            for job in [log.prepare_read(offset) for offset in places]:
                 if job is not None:
                     job.finish(job.run())
-        assert jobs == [None] * 3
-        for offset in (7, 107, 207):
+        assert [log.prepare_read(offset) for offset in places] == [None] * 3
+        for offset in places:
             assert values_of(log.read(offset, 1)) == [(offset, b"")]
     log.abandon()
 
