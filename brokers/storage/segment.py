@@ -35,7 +35,7 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 OPEN_FILES_PER_SEGMENT: Final = 1
 """The most that one segment holds: its log."""
-MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
+MAX_INDEX_BYTES: Final = 256 * 1024 * 1024
 """The most memory of loaded indexes, at least one of them: 256 KiB are those of a GiB of log."""
 
 _SKIPPED_BYTES: Final = 8 * 1024
@@ -511,7 +511,7 @@ class Segment(SegmentReader):
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
         self.is_lost = False  # no other replica has what is damaged here
-        self.is_checked = False  # a background job has looked at the index, or could not
+        self.is_checked = False  # a background job has looked at the index since it was used
         self.durable_size = size
         self.torn: str | None = None
 
@@ -600,7 +600,6 @@ class Segment(SegmentReader):
         if self._index is not None:
             self._summary = self._index.summary
             self._index = None
-            self.is_checked = False
         self._files.forget_index(self)
 
     def flush(self) -> None:
@@ -954,7 +953,7 @@ class Segment(SegmentReader):
 
     def _used_index(self) -> SegmentIndex:
         """The index; it is loaded here where no job has done so. Raises StorageError."""
-        index = self._index
+        index, self.is_checked = self._index, False
         if index is None:
             index = self.open_index(self._interval)
             self._take_index(index)

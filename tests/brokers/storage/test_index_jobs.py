@@ -8,7 +8,7 @@ import pytest
 
 from folkmoot.brokers.storage.jobs import Job
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.segment import SegmentReader, SummaryJob, write_index
+from folkmoot.brokers.storage.segment import OpenSegments, SegmentReader, SummaryJob, write_index
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
     NOW,
@@ -172,6 +172,27 @@ def test_an_index_that_is_loaded_while_its_segment_is_dropped_is_not_written(log
     removed(log.delete_segments(1))
     job.finish(found)
     assert list(log.directory.glob("*.index")) == []
+    log.abandon()
+
+
+def test_indexes_that_push_each_other_out_are_not_loaded_for_ever(tmp_path: Path) -> None:
+    """Each is loaded by a job, and by who uses it if another came in between."""
+    log = make_log(tmp_path)
+    for number in range(RECORDS):
+        append(log, timed_batch(NOW + number))
+    point = log.close()
+    log = Log(log.directory, log.name, "first", SMALL, OpenSegments(index_limit=0))
+    log.start(point)
+    log.advance_high_watermark(log.log_end)
+    places = (7, 107, 207)
+    for _ in range(3):
+        for _ in range(3):
+            for job in [log.prepare_read(offset) for offset in places]:
+                if job is not None:
+                    job.finish(job.run())
+        assert [log.prepare_read(offset) for offset in places] == [None] * 3
+        for offset in places:
+            assert values_of(log.read(offset, 1)) == [(offset, b"")]
     log.abandon()
 
 
