@@ -31,7 +31,7 @@ from folkmoot.coordination.groups.membership import MemberInfo, assignee, depart
 from folkmoot.coordination.groups.plan import Plan, decompress
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import children, ensure, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import children, ensure, get_node
 from folkmoot.protocol.records import TopicPartition
 
 CHUNK_BYTES: Final = 32 * 1024
@@ -116,8 +116,7 @@ def entries(group: str) -> Recipe[list[Entry]]:
     """What was noted, oldest first."""
     found: list[Entry] = []
     for path in _chunks(group, (yield from children(paths.events(group)))):
-        with suppress(zk.NoNode):
-            found += _entries((yield from retry_on_connection_loss(zk.Get(path))))
+        found += _entries((yield from get_node(path)))
     return found
 
 
@@ -183,11 +182,10 @@ def _appended(group: str, names: Collection[str], entry: Entry) -> Recipe[list[z
     """The writes that append an entry; `names` are those of all nodes of the log and of notes."""
     chunks = _chunks(group, names)
     if chunks:
-        with suppress(zk.NoNode):
-            node: zk.Node = yield from retry_on_connection_loss(zk.Get(chunks[-1]))
-            data = _encode([*_entries(node), entry])
-            if len(data) <= CHUNK_BYTES:
-                return [zk.Set(chunks[-1], data, node.stat.version)]
+        node = yield from get_node(chunks[-1])
+        data = _encode([*_entries(node), entry])
+        if node is not None and len(data) <= CHUNK_BYTES:
+            return [zk.Set(chunks[-1], data, node.stat.version)]
     while len(data := _encode([entry])) > CHUNK_BYTES and entry.moves:
         entry = msgspec.structs.replace(entry, moves=entry.moves[: len(entry.moves) // 2])
     created = zk.Create(f"{paths.events(group)}/log-", data, sequence=True)
@@ -198,8 +196,10 @@ def _encode(entries: list[Entry]) -> bytes:
     return zstandard.compress(msgspec.msgpack.encode(entries))
 
 
-def _entries(node: zk.Node) -> list[Entry]:
-    """What a chunk holds; nothing if it is illegible."""
+def _entries(node: zk.Node | None) -> list[Entry]:
+    """What a chunk holds; nothing if it is gone or illegible."""
+    if node is None:
+        return []
     try:
         *found, last = _decoder.decode(decompress(node.data))
     except (msgspec.MsgspecError, ValueError):
@@ -209,7 +209,7 @@ def _entries(node: zk.Node) -> list[Entry]:
 
 def _reason(path: str) -> Recipe[tuple[str, int]]:
     """What a note says of who went, and when (ms)."""
-    with suppress(zk.NoNode):  # another planner was faster
-        node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-        return node.data[:_MOST_SAID].decode(errors="replace") or "left", node.stat.ctime
-    return "left", 0
+    node = yield from get_node(path)
+    if node is None:  # another planner was faster
+        return "left", 0
+    return node.data[:_MOST_SAID].decode(errors="replace") or "left", node.stat.ctime
