@@ -99,7 +99,9 @@ class ReplicaFetches:
     Owner: the event loop.
     """
 
-    def __init__(self, replicas: ReplicaManager, prepare_read: Callable[[Log, int], bool]) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, prepare_read: Callable[[Log, int, int], bool]
+    ) -> None:
         """`prepare_read` begins a job that a read has to wait for, if there is one; `changed` follows."""
         self._replicas = replicas
         self._prepare_read = prepare_read
@@ -224,7 +226,7 @@ class ReplicaFetches:
             raise NotLeader(f"{log.name} is not led here any more")
         if entry.log_end < log.log_start:
             raise OffsetOutOfRange(f"{log.name} begins with offset {log.log_start}")
-        if _lacks(entry, replica) and self._prepare_read(log, entry.log_end):
+        if _lacks(entry, replica) and self._prepare_read(log, entry.log_end, room):
             return None
         return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
 

@@ -607,7 +607,7 @@ class RequestHandlers:
                             f"{log.name} has no offset {entry.offset} here yet"
                         )
                 if start <= entry.offset < end:
-                    if self._prepare_read(log, entry.offset):
+                    if self._prepare_read(log, entry.offset, min(entry.max_bytes, room - found)):
                         preparing.append(
                             messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
                         )
@@ -638,17 +638,18 @@ class RequestHandlers:
         if replica is None or body.replica not in replica.replicas:
             raise NotLeader(f"{body.topic}-{body.partition} has no replica here")
         replica.log.require_open()
-        while (job := replica.log.prepare_read(body.offset)) is not None:
+        while (job := replica.log.prepare_read(body.offset, REPAIR_BYTES)) is not None:
             yield job
         chunk = replica.log.read(body.offset, REPAIR_BYTES)
         return Response(messages.RepairFetchResponse(replica.log.high_watermark), [chunk])
 
-    def _prepare_read(self, log: Log, offset: int) -> bool:
-        """Whether a job has to check an index first; who waits for the partition hears of its end.
+    def _prepare_read(self, log: Log, offset: int, max_bytes: int) -> bool:
+        """Whether a job has to load an index or read the disk first; its end wakes who waits for the
+        partition.
 
         It is a segment's: reads of the partition's other segments do not wait for it.
         """
-        job = log.prepare_read(offset)
+        job = log.prepare_read(offset, max_bytes)
         if job is None:
             return False
         if job in self._preparing:
@@ -663,7 +664,7 @@ class RequestHandlers:
                 self.replica_fetches.changed(log)
 
         self._preparing.add(job)
-        self.submit("index", job.run, prepared)
+        self.submit(getattr(job, "queue", "index"), job.run, prepared)
         return True
 
     def _prepared(

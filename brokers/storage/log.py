@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
+    shorten,
     sync_directory,
-    sync_file,
     write_checked,
 )
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
@@ -530,11 +530,16 @@ class Log:
                     return min(max(self.log_start, found), self.high_watermark)
         return self.high_watermark
 
-    def prepare_read(self, offset: int) -> Job | None:
-        """The background's work before a read at `offset`; None: no index has to be loaded for it."""
+    def prepare_read(self, offset: int, max_bytes: int) -> Job | None:
+        """The background's work before a read at `offset`; ask again until there is none.
+
+        It loads the index, and brings `max_bytes` into the page cache, or a whole batch if that is larger.
+        Raises StorageError.
+        """
         if not self.is_open or not self.log_start <= offset < self.log_end:
             return None
-        return self.segment_at(offset).index_job()
+        wanted = max(max_bytes, self.config.max_batch_bytes)
+        return self.segment_at(offset).prepare_read(offset, wanted)
 
     def prepare_append(self) -> Job | None:
         """The background's work before the first append of a life; ask again until there is none."""
@@ -1012,7 +1017,8 @@ class Truncation:
     """Cuts a log's files beside the event loop, then takes that over (Job).
 
     The newest segments go first: a death in between leaves a log that is still too long, and the follower
-    cuts it again. A rewritten one is appended to again, and gets the name for that before.
+    cuts it again. A rewritten one is appended to again, and gets the name for that before. The last
+    segment gets a new file while views of its old one are in use (`shorten`).
     """
 
     def __init__(
@@ -1029,6 +1035,7 @@ class Truncation:
         last = log.segments[max(left, 1) - 1]
         # Damage that is marked is met again: nothing of it may stay in front of what is appended.
         self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
+        self._has_views = last.stop_mapping()
 
     def run(self) -> tuple[int, int]:
         """Any thread. What is damaged in front goes as well, noted first. Raises StorageError, OSError."""
@@ -1050,8 +1057,7 @@ class Truncation:
         # On disk before anything is appended: what is gone would follow it, or tell of its producers.
         sync_directory(last.directory)
         if self._left:
-            os.truncate(last.path, position)
-            sync_file(last.path)
+            shorten(last.path, position, is_mapped=self._has_views)
         return position, end
 
     def finish(self, outcome: tuple[int, int] | Exception) -> None:

@@ -8,9 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from mmap import PAGESIZE
+from mmap import PAGESIZE, mmap
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import ref
 
 import msgspec
 
@@ -23,6 +24,7 @@ from folkmoot.brokers.storage.files.atomic_file import (
     write_at,
 )
 from folkmoot.brokers.storage.jobs import SharedJob
+from folkmoot.brokers.storage.mapped_file import MAPPED_BYTES, MappedFile, MappedFiles
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES, MAX_OFFSET, BatchHeader
@@ -33,12 +35,14 @@ logger = logging.getLogger(__name__)
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
-OPEN_FILES_PER_SEGMENT: Final = 2
-"""The most that one segment holds: its log and its index."""
+OPEN_FILES_PER_SEGMENT: Final = 3
+"""The most that one segment holds: its log, its index, and the log again for its mapping."""
 
 _SKIPPED_BYTES: Final = 8 * 1024
 _HEADERS_WINDOW: Final = 64 * 1024
 _BATCHES_WINDOW: Final = 4 * 1024 * 1024
+_READ_AHEAD: Final = 1024 * 1024
+_READ_THREADS: Final = 8
 _NOTHING: Final = memoryview(b"")
 _T = TypeVar("_T")
 _NAME = re.compile(
@@ -110,6 +114,7 @@ class OpenSegments:
         self.damaged: dict[Segment, float] = {}
         """Segments in which something bad was found, and when to try to repair them (Repairs)."""
         self.room = DiskRoom()
+        self.mapped = MappedFiles()
         self.unflushed: dict[Segment, None] = {}
         """Those that were released and have their log open until it is flushed."""
         self._limit = max(1, limit)
@@ -165,7 +170,7 @@ class _Broken(CorruptBatch):
 class SegmentReader:
     """The file of a segment as it was when this was made, read by a descriptor of its own.
 
-    For background jobs and tools: on any thread, one at a time. Nothing is ever mapped: a page that the
+    For background jobs and tools: on any thread, one at a time. This class maps nothing: a page that the
     disk cannot give would be a SIGBUS.
 
     Damage. What the disk cannot give (EIO) counts as bad bytes. A batch that does not match its
@@ -486,11 +491,17 @@ class Segment(SegmentReader):
     marked as damage, in memory alone, and its offsets are answered with `CorruptBatch`, which says
     where to go on; all others are served. A later life finds the same damage again when it reads.
 
+    `fetch` gives views of a mapping where that is worth it and the page cache has the bytes; else it
+    copies. `prepare_read` gives the job that brings them there first. The file is never shortened below a
+    view: mappings end at `size`, so a failed append is cut back behind all of them, and a truncation
+    calls `stop_mapping` first.
+
     Files are open while they are needed. Owner: the log, on the broker's event loop.
     """
 
     __slots__ = (
-        *("_files", "_index", "_interval", "_job", "_limit", "_next", "_summary"),
+        *("_files", "_index", "_interval", "_is_mapped", "_job", "_limit", "_mapped", "_mappings"),
+        *("_next", "_read_jobs", "_summary", "_was_read"),
         *("durable_size", "is_checked", "is_lost", "sealed", "torn"),
     )
 
@@ -513,6 +524,11 @@ class Segment(SegmentReader):
         self._index: SegmentIndex | None = None
         self._job: SharedJob | None = None
         self._summary: Summary | None = None
+        self._mapped: MappedFile | None = None
+        self._mappings: list[ref[mmap]] = []  # of this file; the older ones live by their views
+        self._is_mapped = True
+        self._read_jobs: dict[int, SharedJob] = {}  # by position
+        self._was_read: set[int] = set()  # positions whose job has ended, and whose read follows
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
@@ -633,6 +649,8 @@ class Segment(SegmentReader):
         """Close the files. They are opened again when needed."""
         if self._index is not None:
             self._index.release()
+        self._mapped = None
+        self._was_read.clear()
         self.close()
         self._files.forget(self)
 
@@ -646,6 +664,8 @@ class Segment(SegmentReader):
         self.size, self.end_offset = position, end_offset
         self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
         self.sealed = self.is_checked = False
+        self._mappings.clear()  # of the former file
+        self._is_mapped = True
 
     def _entries_unsaved(self, error: OSError) -> None:
         if not self._files.room.is_missed(error):
@@ -653,14 +673,14 @@ class Segment(SegmentReader):
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:
-            os.ftruncate(fd, self.size)
+            os.ftruncate(fd, self.size)  # in place: no view reaches behind that
         except OSError:
             self.torn = f"{self.path} has a torn end and takes no more: {cause}"
             return StorageError(self.torn)
         return disk_error(f"{self.path} could not be appended to", cause)
 
     def _cut(self, size: int) -> None:
-        self.size = size
+        self.size = size  # in place: this log has given no views yet
         fd = self._file()
         try:
             if os.fstat(fd).st_size > size:
@@ -670,6 +690,81 @@ class Segment(SegmentReader):
             raise disk_error(f"{self.path} cannot be cut", error) from error
 
     # -- reading ------------------------------------------------------------------------------------
+
+    def prepare_read(self, offset: int, max_bytes: int) -> SharedJob | None:
+        """What a read at `offset` has to wait for, done beside the event loop: the index, or up to
+        `max_bytes` that are not in the page cache. None: nothing.
+
+        Also None if a job has just read them: what is still missing is copied by the read itself. So no
+        reader waits for ever, however short of memory the machine is. Raises StorageError.
+        """
+        job = self.index_job()
+        if job is not None or self._index is None:
+            return job  # the read itself says what is wrong with an index that cannot be loaded
+        self._files.use(self)
+        position = self._position_near(offset)
+        if position in self._was_read:
+            self._was_read.discard(position)
+            return None
+        if position in self._read_jobs:
+            return self._read_jobs[position]
+        end = min(self.size, position + self._interval + HEADER_BYTES + max_bytes)
+        if position >= self.durable_size or self._is_cached(position, end):
+            return None  # what is not on disk yet is in the page cache
+        job = SharedJob(
+            partial(_read_ahead, self.reader(), position, end),
+            partial(self._read_ended, position),
+            f"read {crc32c(os.fsencode(self.path)) % _READ_THREADS}",
+        )
+        self._read_jobs[position] = job
+        return job
+
+    def _read_ended(self, position: int, job: SharedJob, outcome: object) -> None:
+        if self._read_jobs.get(position) is job:
+            del self._read_jobs[position]
+            self._was_read.add(position)
+
+    def _position_near(self, offset: int) -> int:
+        """Where the batch that holds `offset` begins, or at most an index interval before."""
+        if offset == self.base_offset:
+            return 0
+        if offset == self._next[0]:
+            return self._next[1]
+        return self._ask(lambda index: index.lookup(offset))[1]
+
+    def _is_cached(self, position: int, end: int) -> bool:
+        """Whether the page cache has `[position, end)`; also if that cannot be known."""
+        is_large = end - position >= MAPPED_BYTES
+        mapped = self._mapped_to(end if is_large else position + 1)
+        # Few bytes behind the mapping were appended since it was made.
+        return mapped is None or mapped.is_cached(position, min(end, mapped.size))
+
+    def _view(self, position: int, count: int) -> memoryview:
+        """As `read`, without a copy if that is worth it and the page cache has it all."""
+        count = min(count, self.size - position)
+        if count >= MAPPED_BYTES:
+            mapped = self._mapped_to(position + count)
+            view = None if mapped is None else mapped.cached(position, position + count)
+            if view is not None:
+                return view
+        return self.read(position, count)
+
+    def _mapped_to(self, end: int) -> MappedFile | None:
+        """A mapping of at least `[0, end)`, which are in the file; None if there can be none."""
+        if self._mapped is not None and self._mapped.size >= end:
+            return self._mapped
+        self._mapped = None
+        made = self._files.mapped.map(self._file(), self.size) if self._is_mapped else None
+        if made is not None:
+            self._mapped, mapping = made
+            self._mappings = [each for each in self._mappings if each() is not None]
+            self._mappings.append(mapping)
+        return self._mapped
+
+    def stop_mapping(self) -> bool:
+        """Give no more views until `was_cut`; → whether some that were given are still in use."""
+        self._mapped, self._is_mapped = None, False
+        return any(mapping() is not None for mapping in self._mappings)
 
     def fetch(
         self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
@@ -691,23 +786,23 @@ class Segment(SegmentReader):
         if offset == self.base_offset:
             position = 0
         if offset in (self.base_offset, self._next[0]) and position < limit:
-            view = self.read(position, count)
+            view = self._view(position, count)
             with suppress(CorruptBatch):
                 first = batch_header.read_header(view)
         if first is None or first.base_offset != offset:
             position = self._find(offset)
             if position >= limit:
                 return None if limit == self.size else _NOTHING
-            view = self.read(position, count)
+            view = self._view(position, count)
             first = batch_header.read_header(view)
         length = first.length
         if length >= max_bytes:
             if length > max_bytes and not at_least_one:
                 return _NOTHING
             self._next = (first.next_offset, position + length)
-            return (view if length <= len(view) else self.read(position, length))[:length]
+            return (view if length <= len(view) else self._view(position, length))[:length]
         if not at_least_one:
-            view = self.read(position, max_bytes + HEADER_BYTES)
+            view = self._view(position, max_bytes + HEADER_BYTES)
         stop = min((d.position for d in self.damage if d.position > position), default=limit)
         if position + max_bytes >= min(stop, limit):
             if stop >= self.size == limit:
@@ -1015,6 +1110,20 @@ def flush_if_crowded(segments: Iterable[Segment], files: OpenSegments) -> None:
 
 def _open_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIndex:
     return reader.open_index(interval) if sealed else reader.open_active_index(interval)
+
+
+def _read_ahead(reader: SegmentReader, position: int, end: int) -> None:
+    """Bring bytes into the page cache. What the disk cannot give is left to who reads it. Any thread."""
+    try:
+        while position < end:
+            count = min(_READ_AHEAD, end - position)
+            if len(reader.read(position, count)) < count:
+                break
+            position += count
+    except StorageError as error:
+        logger.warning("%s", error)
+    finally:
+        reader.close()
 
 
 def _load_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIndex | None:
