@@ -38,7 +38,7 @@ class Proxy:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def cut_and_refuse(self, connections: int) -> None:
-        """Break all connections and the next so many; later ones get through: a server that restarts."""
+        """Break all connections and the next `connections` of them, as a server that restarts does."""
         with self._lock:
             self._refusals = connections
         self.cut()

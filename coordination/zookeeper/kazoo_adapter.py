@@ -235,9 +235,9 @@ class KazooSession:
     def refused(self, address: tuple[str, int], patience: float) -> None:
         """A server has taken a connection and closed it. Log it once an outage, if the session is the reason.
 
-        It is, when the server opens sessions for others: ZooKeeper takes back no session that has seen more
-        than it has. A server that is starting closes every connection, and may serve others a moment later:
-        so it must have served others before this attempt, too.
+        The session is the reason if the server opens sessions for others: ZooKeeper takes back no session
+        that has seen more than it has. A server that is starting also closes connections, and may serve
+        others a moment later. So it must have served others before this attempt, too.
         """
         if self.is_refused:
             return
