@@ -495,7 +495,8 @@ class Log:
         If compaction has removed that one, the next that is left comes first. With `at_least_one` the
         first batch comes whole even if it is larger than `max_bytes`; without, nothing is read then.
         The answer ends with the segment at the latest. Raises OffsetOutOfRange, CorruptBatch,
-        OffsetNotAvailable if that is going to be repaired, StorageError.
+        OffsetNotAvailable if that is going to be repaired, NotCached if it would wait for the disk,
+        StorageError.
         """
         self.require_open()
         start, end = self.log_start, self.log_end
@@ -506,7 +507,8 @@ class Log:
         while offset < end:
             segment = self.segment_at(offset)
             try:
-                found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
+                with segment.without_waiting(max_bytes):
+                    found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
             except CorruptBatch as error:
                 if not self.is_replica or segment.is_lost:
                     raise
@@ -520,26 +522,22 @@ class Log:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
 
         The largest timestamp of each segment is known by its summary; one index and one stretch of
-        headers are searched. Raises StorageError.
+        headers are searched. Raises NotCached if that would wait for the disk, StorageError.
         """
         self.require_open()
         for segment in self.segments:
             if segment.size and segment.load_summary().largest_timestamp >= timestamp:
-                found = segment.find_time(timestamp, self.log_start)
+                with segment.without_waiting(0):
+                    found = segment.find_time(timestamp, self.log_start)
                 if found is not None:
                     return min(max(self.log_start, found), self.high_watermark)
         return self.high_watermark
 
-    def prepare_read(self, offset: int, max_bytes: int) -> Job | None:
-        """The background's work before a read at `offset`; ask again until there is none.
-
-        It loads the index, and brings `max_bytes` into the page cache, or a whole batch if that is larger.
-        Raises StorageError.
-        """
+    def prepare_read(self, offset: int) -> SharedJob | None:
+        """The background's work before a read at `offset`; None: no index has to be loaded for it."""
         if not self.is_open or not self.log_start <= offset < self.log_end:
             return None
-        wanted = max(max_bytes, self.config.max_batch_bytes)
-        return self.segment_at(offset).prepare_read(offset, wanted)
+        return self.segment_at(offset).index_job()
 
     def prepare_append(self) -> Job | None:
         """The background's work before the first append of a life; ask again until there is none."""

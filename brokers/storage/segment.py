@@ -8,10 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from mmap import PAGESIZE, mmap
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
-from weakref import ref
 
 import msgspec
 
@@ -35,13 +34,13 @@ logger = logging.getLogger(__name__)
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
-OPEN_FILES_PER_SEGMENT: Final = 3
-"""The most that one segment holds: its log, its index, and the log again for its mapping."""
+OPEN_FILES_PER_SEGMENT: Final = 2
+"""The most that one segment holds: its log and its index."""
 
 _SKIPPED_BYTES: Final = 8 * 1024
 _HEADERS_WINDOW: Final = 64 * 1024
 _BATCHES_WINDOW: Final = 4 * 1024 * 1024
-_READ_AHEAD: Final = 1024 * 1024
+_READ_AT_ONCE: Final = 1024 * 1024
 _READ_THREADS: Final = 8
 _NOTHING: Final = memoryview(b"")
 _T = TypeVar("_T")
@@ -155,6 +154,14 @@ class OpenSegments:
                 break
             oldest.rest()
         self._round += 1
+
+
+class NotCached(Exception):
+    """A read would wait for the disk: `job` brings into the page cache what it needs."""
+
+    def __init__(self, job: SharedJob) -> None:
+        super().__init__()
+        self.job = job
 
 
 class _Broken(CorruptBatch):
@@ -491,17 +498,16 @@ class Segment(SegmentReader):
     marked as damage, in memory alone, and its offsets are answered with `CorruptBatch`, which says
     where to go on; all others are served. A later life finds the same damage again when it reads.
 
-    `fetch` gives views of a mapping where that is worth it and the page cache has the bytes; else it
-    copies. `prepare_read` gives the job that brings them there first. The file is never shortened below a
-    view: mappings end at `size`, so a failed append is cut back behind all of them, and a truncation
-    calls `stop_mapping` first.
+    Within `without_waiting` a read gives what is in the page cache, large ones as views of a mapping, and
+    raises NotCached for what is not. The file is never shortened below a view: a failed append is cut back
+    behind all of them, and a truncation calls `stop_mapping` first.
 
     Files are open while they are needed. Owner: the log, on the broker's event loop.
     """
 
     __slots__ = (
-        *("_files", "_index", "_interval", "_is_mapped", "_job", "_limit", "_mapped", "_mappings"),
-        *("_next", "_read_jobs", "_summary", "_was_read"),
+        *("_files", "_index", "_interval", "_is_mapped", "_job", "_limit", "_mapped", "_next"),
+        *("_read_ahead", "_read_jobs", "_summary", "_was_read"),
         *("durable_size", "is_checked", "is_lost", "sealed", "torn"),
     )
 
@@ -525,10 +531,12 @@ class Segment(SegmentReader):
         self._job: SharedJob | None = None
         self._summary: Summary | None = None
         self._mapped: MappedFile | None = None
-        self._mappings: list[ref[mmap]] = []  # of this file; the older ones live by their views
         self._is_mapped = True
+        self._read_ahead: int | None = (
+            None  # bytes that a job brings at least; None: reads may wait
+        )
         self._read_jobs: dict[int, SharedJob] = {}  # by position
-        self._was_read: set[int] = set()  # positions whose job has ended, and whose read follows
+        self._was_read: dict[int, int] = {}  # by position: up to where a job has read
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
@@ -664,7 +672,6 @@ class Segment(SegmentReader):
         self.size, self.end_offset = position, end_offset
         self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
         self.sealed = self.is_checked = False
-        self._mappings.clear()  # of the former file
         self._is_mapped = True
 
     def _entries_unsaved(self, error: OSError) -> None:
@@ -691,80 +698,59 @@ class Segment(SegmentReader):
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def prepare_read(self, offset: int, max_bytes: int) -> SharedJob | None:
-        """What a read at `offset` has to wait for, done beside the event loop: the index, or up to
-        `max_bytes` that are not in the page cache. None: nothing.
+    @contextmanager
+    def without_waiting(self, max_bytes: int) -> Iterator[None]:
+        """Have no read in here wait for the disk: NotCached is raised instead, and all is done again after
+        its job, which brings `max_bytes` more, for what is read next.
 
-        Also None if a job has just read them: what is still missing is copied by the read itself. So no
-        reader waits for ever, however short of memory the machine is. Raises StorageError.
+        What a job has brought and the page cache has lost again is read all the same, so that no reader
+        waits for ever, however short of memory the machine is.
         """
-        job = self.index_job()
-        if job is not None or self._index is None:
-            return job  # the read itself says what is wrong with an index that cannot be loaded
-        self._files.use(self)
-        position = self._position_near(offset)
-        if position in self._was_read:
-            self._was_read.discard(position)
-            return None
-        if position in self._read_jobs:
-            return self._read_jobs[position]
-        end = min(self.size, position + self._interval + HEADER_BYTES + max_bytes)
-        if position >= self.durable_size or self._is_cached(position, end):
-            return None  # what is not on disk yet is in the page cache
-        job = SharedJob(
-            partial(_read_ahead, self.reader(), position, end),
-            partial(self._read_ended, position),
-            f"read {crc32c(os.fsencode(self.path)) % _READ_THREADS}",
-        )
-        self._read_jobs[position] = job
-        return job
+        self._read_ahead = self._interval + HEADER_BYTES + max_bytes
+        try:
+            yield
+        finally:
+            self._read_ahead = None
+        self._was_read.clear()
 
-    def _read_ended(self, position: int, job: SharedJob, outcome: object) -> None:
-        if self._read_jobs.get(position) is job:
-            del self._read_jobs[position]
-            self._was_read.add(position)
-
-    def _position_near(self, offset: int) -> int:
-        """Where the batch that holds `offset` begins, or at most an index interval before."""
-        if offset == self.base_offset:
-            return 0
-        if offset == self._next[0]:
-            return self._next[1]
-        return self._ask(lambda index: index.lookup(offset))[1]
-
-    def _is_cached(self, position: int, end: int) -> bool:
-        """Whether the page cache has `[position, end)`; also if that cannot be known."""
+    def read(self, position: int, count: int) -> memoryview:
+        """As the reader does, or from the page cache alone (`without_waiting`). Raises NotCached, too."""
+        end = min(position + count, self.size)
         is_large = end - position >= MAPPED_BYTES
-        mapped = self._mapped_to(end if is_large else position + 1)
-        # Few bytes behind the mapping were appended since it was made.
-        return mapped is None or mapped.is_cached(position, min(end, mapped.size))
+        # What is not on disk yet is in the page cache.
+        if self._read_ahead is not None and (is_large or position < self.durable_size):
+            mapped = self._mapping()
+            if mapped is not None and mapped.is_cached(position, end):
+                if is_large:
+                    return mapped.view(position, end)
+            elif mapped is not None and self._was_read.get(position, 0) < end:
+                raise NotCached(self._read_job(position, max(end, position + self._read_ahead)))
+        return super().read(position, count)
 
-    def _view(self, position: int, count: int) -> memoryview:
-        """As `read`, without a copy if that is worth it and the page cache has it all."""
-        count = min(count, self.size - position)
-        if count >= MAPPED_BYTES:
-            mapped = self._mapped_to(position + count)
-            view = None if mapped is None else mapped.cached(position, position + count)
-            if view is not None:
-                return view
-        return self.read(position, count)
-
-    def _mapped_to(self, end: int) -> MappedFile | None:
-        """A mapping of at least `[0, end)`, which are in the file; None if there can be none."""
-        if self._mapped is not None and self._mapped.size >= end:
-            return self._mapped
-        self._mapped = None
-        made = self._files.mapped.map(self._file(), self.size) if self._is_mapped else None
-        if made is not None:
-            self._mapped, mapping = made
-            self._mappings = [each for each in self._mappings if each() is not None]
-            self._mappings.append(mapping)
+    def _mapping(self) -> MappedFile | None:
+        """A mapping of the whole file; None if there can be none."""
+        if self._is_mapped and (self._mapped is None or self._mapped.size < self.size):
+            self._mapped = self._files.mapped.map(self._file(), self.size, self)
         return self._mapped
 
     def stop_mapping(self) -> bool:
         """Give no more views until `was_cut`; → whether some that were given are still in use."""
         self._mapped, self._is_mapped = None, False
-        return any(mapping() is not None for mapping in self._mappings)
+        return self._files.mapped.is_used(self)
+
+    def _read_job(self, position: int, end: int) -> SharedJob:
+        if position not in self._read_jobs:
+            self._read_jobs[position] = SharedJob(
+                partial(_read_through, self.reader(), position, min(end, self.size)),
+                partial(self._read_ended, position),
+                f"read {crc32c(os.fsencode(self.path)) % _READ_THREADS}",
+            )
+        return self._read_jobs[position]
+
+    def _read_ended(self, position: int, job: SharedJob, outcome: object) -> None:
+        if self._read_jobs.get(position) is job:
+            del self._read_jobs[position]
+            self._was_read[position] = outcome if isinstance(outcome, int) else self.size
 
     def fetch(
         self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
@@ -786,23 +772,23 @@ class Segment(SegmentReader):
         if offset == self.base_offset:
             position = 0
         if offset in (self.base_offset, self._next[0]) and position < limit:
-            view = self._view(position, count)
+            view = self.read(position, count)
             with suppress(CorruptBatch):
                 first = batch_header.read_header(view)
         if first is None or first.base_offset != offset:
             position = self._find(offset)
             if position >= limit:
                 return None if limit == self.size else _NOTHING
-            view = self._view(position, count)
+            view = self.read(position, count)
             first = batch_header.read_header(view)
         length = first.length
         if length >= max_bytes:
             if length > max_bytes and not at_least_one:
                 return _NOTHING
             self._next = (first.next_offset, position + length)
-            return (view if length <= len(view) else self._view(position, length))[:length]
+            return (view if length <= len(view) else self.read(position, length))[:length]
         if not at_least_one:
-            view = self._view(position, max_bytes + HEADER_BYTES)
+            view = self.read(position, max_bytes + HEADER_BYTES)
         stop = min((d.position for d in self.damage if d.position > position), default=limit)
         if position + max_bytes >= min(stop, limit):
             if stop >= self.size == limit:
@@ -1069,6 +1055,7 @@ class Segment(SegmentReader):
 
     def _opened_index(self) -> SegmentIndex:
         """The index, which is not loaded yet. Raises StorageError."""
+        self._read_ahead = None  # it waits for the disk, and so may the rest of the look-up
         self._index = _open_index(self, self._interval, self.sealed)
         return self._index
 
@@ -1093,6 +1080,7 @@ class Segment(SegmentReader):
     def _rebuild_index(self) -> SegmentIndex:
         if self._index is not None:
             self._index.release()
+        self._read_ahead = None  # as in `_opened_index`
         self._index = self.build_index(self._interval)
         self._index.replace(self.size, self.end_offset)
         self._next = (self.base_offset, 0)
@@ -1112,11 +1100,14 @@ def _open_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIn
     return reader.open_index(interval) if sealed else reader.open_active_index(interval)
 
 
-def _read_ahead(reader: SegmentReader, position: int, end: int) -> None:
-    """Bring bytes into the page cache. What the disk cannot give is left to who reads it. Any thread."""
+def _read_through(reader: SegmentReader, position: int, end: int) -> int:
+    """Bring bytes into the page cache; → up to where. What the disk cannot give is left to who reads it.
+
+    Any thread.
+    """
     try:
         while position < end:
-            count = min(_READ_AHEAD, end - position)
+            count = min(_READ_AT_ONCE, end - position)
             if len(reader.read(position, count)) < count:
                 break
             position += count
@@ -1124,6 +1115,7 @@ def _read_ahead(reader: SegmentReader, position: int, end: int) -> None:
         logger.warning("%s", error)
     finally:
         reader.close()
+    return end
 
 
 def _load_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIndex | None:

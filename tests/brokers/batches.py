@@ -100,11 +100,11 @@ def evict(log: Log, *, keep_open: bool = False) -> None:
         fd = os.open(segment.path, os.O_RDONLY)
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            made = MappedFiles().map(fd, segment.size)
+            mapped = MappedFiles().map(fd, segment.size, segment)
         finally:
             os.close(fd)
         # Not by RWF_NOWAIT, which has the kernel read ahead.
-        if made is not None and made[0].is_cached(0, min(segment.size, PAGESIZE)):
+        if mapped is not None and mapped.is_cached(0, min(segment.size, PAGESIZE)):
             pytest.skip("this file system keeps what it is asked to drop")
 
 

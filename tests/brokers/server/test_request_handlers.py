@@ -26,6 +26,7 @@ from folkmoot.protocol.errors import (
     NotLeader,
     OffsetOutOfRange,
     OutOfOrderSequence,
+    Overloaded,
     ProducerFenced,
     StaleTopicId,
     StorageError,
@@ -276,7 +277,7 @@ def test_a_partition_whose_index_is_read_first_is_not_told_as_one_at_its_end(
     cold = create(handlers.logs, "t", "id-1", 1)
     append(handlers, 0, make_batch(b"a"))
     append(handlers, 1, make_batch(b"b", b"c"))
-    monkeypatch.setattr(handlers, "_prepare_read", lambda log, offset, most: log is cold)
+    monkeypatch.setattr(handlers, "_prepare_read", lambda log, offset: log is cold)
     fetched, chunks = read(handlers, out_of(1), out_of(0))
     assert [(each.partition, each.high_watermark) for each in fetched.results] == [(0, 1), (1, 2)]
     assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
@@ -301,23 +302,25 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
         log = logs.find("id-1", 0) or pytest.fail("there is no log")
         prepare = handlers.replica_fetches._prepare_read if follower else handlers._prepare_read
         last = log.log_end - 1
-        while prepare(log, last, 1000):
+        while prepare(log, last):
             jobs.pop()()
-        assert prepare(log, 0, 1000)
-        assert prepare(log, 0, 1000)
+        assert prepare(log, 0)
+        assert prepare(log, 0)
         assert len(jobs) == 1, "one job for all who wait for it"
-        assert not prepare(log, last, 1000)
+        assert not prepare(log, last)
         jobs.pop()()
-        assert not prepare(log, 0, 1000)
+        assert not prepare(log, 0)
 
 
-@pytest.mark.parametrize("follower", [False, True], ids=["consumer", "follower"])
 def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
-    tmp_path: Path, *, follower: bool
+    tmp_path: Path,
 ) -> None:
     jobs: list[tuple[Any, Callable[[], None]]] = []
+    is_full = False
 
     def submit(key: Any, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if is_full:
+            raise Overloaded("too many wait")
         jobs.append((key, lambda: done(work())))
 
     with make_logs(tmp_path / "data", LogConfig()) as logs:
@@ -327,14 +330,24 @@ def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
             log.flush()
         evict(cold)
         handlers = make_handlers(logs, submit=submit)
-        prepare = handlers.replica_fetches._prepare_read if follower else handlers._prepare_read
-        assert prepare(cold, 0, 1000)
-        assert prepare(cold, 0, 1000)
-        assert not prepare(warm, 0, 1000)
+        body = fetch(out_of(0), out_of(1))
+
+        def partitions() -> tuple[list[int], list[int]]:
+            read = handlers._read(body, body.entries)
+            return [each.partition for each in read.results], [
+                each.partition for each in read.preparing
+            ]
+
+        is_full = True
+        with pytest.raises(Overloaded):
+            partitions()
+        is_full = False
+        assert partitions() == ([1], [0])
+        assert partitions() == ([1], [0])
         [(key, job)] = jobs
         assert key.startswith("read ")
         job()
-        assert not prepare(cold, 0, 1000)
+        assert partitions() == ([0, 1], [])
 
 
 def test_a_full_disk_fails_the_partition_and_no_other(

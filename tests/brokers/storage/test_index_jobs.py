@@ -66,13 +66,13 @@ def run(job: Job | None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_read_of_a_cold_segment_checks_its_index_in_the_background_once(
     log: Log, refused: pytest.MonkeyPatch
 ) -> None:
-    run(log.prepare_read(7, 1000), refused)
-    assert log.prepare_read(7, 1000) is None
+    run(log.prepare_read(7), refused)
+    assert log.prepare_read(7) is None
     assert values_of(log.read(7, 1)) == [(7, b"")]
-    assert log.prepare_read(RECORDS + 9, 1000) is None, "there is nothing to read"
+    assert log.prepare_read(RECORDS + 9) is None, "there is nothing to read"
     for segment in log.segments:
         segment.release()
-    assert log.prepare_read(7, 1000) is None, "what was checked once is only opened again"
+    assert log.prepare_read(7) is None, "what was checked once is only opened again"
     log.abandon()
 
 
@@ -88,7 +88,7 @@ def test_the_active_segment_is_opened_in_the_background_once_for_all_who_wait(
     log.abandon()
     log.segments[0].index_path.write_bytes(bytes(160) if spoiled else b"")
     log = reopened(tmp_path, ONE_SEGMENT)
-    job = log.prepare_read(RECORDS - 1, 1000)
+    job = log.prepare_read(RECORDS - 1)
     assert job is not None
     assert job is log.prepare_append() is log.prepare_time(NOW)
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +96,7 @@ def test_the_active_segment_is_opened_in_the_background_once_for_all_who_wait(
             patch.setattr(SegmentIndex, name, _REAL[name])
         patch.setattr(SegmentReader, "build_index", _REAL["build_index"])
         job.finish(job.run())
-    assert log.prepare_read(7, 1000) is log.prepare_append() is log.prepare_time(NOW) is None
+    assert log.prepare_read(7) is log.prepare_append() is log.prepare_time(NOW) is None
     append(log, timed_batch(NOW + RECORDS))
     job.finish(job.run())  # somebody else waited for it too
     log.release()
@@ -118,11 +118,11 @@ def test_a_segment_that_is_sealed_while_its_index_is_loaded_is_looked_at_again(
     found = job.run()
     log.roll()
     job.finish(found)
-    again = log.prepare_read(0, 1000)
+    again = log.prepare_read(0)
     assert again is not None
     assert again is not job
     again.finish(again.run())
-    assert log.prepare_read(0, 1000) is None
+    assert log.prepare_read(0) is None
     assert values_of(log.read(0, 1)) == [(0, b"")]
     log.abandon()
 
@@ -169,7 +169,7 @@ def test_what_happens_to_a_log_meanwhile_is_in_the_answer(log: Log) -> None:
     removed(log.delete_segments(len(log.segments)))
     log.abandon()
     assert log.prepare_time(NOW) is None
-    assert log.prepare_read(300, 1000) is None
+    assert log.prepare_read(300) is None
 
 
 def test_an_index_that_is_wrong_is_built_anew_in_the_background(
@@ -183,7 +183,7 @@ def test_an_index_that_is_wrong_is_built_anew_in_the_background(
                 background.setattr(SegmentIndex, name, _REAL[name])
             background.setattr(SegmentReader, "build_index", _REAL["build_index"])
             job.finish(job.run())
-    assert log.prepare_read(100, 1000) is None
+    assert log.prepare_read(100) is None
     assert log.offset_for_time(NOW + 100) == 100
     assert values_of(log.read(100, 1)) == [(100, b"")]
     log.abandon()
@@ -198,14 +198,14 @@ def test_what_cannot_be_read_in_the_background_is_told_to_who_asks(
             raise StorageError("cannot be read")
 
         patch.setattr(SegmentReader, "open_index", broken)
-        job = log.prepare_read(7, 1000)
+        job = log.prepare_read(7)
         assert job is not None
         job.finish(job.run())
-        assert log.prepare_read(7, 1000) is None, "nobody tries for ever"
+        assert log.prepare_read(7) is None, "nobody tries for ever"
         with pytest.raises(StorageError):
             log.read(7, 1)
     assert values_of(log.read(7, 1)) == [(7, b"")]
-    job = log.prepare_read(100, 1000)
+    job = log.prepare_read(100)
     assert job is not None
     job.finish(OSError("the job itself failed"))
     assert values_of(log.read(100, 1)) == [(100, b"")]

@@ -1,6 +1,5 @@
 """Reads without a copy: what they cost, what they wait for, and what may not happen to their file."""
 
-import mmap
 import multiprocessing
 import os
 import random
@@ -12,13 +11,15 @@ import pytest
 import zmq
 
 from folkmoot.brokers.storage.files.atomic_file import shorten
-from folkmoot.brokers.storage.jobs import result_of
+from folkmoot.brokers.storage.jobs import SharedJob, result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.mapped_file import MAPPED_BYTES, MappedFiles
 from folkmoot.brokers.storage.recovery import list_segments, save_log_start
+from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
+    NOW,
     a_batch,
     append,
     evict,
@@ -26,6 +27,7 @@ from tests.brokers.batches import (
     make_log,
     removed,
     reopened,
+    timed_batch,
     values_of,
 )
 
@@ -39,7 +41,7 @@ def large_batches(count: int, seed: int = 31) -> list[bytes]:
 
 
 def is_mapped(view: memoryview) -> bool:
-    return isinstance(view.obj, mmap.mmap)
+    return not isinstance(view.obj, bytes)
 
 
 # -- frames that are queued while their file is shortened --------------------------------------------
@@ -246,34 +248,65 @@ def test_a_mapping_ends_with_its_last_view_and_their_number_is_bounded(tmp_path:
 # -- what is not in the page cache --------------------------------------------------------------------
 
 
+def cold_job(log: Log, offset: int = 3) -> SharedJob:
+    with pytest.raises(NotCached) as cold:
+        log.read(offset, 4 * MAPPED_BYTES)
+    return cold.value.job
+
+
 def test_a_read_from_the_disk_is_a_job_and_then_a_view(tmp_path: Path) -> None:
     log = make_log(tmp_path, LARGE)
     append(log, *large_batches(8))
     flushed(log)
-    assert log.prepare_read(3, 4 * MAPPED_BYTES) is None
     evict(log)
-    job = log.prepare_read(3, 4 * MAPPED_BYTES)
-    assert job is not None
-    assert log.prepare_read(3, 4 * MAPPED_BYTES) is job
+    job = cold_job(log)
+    assert cold_job(log) is job
     job.finish(job.run())
-    assert log.prepare_read(3, 4 * MAPPED_BYTES) is None
     view = log.read(3, 4 * MAPPED_BYTES)
     assert is_mapped(view)
     assert values_of(view)[0][0] == 3
     log.close()
 
 
-def test_a_read_that_finds_nothing_cached_after_its_job_is_a_copy(tmp_path: Path) -> None:
+def test_a_read_that_finds_nothing_cached_after_its_jobs_is_a_copy(tmp_path: Path) -> None:
     log = make_log(tmp_path, LARGE)
     append(log, *large_batches(8))
     flushed(log)
     evict(log)
-    job = log.prepare_read(3, 4 * MAPPED_BYTES)
-    assert job is not None
-    job.finish(job.run())
-    evict(log, keep_open=True)  # the machine is short of memory
-    assert log.prepare_read(3, 4 * MAPPED_BYTES) is None
+    for job in cold_job(log), cold_job(log):
+        job.finish(job.run())
+        evict(log, keep_open=True)  # the machine is short of memory
     view = log.read(3, 4 * MAPPED_BYTES)
     assert not is_mapped(view)
     assert values_of(view)[0][0] == 3
+    evict(log, keep_open=True)
+    assert cold_job(log) is not job, "that was once"
+    log.close()
+
+
+def test_a_read_whose_job_has_failed_is_a_copy(tmp_path: Path) -> None:
+    log = make_log(tmp_path, LARGE)
+    append(log, *large_batches(8))
+    flushed(log)
+    evict(log)
+    cold_job(log).finish(StorageError("no descriptor is left"))
+    assert values_of(log.read(3, 4 * MAPPED_BYTES))[0][0] == 3
+    log.close()
+
+
+@pytest.mark.parametrize("what", ["time", "high watermark"])
+def test_a_look_up_of_what_is_not_cached_is_a_job_as_well(tmp_path: Path, what: str) -> None:
+    log = make_log(tmp_path, LARGE)
+    append(log, *large_batches(64), timed_batch(NOW + 1))
+    flushed(log)
+    evict(log)
+    job = cold_job(log, 0)
+    job.finish(job.run())
+    assert len(values_of(log.read(0, 4 * MAPPED_BYTES))) == 3
+    log.high_watermark = 64  # within the segment: its position is looked up
+    with pytest.raises(NotCached) as cold:
+        log.offset_for_time(NOW + 1) if what == "time" else log.read(0, 4 * MAPPED_BYTES)
+    cold.value.job.finish(cold.value.job.run())
+    assert log.offset_for_time(NOW + 1) == 64
+    assert len(values_of(log.read(0, 4 * MAPPED_BYTES))) == 3
     log.close()
