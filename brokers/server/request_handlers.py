@@ -161,6 +161,7 @@ class RequestHandlers:
 
     def __post_init__(self) -> None:
         self.replica_fetches = ReplicaFetches(self.replicas, self._prepare_read, self._begin)
+        self.logs.files.may_wait = False
         self.replicas.committed = self._committed
         self.replicas.flush_ended = self.purgatory.advanced
         self.replicas.refused = self.purgatory.refuse

@@ -114,6 +114,8 @@ class OpenSegments:
         """Segments in which something bad was found, and when to try to repair them (Repairs)."""
         self.room = DiskRoom()
         self.mapped = MappedFiles()
+        self.may_wait = True
+        """Whether reads may wait for the disk. Not where NotCached is caught (RequestHandlers)."""
         self.unflushed: dict[Segment, None] = {}
         """Those that were released and have their log open until it is flushed."""
         self._limit = max(1, limit)
@@ -723,7 +725,9 @@ class Segment(SegmentReader):
             if mapped is not None and mapped.is_cached(position, end):
                 if is_large:
                     return mapped.view(position, end)
-            elif mapped is not None and self._was_read.get(position, 0) < end:
+            elif not (
+                mapped is None or self._files.may_wait or self._was_read.get(position, 0) >= end
+            ):
                 raise NotCached(self._read_job(position, max(end, position + self._read_ahead)))
         return super().read(position, count)
 

@@ -249,6 +249,7 @@ def test_a_mapping_ends_with_its_last_view_and_their_number_is_bounded(tmp_path:
 
 
 def cold_job(log: Log, offset: int = 3) -> SharedJob:
+    log._files.may_wait = False
     with pytest.raises(NotCached) as cold:
         log.read(offset, 4 * MAPPED_BYTES)
     return cold.value.job
