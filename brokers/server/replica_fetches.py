@@ -8,8 +8,10 @@ from weakref import WeakKeyDictionary
 from folkmoot.brokers.replication.leader_state import Position
 from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
 from folkmoot.brokers.server.purgatory import Request, Response
+from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.brokers import Registration
 from folkmoot.protocol.errors import (
     FolkmootError,
@@ -99,9 +101,16 @@ class ReplicaFetches:
     Owner: the event loop.
     """
 
-    def __init__(self, replicas: ReplicaManager, prepare_read: Callable[[Log, int], bool]) -> None:
-        """`prepare_read` begins a job that a read has to wait for, if there is one; `changed` follows."""
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        prepare_read: Callable[[Log, int], bool],
+        begin: Callable[[Log, SharedJob], None],
+    ) -> None:
+        """`prepare_read` begins a job that a read has to wait for, if there is one; `begin` one that a
+        read asks for. `changed` follows."""
         self._replicas = replicas
+        self._begin = begin
         self._prepare_read = prepare_read
         self._sessions: dict[int, _Session] = {}
         self._watching: dict[Replica, set[int]] = {}
@@ -226,7 +235,11 @@ class ReplicaFetches:
             raise OffsetOutOfRange(f"{log.name} begins with offset {log.log_start}")
         if _lacks(entry, replica) and self._prepare_read(log, entry.log_end):
             return None
-        return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
+        try:
+            return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
+        except NotCached as cold:
+            self._begin(log, cold.job)
+            return None
 
     def _told(self, session: _Session, replica: Replica) -> None:
         del session.entries[replica]

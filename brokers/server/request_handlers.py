@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.server.fetch_sessions import FetchSession, Partition
@@ -24,11 +24,12 @@ from folkmoot.brokers.server.request_counters import RequestCounters
 from folkmoot.brokers.server.schemas import Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, Submit
+from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, SharedJob, Submit
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.retention import Done, Retention
+from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch_header, messages
@@ -41,6 +42,7 @@ from folkmoot.protocol.errors import (
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
+    Overloaded,
     RequestTimeout,
     UnknownFetch,
 )
@@ -74,6 +76,7 @@ Outcome = Response | DelayedResponse | None
 Steps = Generator[Job | None, None, Outcome]
 """A request carried out in bounded steps: it gives way, or waits for a job, where it yields."""
 
+_T = TypeVar("_T")
 _Prepare = Callable[[Log, Any], Job | None]
 _Said = tuple[int, ...] | FolkmootError
 """What the result of an entry says behind its name and error."""
@@ -148,7 +151,8 @@ class RequestHandlers:
     replica_fetches: ReplicaFetches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.replica_fetches = ReplicaFetches(self.replicas, self._prepare_read)
+        self.replica_fetches = ReplicaFetches(self.replicas, self._prepare_read, self._begin)
+        self.logs.files.may_wait = False
         self.replicas.committed = self._committed
         self.replicas.flush_ended = self.purgatory.advanced
         self.replicas.refused = self.purgatory.refuse
@@ -521,6 +525,7 @@ class RequestHandlers:
             chunk: bytes | memoryview = b""
             start = end = NO_OFFSET
             parts = _NOWHERE
+            log: Log | None = None
             try:
                 log = self.metadata.readable_log(entry)
                 end = log.high_watermark
@@ -549,6 +554,13 @@ class RequestHandlers:
                 results.append(
                     messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
                 )
+            except NotCached as cold:
+                assert log is not None
+                self._begin(log, cold.job)
+                preparing.append(
+                    messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
+                )
+                continue
             except FolkmootError as error:
                 failed = True
                 self.counters.errors[type(error).__name__] += 1
@@ -568,7 +580,7 @@ class RequestHandlers:
         replica.log.require_open()
         while (job := replica.log.prepare_read(body.offset)) is not None:
             yield job
-        chunk = replica.log.read(body.offset, REPAIR_BYTES)
+        chunk = yield from _when_cached(partial(replica.log.read, body.offset, REPAIR_BYTES))
         return Response(messages.RepairFetchResponse(replica.log.high_watermark), [chunk])
 
     def _prepare_read(self, log: Log, offset: int) -> bool:
@@ -577,10 +589,14 @@ class RequestHandlers:
         It is a segment's: reads of the partition's other segments do not wait for it.
         """
         job = log.prepare_read(offset)
-        if job is None:
-            return False
+        if job is not None:
+            self._begin(log, job)
+        return job is not None
+
+    def _begin(self, log: Log, job: SharedJob) -> None:
+        """Have done what a read waits for. Its end wakes who waits for the partition."""
         if job in self._preparing:
-            return True
+            return
 
         def prepared(result: Any) -> None:
             self._preparing.discard(job)
@@ -591,8 +607,11 @@ class RequestHandlers:
                 self.replica_fetches.changed(log)
 
         self._preparing.add(job)
-        self.submit("index", job.run, prepared)
-        return True
+        try:
+            self.submit(job.queue, job.run, prepared)
+        except Overloaded:
+            self._preparing.discard(job)  # the next read asks again
+            raise
 
     def _prepared(
         self, entries: Sequence[Any], prepare: _Prepare
@@ -671,7 +690,7 @@ class RequestHandlers:
             while (job := log.prepare_time(entry.timestamp)) is not None:
                 yield job
                 log.require_open()
-            offset = log.offset_for_time(entry.timestamp)
+            offset = yield from _when_cached(partial(log.offset_for_time, entry.timestamp))
             if offset == log.high_watermark:  # nothing is of that time, as far as is known
                 offset = self._latest(log)
         answer((offset,))
@@ -743,6 +762,15 @@ class RequestHandlers:
 
 def _prepare_append(log: Log, _entry: object) -> Job | None:
     return log.prepare_append()
+
+
+def _when_cached(look_up: Callable[[], _T]) -> Generator[Job, None, _T]:
+    """What a look-up gives when jobs have brought all that it reads into the page cache."""
+    while True:
+        try:
+            return look_up()
+        except NotCached as cold:
+            yield cold.job
 
 
 def _deleted(log: Log, answer: _Answer, error: FolkmootError | None) -> None:

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
+    shorten,
     sync_directory,
-    sync_file,
     write_checked,
 )
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
@@ -484,7 +484,8 @@ class Log:
         If compaction has removed that one, the next that is left comes first. With `at_least_one` the
         first batch comes whole even if it is larger than `max_bytes`; without, nothing is read then.
         The answer ends with the segment at the latest. Raises OffsetOutOfRange, CorruptBatch,
-        OffsetNotAvailable if that is going to be repaired, StorageError.
+        OffsetNotAvailable if that is going to be repaired, NotCached if it would wait for the disk,
+        StorageError.
         """
         self.require_open()
         start, end = self.log_start, self.log_end
@@ -495,7 +496,8 @@ class Log:
         while offset < end:
             segment = self.segment_at(offset)
             try:
-                found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
+                with segment.without_waiting(max_bytes):
+                    found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
             except CorruptBatch as error:
                 if self.is_alone or segment.is_lost:
                     raise
@@ -509,17 +511,18 @@ class Log:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
 
         The largest timestamp of each segment is known by its summary; one index and one stretch of
-        headers are searched. Raises StorageError.
+        headers are searched. Raises NotCached if that would wait for the disk, StorageError.
         """
         self.require_open()
         for segment in self.segments:
             if segment.size and segment.load_summary().largest_timestamp >= timestamp:
-                found = segment.find_time(timestamp, self.log_start)
+                with segment.without_waiting(0):
+                    found = segment.find_time(timestamp, self.log_start)
                 if found is not None:
                     return min(max(self.log_start, found), self.high_watermark)
         return self.high_watermark
 
-    def prepare_read(self, offset: int) -> Job | None:
+    def prepare_read(self, offset: int) -> SharedJob | None:
         """The background's work before a read at `offset`; None: no index has to be loaded for it."""
         if not self.is_open or not self.log_start <= offset < self.log_end:
             return None
@@ -1000,7 +1003,8 @@ class Truncation:
     """Cuts a log's files beside the event loop, then takes that over (Job).
 
     The newest segments go first: a death in between leaves a log that is still too long, and the follower
-    cuts it again. A rewritten one is appended to again, and gets the name for that before.
+    cuts it again. A rewritten one is appended to again, and gets the name for that before. The last
+    segment gets a new file while views of its old one are in use (`shorten`).
     """
 
     def __init__(
@@ -1017,6 +1021,7 @@ class Truncation:
         last = log.segments[max(left, 1) - 1]
         # Damage that is marked is met again: nothing of it may stay in front of what is appended.
         self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
+        self._has_views = last.stop_mapping()
 
     def run(self) -> tuple[int, int]:
         """Any thread. What is damaged in front goes as well, noted first. Raises StorageError, OSError."""
@@ -1038,8 +1043,7 @@ class Truncation:
         # On disk before anything is appended: what is gone would follow it, or tell of its producers.
         sync_directory(last.directory)
         if self._left:
-            os.truncate(last.path, position)
-            sync_file(last.path)
+            shorten(last.path, position, is_mapped=self._has_views)
         return position, end
 
     def finish(self, outcome: tuple[int, int] | Exception) -> None:

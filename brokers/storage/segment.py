@@ -6,7 +6,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from mmap import PAGESIZE
 from pathlib import Path
@@ -23,6 +23,7 @@ from folkmoot.brokers.storage.files.atomic_file import (
     write_at,
 )
 from folkmoot.brokers.storage.jobs import SharedJob
+from folkmoot.brokers.storage.mapped_file import MAPPED_BYTES, MappedFile, MappedFiles
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES, MAX_OFFSET, BatchHeader
@@ -42,6 +43,8 @@ _SKIPPED_BYTES: Final = 8 * 1024
 _HEADERS_WINDOW: Final = 64 * 1024 + HEADER_BYTES
 _BATCHES_WINDOW: Final = 4 * 1024 * 1024
 _UNSAVED_BYTES: Final = 16 * 1024 * 1024
+_READ_AT_ONCE: Final = 1024 * 1024
+_READ_THREADS: Final = 8
 _NOTHING: Final = memoryview(b"")
 _NAME = re.compile(
     r"(?P<base>[0-9]{20})(-(?P<end>[0-9]{20})-(?P<generation>[1-9][0-9]{0,8}))?\.log"
@@ -114,6 +117,9 @@ class OpenSegments:
         self.damaged: dict[Segment, float] = {}
         """Segments in which something bad was found, and when to try to repair them (Repairs)."""
         self.room = DiskRoom()
+        self.mapped = MappedFiles()
+        self.may_wait = True
+        """Whether reads may wait for the disk. Not where NotCached is caught (RequestHandlers)."""
         self.unflushed: dict[Segment, None] = {}
         """Those that were released and have their log open until it is flushed."""
         self._limit = max(1, limit)
@@ -173,6 +179,14 @@ class OpenSegments:
         self._round += 1
 
 
+class NotCached(Exception):
+    """A read would wait for the disk: `job` brings into the page cache what it needs."""
+
+    def __init__(self, job: SharedJob) -> None:
+        super().__init__()
+        self.job = job
+
+
 class _Broken(CorruptBatch):
     """No batch can be read at a position, where `offset` should be."""
 
@@ -185,7 +199,7 @@ class _Broken(CorruptBatch):
 class SegmentReader:
     """The file of a segment as it was when this was made, read by a descriptor of its own.
 
-    For background jobs and tools: on any thread, one at a time. Nothing is ever mapped: a page that the
+    For background jobs and tools: on any thread, one at a time. This class maps nothing: a page that the
     disk cannot give would be a SIGBUS.
 
     Damage. What the disk cannot give (EIO) counts as bad bytes. A batch that does not match its
@@ -480,11 +494,16 @@ class Segment(SegmentReader):
     alone, and its offsets are answered with `CorruptBatch`, which says where to go on; all others are
     served. A later life finds the same damage again when it reads.
 
+    Within `without_waiting` a read gives what is in the page cache, large ones as views of a mapping, and
+    raises NotCached for what is not. The file is never shortened below a view: a failed append is cut back
+    behind all of them, and a truncation calls `stop_mapping` first.
+
     Files are open while they are needed. Owner: the log, on the broker's event loop.
     """
 
     __slots__ = (
-        *("_files", "_index", "_interval", "_job", "_limit", "_next", "_summary"),
+        *("_files", "_index", "_interval", "_is_mapped", "_job", "_limit", "_mapped", "_next"),
+        *("_read_ahead", "_read_jobs", "_summary", "_was_read"),
         *("durable_size", "is_checked", "is_lost", "sealed", "torn"),
     )
 
@@ -507,6 +526,13 @@ class Segment(SegmentReader):
         self._index: SegmentIndex | None = None
         self._job: SharedJob | None = None
         self._summary: Summary | None = None
+        self._mapped: MappedFile | None = None
+        self._is_mapped = True
+        self._read_ahead: int | None = (
+            None  # bytes that a job brings at least; None: reads may wait
+        )
+        self._read_jobs: dict[int, SharedJob] = {}  # by position
+        self._was_read: dict[int, int] = {}  # by position: up to where a job has read
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
@@ -635,6 +661,8 @@ class Segment(SegmentReader):
         self._close_file()
 
     def _close_file(self) -> None:
+        self._mapped = None
+        self._was_read.clear()
         self.close()
         self._files.forget(self)
 
@@ -648,17 +676,18 @@ class Segment(SegmentReader):
         self.size, self.end_offset = position, end_offset
         self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
         self.sealed = self.is_checked = False
+        self._is_mapped = True
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:
-            os.ftruncate(fd, self.size)
+            os.ftruncate(fd, self.size)  # in place: no view reaches behind that
         except OSError:
             self.torn = f"{self.path} has a torn end and takes no more: {cause}"
             return StorageError(self.torn)
         return disk_error(f"{self.path} could not be appended to", cause)
 
     def _cut(self, size: int) -> None:
-        self.size = size
+        self.size = size  # in place: this log has given no views yet
         fd = self._file()
         try:
             if os.fstat(fd).st_size > size:
@@ -668,6 +697,62 @@ class Segment(SegmentReader):
             raise disk_error(f"{self.path} cannot be cut", error) from error
 
     # -- reading ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def without_waiting(self, max_bytes: int) -> Iterator[None]:
+        """Have no read in here wait for the disk: NotCached is raised instead, and all is done again after
+        its job, which brings `max_bytes` more, for what is read next.
+
+        What a job has brought and the page cache has lost again is read all the same, so that no reader
+        waits for ever, however short of memory the machine is.
+        """
+        self._read_ahead = self._interval + HEADER_BYTES + max_bytes
+        try:
+            yield
+        finally:
+            self._read_ahead = None
+        self._was_read.clear()
+
+    def read(self, position: int, count: int) -> memoryview:
+        """As the reader does, or from the page cache alone (`without_waiting`). Raises NotCached, too."""
+        end = min(position + count, self.size)
+        is_large = end - position >= MAPPED_BYTES
+        # What is not on disk yet is in the page cache.
+        if self._read_ahead is not None and (is_large or position < self.durable_size):
+            mapped = self._mapping()
+            if mapped is not None and mapped.is_cached(position, end):
+                if is_large:
+                    return mapped.view(position, end)
+            elif not (
+                mapped is None or self._files.may_wait or self._was_read.get(position, 0) >= end
+            ):
+                raise NotCached(self._read_job(position, max(end, position + self._read_ahead)))
+        return super().read(position, count)
+
+    def _mapping(self) -> MappedFile | None:
+        """A mapping of the whole file; None if there can be none."""
+        if self._is_mapped and (self._mapped is None or self._mapped.size < self.size):
+            self._mapped = self._files.mapped.map(self._file(), self.size, self)
+        return self._mapped
+
+    def stop_mapping(self) -> bool:
+        """Give no more views until `was_cut`; → whether some that were given are still in use."""
+        self._mapped, self._is_mapped = None, False
+        return self._files.mapped.is_used(self)
+
+    def _read_job(self, position: int, end: int) -> SharedJob:
+        if position not in self._read_jobs:
+            self._read_jobs[position] = SharedJob(
+                partial(_read_through, self.reader(), position, min(end, self.size)),
+                partial(self._read_ended, position),
+                f"read {crc32c(os.fsencode(self.path)) % _READ_THREADS}",
+            )
+        return self._read_jobs[position]
+
+    def _read_ended(self, position: int, job: SharedJob, outcome: object) -> None:
+        if self._read_jobs.get(position) is job:
+            del self._read_jobs[position]
+            self._was_read[position] = outcome if isinstance(outcome, int) else self.size
 
     def fetch(
         self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
@@ -955,6 +1040,7 @@ class Segment(SegmentReader):
         """The index; it is loaded here where no job has done so. Raises StorageError."""
         index, self.is_checked = self._index, False
         if index is None:
+            self._read_ahead = None  # it waits for the disk, and so may the rest of the look-up
             index = self.open_index(self._interval)
             self._take_index(index)
         else:
@@ -980,6 +1066,24 @@ def flush_if_crowded(segments: Iterable[Segment], files: OpenSegments) -> None:
     for segment in segments:  # in order: what is not flushed lies at the end
         if segment in files.unflushed:
             segment.flush()
+
+
+def _read_through(reader: SegmentReader, position: int, end: int) -> int:
+    """Bring bytes into the page cache; → up to where. What the disk cannot give is left to who reads it.
+
+    Any thread.
+    """
+    try:
+        while position < end:
+            count = min(_READ_AT_ONCE, end - position)
+            if len(reader.read(position, count)) < count:
+                break
+            position += count
+    except StorageError as error:
+        logger.warning("%s", error)
+    finally:
+        reader.close()
+    return end
 
 
 def _load_index(reader: SegmentReader, interval: int) -> SegmentIndex | None:

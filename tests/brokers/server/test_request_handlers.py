@@ -28,6 +28,7 @@ from folkmoot.protocol.errors import (
     NotLeader,
     OffsetOutOfRange,
     OutOfOrderSequence,
+    Overloaded,
     ProducerFenced,
     StaleTopicId,
     StorageError,
@@ -51,7 +52,7 @@ from folkmoot.protocol.messages import (
     ProduceResponse,
 )
 from tests.brokers.batches import append as append_to_log
-from tests.brokers.batches import timed_batch
+from tests.brokers.batches import evict, timed_batch
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     BROKERS,
@@ -310,6 +311,44 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
         assert not prepare(log, last)
         jobs.pop()()
         assert not prepare(log, 0)
+
+
+def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
+    tmp_path: Path,
+) -> None:
+    jobs: list[tuple[Any, Callable[[], None]]] = []
+    is_full = False
+
+    def submit(key: Any, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if is_full:
+            raise Overloaded("too many wait")
+        jobs.append((key, lambda: done(work())))
+
+    with make_logs(tmp_path / "data", LogConfig()) as logs:
+        cold, warm = create(logs, "t", "id-1", 0), create(logs, "t", "id-1", 1)
+        for log in (cold, warm):
+            append_to_log(log, make_batch(bytes(1000)))
+            log.flush()
+        evict(cold)
+        handlers = make_handlers(logs, submit=submit)
+        body = fetch(out_of(0), out_of(1))
+
+        def partitions() -> tuple[list[int], list[int]]:
+            read = handlers._read(body, body.entries)
+            return [each.partition for each in read.results], [
+                each.partition for each in read.preparing
+            ]
+
+        is_full = True
+        with pytest.raises(Overloaded):
+            partitions()
+        is_full = False
+        assert partitions() == ([1], [0])
+        assert partitions() == ([1], [0])
+        [(key, job)] = jobs
+        assert key.startswith("read ")
+        job()
+        assert partitions() == ([0, 1], [])
 
 
 def test_a_full_disk_fails_the_partition_and_no_other(

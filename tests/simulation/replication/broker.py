@@ -21,6 +21,7 @@ from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.mapped_file import MappedFiles
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination import partition_states
@@ -74,6 +75,8 @@ class Broker:
         name = self.name = disk.data.name
         with disks.of(disk):
             self.logs = LogManager(disk.data, broker_id, LOGS, submit=self._submit)
+            # What the page cache has is no part of a history: nothing is mapped or looked for there.
+            self.logs.files.mapped = MappedFiles(limit=0)
             self.logs.start()
         self.socket = BrokerSocket(network, name, self.wake)
         self.client = Client(network, name, self.wake)
