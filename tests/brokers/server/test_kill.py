@@ -26,15 +26,14 @@ from folkmoot.protocol.messages import (
     Api,
     DeleteRecordsEntry,
     DeleteRecordsRequest,
-    MetadataRequest,
     ProduceEntry,
     ProduceRequest,
 )
 from tests.brokers.compaction import records_in
+from tests.brokers.hands import lead
 from tests.brokers.killed_broker import COMPACTED, CONFIG, PARTITIONS, PLAIN, TOPICS
 from tests.brokers.parts import Peer
 from tests.seeds import new_seed
-from tests.waiting import eventually
 
 ROUNDS = int(os.environ.get("FOLKMOOT_KILL_ROUNDS", "50"))
 CODECS = (Codec.NONE, Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
@@ -70,7 +69,7 @@ class Load:
             ]
             columns = Columns(count, keys, values, 1_700_000_000_000)
             asked.append((place, first, count))
-            entries.append(ProduceEntry(place[0], TOPICS[place[0]].topic_id, place[1], 0))
+            entries.append(ProduceEntry(place[0], TOPICS[place[0]].topic_id, place[1], -1))
             batches.append(record_batch.encode(columns, source.choice(CODECS)))
             self.sent[place] += count
         correlation_id = peer.ask(Api.PRODUCE, ProduceRequest(1, 5.0, entries), batches)
@@ -97,7 +96,7 @@ class Load:
         place = PLACES[0]
         before = max(self.acknowledged[place], default=0) // 2
         if before > self.starts[place]:
-            entry = DeleteRecordsEntry(place[0], TOPICS[place[0]].topic_id, place[1], 0, before)
+            entry = DeleteRecordsEntry(place[0], TOPICS[place[0]].topic_id, place[1], -1, before)
             self.starts[place] = before  # from here on it may be gone, answered or not
             (result,) = peer.call(Api.DELETE_RECORDS, DeleteRecordsRequest([entry]))[0].results
             assert (result.error, result.log_start) == (0, before)
@@ -156,9 +155,8 @@ def test_what_was_acknowledged_outlives_any_number_of_kills(
     for number in range(1, ROUNDS + 1):
         load.waiting.clear()
         with brokers.started() as (process, peer):
-            eventually(
-                lambda: len(peer.call(Api.METADATA, MetadataRequest(None))[0].topics) == len(TOPICS)
-            )
+            for name, topic in TOPICS.items():
+                peer.wait_until_led(name, topic.topic_id, len(topic.partitions))
             if source.random() < 0.5:
                 load.delete(peer)
             for _ in range(source.randrange(60)):
@@ -201,7 +199,7 @@ def clean_before(data: Path) -> int:
 def log_of(logs: LogManager, place: Place) -> Log:
     log = logs.find(TOPICS[place[0]].topic_id, place[1])
     assert log is not None
-    return log
+    return lead(log)
 
 
 def found(data: Path, pattern: str) -> Iterator[Path]:
