@@ -2423,10 +2423,10 @@ def test_a_broker_whose_disk_fails_at_a_cut_ends_and_one_whose_disk_is_full_does
     first.produce(b"lost", acks=1)
     cluster.designate(2, 2, 3)
 
-    def fails(path: Path) -> None:
+    def fails(path: Path, size: int, *, is_mapped: bool) -> None:
         raise OSError(number, "the disk")
 
-    monkeypatch.setattr(log_module, "sync_file", fails)
+    monkeypatch.setattr(log_module, "shorten", fails)
     cluster.mend()
     cluster.show()
     cluster.run()
