@@ -61,7 +61,6 @@ KEEP_FOR: Final = 10.0
 FORGET_AFTER: Final = 30.0
 """So long what is left of a fetch is kept for the next one."""
 
-REPAIR_BYTES: Final = 4 * 1024 * 1024
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 MAX_WAITING_BYTES_PER_PEER: Final = 32 * 1024 * 1024
 """So many bytes of batches wait for new partitions to be created; what is more may come again."""
@@ -178,8 +177,6 @@ class RequestHandlers:
             return self._produce(request, payloads, now)
         if kind is messages.ReplicaFetchRequest:
             return self.replica_fetches.fetch(request, now.monotonic)
-        if kind is messages.RepairFetchRequest:
-            return self._repair_fetch(body)
         if kind is messages.ListOffsetsRequest:
             return self._each(body, messages.ListOffsetsResult, self._list_offset, _prepare_look_up)
         if kind is messages.DeleteRecordsRequest:
@@ -631,18 +628,6 @@ class RequestHandlers:
             found += len(chunk)
         return _Read(results, chunks, [], failed, preparing)
 
-    def _repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
-        """What this replica has of what another one has lost."""
-        self.replica_fetches.require_registered(body)
-        replica = self.replicas.find(body.topic_id, body.partition)
-        if replica is None or body.replica not in replica.replicas:
-            raise NotLeader(f"{body.topic}-{body.partition} has no replica here")
-        replica.log.require_open()
-        while (job := replica.log.prepare_read(body.offset)) is not None:
-            yield job
-        chunk = replica.log.read(body.offset, REPAIR_BYTES)
-        return Response(messages.RepairFetchResponse(replica.log.high_watermark), [chunk])
-
     def _prepare_read(self, log: Log, offset: int) -> bool:
         """Whether a job has to check an index first; who waits for the partition hears of its end.
 
@@ -853,7 +838,7 @@ def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
 def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
     """Whether the log has that offset from another leader epoch; False where compaction has removed it.
 
-    Raises OffsetNotAvailable where it is about to be repaired, StorageError.
+    Raises OffsetNotAvailable where it is about to be copied anew, StorageError.
     """
     with suppress(CorruptBatch):  # nobody has it any more
         header = batch_header.read_header(log.read(offset, 1, committed=False))

@@ -8,7 +8,6 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager, Written
 from folkmoot.brokers.server.event_loop import EventLoop
@@ -96,7 +95,6 @@ class Broker:
             clock=self.world.clock,
         )
         replicas.write_states = self.write_states
-        repairs = Repairs(logs, replicas, flusher, submit)
         self._ids = ProducerIds(submit, network.take_ids)
         self.handlers = RequestHandlers(
             max_batch_bytes=LOGS.max_batch_bytes,
@@ -114,7 +112,7 @@ class Broker:
         )
         tasks = (
             *(logs.deletion_task, creation.task, flusher.task, retention.task),
-            *(repairs.task, replicas.task),
+            replicas.task,
         )
         return EventLoop(self.socket, self.handlers, self._failed, tasks)  # type: ignore[arg-type]
 
