@@ -900,6 +900,7 @@ class ReplicaManager:
                 "epoch %d",
                 *(log.name, log.log_end, offset, follower.leader, follower.epoch),
             )
+            self.repaired += follower.damaged_at is not None
             self._submit("truncation", job.run, partial(self._was_cut, replica, job.finish))
 
     def _was_cut(self, replica: Replica, finish: Callable[..., None], result: object) -> None:
@@ -1026,7 +1027,6 @@ class ReplicaManager:
             follower.checked(headers[-1].leader_epoch, headers[-1].next_offset)
             self._follow(replica)
         elif follower.damaged_at is not None:
-            self.repaired += 1
             self._truncate(replica, follower, follower.damaged_at)
 
     # -- from time to time --------------------------------------------------------------------------
