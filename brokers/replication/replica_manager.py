@@ -707,7 +707,7 @@ class ReplicaManager:
         elif self._is_throttled(replica) and ((pause := self._throttled_until - self._clock()) > 0):
             self._try_again(replica, pause)
         else:
-            if replica in self._damaged:
+            if replica in self._damaged or follower.damaged_at is not None:
                 damaged_at = log.damaged_at
                 follower.found_damage(damaged_at[0] if damaged_at else None, log.epoch_starts)
             position = follower.position(log.epoch_starts, log.log_end)
