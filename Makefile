@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos chaos-spark kills registrations model mutants simulate simulate-replication simulate-blackouts clean requirements
+.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos chaos-spark histories kills registrations model mutants simulate simulate-replication simulate-blackouts clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -50,7 +50,8 @@ demo: env
 # numbers of random tries are slow by their nature: they have targets of their own, all in `test-all`.
 # What is compiled has a twin in plain Python, which passes the same tests.
 # Tests wait for processes and deadlines more than they compute: two files are at work at a time.
-FAST := -n 2 --dist loadfile -m "not slow and not spark and not chaos and not schemas"
+BY_FILE := -n 2 --dist loadfile
+FAST := $(BY_FILE) -m "not slow and not spark and not chaos and not schemas"
 # Left out there: what tries both twins by itself, and what has nothing compiled below it.
 UNLIKE := $(addprefix --ignore=tests/,producers/test_appender.py protocol/test_compression.py protocol/test_wire.py)
 test: env
@@ -59,19 +60,20 @@ test: env
 	    tests/schemas/columns tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
 
 test-slow: env
-	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
+	$(BIN)/python -m pytest $(BY_FILE) -m slow $(TEST_ARGS)
 
 test-spark: env
-	$(BIN)/python -m pytest -m spark tests $(TEST_ARGS)
+	$(BIN)/python -m pytest $(BY_FILE) -m spark tests $(TEST_ARGS)
 
+# Most of these are simulated, in one file, and compute; the others wait, each for processes of its own.
 test-chaos: env
-	$(BIN)/python -m pytest -m chaos $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m chaos $(TEST_ARGS)
 
 # Clients of schema registries that others wrote, and other readers of Avro. Some need node, Maven or Go; with
 # FOLKMOOT_REQUIRE_FOREIGN=1 none is left out.
 test-schemas: env
 	$(BIN)/python -m tests.foreign.environments
-	$(BIN)/python -m pytest -m schemas $(TEST_ARGS)
+	$(BIN)/python -m pytest $(BY_FILE) -m schemas $(TEST_ARGS)
 
 test-all: test test-slow test-spark test-chaos test-schemas
 
@@ -101,6 +103,12 @@ simulate-replication: env
 	$(BIN)/python -m tests.simulation $(SEEDS) --of replication --state $(STATE)
 simulate-blackouts: env
 	$(BIN)/python -m tests.simulation $(SEEDS) --of blackouts --state $(STATE)
+
+# Controllers and registrars of schemas, in memory: make histories HISTORIES=20000.
+HISTORIES ?= 2000
+histories: env
+	FOLKMOOT_HISTORIES=$(HISTORIES) $(BIN)/python -m pytest $(BY_FILE) -k "no_two_lead or random_histories" \
+	    tests/brokers/controller/test_histories.py tests/coordination/schemas/test_histories.py
 
 # Broker processes killed under load: make kills KILLS=2000. Goes on where it was ended.
 KILLS ?= 2000

@@ -24,7 +24,7 @@ from benchmarks.peers.kafka import KafkaPeer
 from benchmarks.programs import Program
 from benchmarks.results import Cell, Results, Target
 from folkmoot.brokers.storage.files.cluster_facts import topic_in
-from folkmoot.coordination import reassignments
+from folkmoot.coordination.cluster import reassignments
 from folkmoot.coordination.zookeeper.execute import execute
 
 NAME: Final = "replication"

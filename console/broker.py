@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from folkmoot.coordination import brokers
-    from folkmoot.coordination.cluster_status import read_cluster
+    from folkmoot.coordination.cluster.cluster_status import read_cluster
     from folkmoot.coordination.zookeeper.execute import execute
 
     with session_of(args) as session:

@@ -17,7 +17,7 @@ from folkmoot.console.options import (
 from folkmoot.console.tables import moment_of, show
 
 if TYPE_CHECKING:
-    from folkmoot.coordination.cluster_status import ClusterStatus
+    from folkmoot.coordination.cluster.cluster_status import ClusterStatus
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from folkmoot.coordination.cluster_status import read_cluster
+    from folkmoot.coordination.cluster.cluster_status import read_cluster
 
     with session_of(args) as session:
         cluster = read_cluster(session, args.timeout)

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from folkmoot.brokers.controller.thread import ControllerThread
+    from folkmoot.coordination.cluster.controllers import ALONE
     from folkmoot.coordination.connector import connect, connector
-    from folkmoot.coordination.controllers import ALONE
     from folkmoot.coordination.zookeeper import connect_string
 
     connect_string.parse(args.zookeeper)

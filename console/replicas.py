@@ -214,7 +214,11 @@ def add_elect(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def _elect(args: argparse.Namespace) -> int:
     from folkmoot.coordination import topics
-    from folkmoot.coordination.elections import check_unclean, elect_preferred, elect_unclean
+    from folkmoot.coordination.cluster.elections import (
+        check_unclean,
+        elect_preferred,
+        elect_unclean,
+    )
     from folkmoot.coordination.partition_states import TopicIdPartition
     from folkmoot.coordination.zookeeper.execute import execute
     from folkmoot.protocol.records import TopicPartition

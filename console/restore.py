@@ -22,7 +22,7 @@ from folkmoot.protocol.names import check_name
 
 if TYPE_CHECKING:
     from folkmoot.brokers.server.inventory import Inventory
-    from folkmoot.coordination.restoring import FoundReplica
+    from folkmoot.coordination.cluster.restoring import FoundReplica
     from folkmoot.coordination.zookeeper.session import Session
 
 _PATHS = "brokers' data directories, or files that `folkmoot log inventory` has made of them"
@@ -145,7 +145,7 @@ def _put_back(
     given: Collection[int],
     args: argparse.Namespace,
 ) -> str:
-    from folkmoot.coordination.restoring import restore, topic_of
+    from folkmoot.coordination.cluster.restoring import restore, topic_of
     from folkmoot.coordination.zookeeper.execute import execute
 
     topic, states = topic_of(name, replicas, args.without, given)

@@ -216,7 +216,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from folkmoot.coordination.cluster_status import read_cluster
+    from folkmoot.coordination.cluster.cluster_status import read_cluster
 
     with session_of(args) as session:
         cluster = read_cluster(session, args.timeout, None if args.topic is None else [args.topic])

@@ -26,11 +26,8 @@ from folkmoot.coordination.zookeeper.operations import (
     Check,
     ConnectionLost,
     Create,
-    Delete,
-    Get,
     Multi,
     MultiFailed,
-    Node,
     NoNode,
     Recipe,
     Set,
@@ -66,11 +63,8 @@ _decoder = msgspec.json.Decoder(Registration)
 
 def last_directory(broker_id: int) -> Recipe[str]:
     """The data directory that had this broker id last; "" if none had."""
-    try:
-        node: Node = yield from recipes.retry_on_connection_loss(Get(paths.broker_epoch(broker_id)))
-    except NoNode:
-        return ""
-    return node.data.decode(errors="replace")
+    node = yield from recipes.get_node(paths.broker_epoch(broker_id))
+    return "" if node is None else node.data.decode(errors="replace")
 
 
 def note_directory(broker_id: int, directory: str) -> Recipe[None]:
@@ -169,8 +163,7 @@ def set_drained(broker_id: int, is_drained: bool) -> Recipe[None]:
     if is_drained:
         yield from recipes.ensure(path)
         return
-    with suppress(NoNode):
-        yield from recipes.retry_on_connection_loss(Delete(path))
+    yield from recipes.delete_node(path)
 
 
 def usable() -> Recipe[dict[int, Registration]]:

@@ -18,16 +18,8 @@ from uuid import uuid4
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.zookeeper.operations import (
-    BadVersion,
-    ConnectionLost,
-    Create,
-    NodeExists,
-    NoNode,
-    Recipe,
-    Set,
-)
-from folkmoot.coordination.zookeeper.recipes import children, read
+from folkmoot.coordination.zookeeper.operations import ConnectionLost, Create, NodeExists, Recipe
+from folkmoot.coordination.zookeeper.recipes import children, read, update
 from folkmoot.protocol.errors import ConfigError, NoCluster
 
 VERSION = 1
@@ -89,9 +81,9 @@ def join(known: str, data: object) -> Recipe[str]:
 
     Raises NoCluster if that cluster is not there any more, ConfigError if there is another one, Malformed.
     """
-    while True:
-        layout, stat = yield from read(_decoder, paths.LAYOUT)
-        found = "" if layout is None else layout.cluster
+
+    def joined(layout: _Layout) -> _Layout:
+        found = layout.cluster
         if known and not found:
             raise NoCluster(
                 f"data={data} belongs to cluster {known}, of which ZooKeeper has nothing: was it emptied "
@@ -102,34 +94,27 @@ def join(known: str, data: object) -> Recipe[str]:
                 f"data={data} belongs to cluster {known}, and zookeeper= is that of cluster {found}: use "
                 "the address of its own cluster, or another directory"
             )
-        if found:
-            return found
-        try:
-            yield from set_cluster_id(uuid4().hex, None if stat is None else stat.version)
-        except (NodeExists, BadVersion, NoNode, ConnectionLost):
-            continue
+        return layout if found else _Layout(VERSION, uuid4().hex)
+
+    return (yield from update(_decoder, paths.LAYOUT, joined, _Layout(VERSION))).cluster
 
 
 def take_back(cluster: str) -> Recipe[None]:
     """Have a chroot be that cluster's which has lost it, or of another one that has no topics. Raises
     ConfigError, Malformed."""
-    while True:
-        layout, stat = yield from read(_decoder, paths.LAYOUT)
-        found = "" if layout is None else layout.cluster
-        if layout is not None and layout.version != VERSION:
+    topics = yield from children(paths.TOPICS)
+
+    def taken_back(layout: _Layout) -> _Layout:
+        if layout.version != VERSION:
             raise ConfigError(f"ZooKeeper has layout version {layout.version}, not {VERSION}")
-        if found == cluster:
-            return
-        if found and (yield from children(paths.TOPICS)):
+        if layout.cluster not in ("", cluster) and topics:
             raise ConfigError(
-                f"ZooKeeper has cluster {found} there, with topics of its own, not {cluster}: use "
+                f"ZooKeeper has cluster {layout.cluster} there, with topics of its own, not {cluster}: use "
                 "another chroot"
             )
-        try:
-            yield from set_cluster_id(cluster, None if stat is None else stat.version)
-            return
-        except (NodeExists, BadVersion, NoNode, ConnectionLost):
-            continue
+        return _Layout(VERSION, cluster)
+
+    yield from update(_decoder, paths.LAYOUT, taken_back, _Layout(VERSION))
 
 
 def missing() -> Recipe[list[str]]:
@@ -137,10 +122,3 @@ def missing() -> Recipe[list[str]]:
     found = set((yield from children("/")))
     names = {"groups": "offsets of groups", "schemas": "schemas"}
     return [name for root, name in names.items() if root not in found]
-
-
-def set_cluster_id(cluster: str, version: int | None) -> Recipe[None]:
-    """Write it to the node as it was read, None: there was none. Raises NodeExists, BadVersion, NoNode,
-    ConnectionLost."""
-    data = msgspec.json.encode(_Layout(VERSION, cluster))
-    yield Create(paths.LAYOUT, data) if version is None else Set(paths.LAYOUT, data, version)

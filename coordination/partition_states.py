@@ -161,12 +161,10 @@ def is_intact(topic_id: str) -> Recipe[bool]:
     """Whether no state of a topic was ever removed: then a partition without one never had one.
 
     The parent is created with the topic; once it, or a child, was deleted, what is missing was lost. It
-    says so itself while states are being put back (restoring.py).
+    says so itself while states are being put back (cluster/restoring.py).
     """
-    try:
-        parent = zk.Get(paths.partition_states(topic_id))
-        found: zk.Node = yield from recipes.retry_on_connection_loss(parent)
-    except zk.NoNode:
+    found = yield from recipes.get_node(paths.partition_states(topic_id))
+    if found is None:
         return False
     return found.stat.births_and_deaths == found.stat.children and found.data != RESTORING
 

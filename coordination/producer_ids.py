@@ -12,8 +12,8 @@ overtaken, and what they have seen in batches, should their clocks be wrong.
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.zookeeper.operations import NoNode, Recipe
-from folkmoot.coordination.zookeeper.recipes import Malformed, ensure, update
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import Malformed, update
 
 LAST_ID = 2**63 - 1
 HIGHEST_AT_LEAST = 2**62
@@ -37,10 +37,5 @@ def take(count: int, at_least: int = 0) -> Recipe[range]:
             raise Malformed(f"{paths.PRODUCER_IDS} says {counter.next}, which is no producer id")
         return _Counter(max(counter.next, min(at_least, HIGHEST_AT_LEAST)) + count)
 
-    while True:
-        try:
-            taken = yield from update(_decoder, paths.PRODUCER_IDS, advance)
-        except NoNode:
-            yield from ensure(paths.PRODUCER_IDS, msgspec.json.encode(_Counter(0)))
-            continue
-        return range(taken.next - count, taken.next)
+    taken = yield from update(_decoder, paths.PRODUCER_IDS, advance, _Counter(0))
+    return range(taken.next - count, taken.next)

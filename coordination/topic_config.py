@@ -57,7 +57,7 @@ class LogConfig:
     max_compaction_lag: Age | None = None
     """What was appended so many seconds ago is compacted whatever the ratio; None: by ratio alone."""
 
-    index_interval_bytes: Annotated[int, Meta(ge=1, le=MAX_SEGMENT_BYTES)] = 4096
+    index_interval_bytes: Annotated[int, Meta(ge=1, le=MAX_SEGMENT_BYTES)] = 64 * 1024
     """At least so many bytes of log lie between two entries of a segment's index."""
 
     max_batch_bytes: Annotated[int, Meta(ge=HEADER_BYTES, le=MAX_BATCH_BYTES)] = 8 * 1024 * 1024

@@ -21,7 +21,6 @@ from folkmoot.coordination.zookeeper.operations import (
     ConnectionLost,
     Create,
     Delete,
-    Get,
     Multi,
     MultiFailed,
     Node,
@@ -260,10 +259,7 @@ def delete(name: str, *, by: str = "", at: float = 0.0) -> Recipe[None]:
     is_recorded = False
     yield from recipes.ensure(paths.DELETIONS)
     while True:
-        try:
-            node: Node | None = yield from recipes.retry_on_connection_loss(Get(path))
-        except NoNode:
-            node = None
+        node = yield from recipes.get_node(path)
         now = None if node is None else node.stat
         if seen is not None and (now is None or now.czxid != seen.czxid):
             return

@@ -397,8 +397,9 @@ class Connections:
         while unsent:
             request = unsent[0]
             if request.frames is not None:
-                if request.api in connection.refused:
-                    self._finish(peer, request, connection.refused[request.api])
+                error = self._adapt(connection, request)
+                if error is not None:
+                    self._finish(peer, request, error)
                 elif connection.hand_over(*request.frames):
                     request.frames = None
                     if not request.expects_reply:
@@ -406,6 +407,19 @@ class Connections:
                 else:
                     return
             unsent.popleft()
+
+    def _adapt(self, connection: Connection, request: _Request) -> FolkmootError | None:
+        """Encode it anew if the peer speaks an older version; or why the peer cannot get it."""
+        version = connection.older.get(request.api)
+        if version is None or request.frames is None:
+            return connection.refused.get(request.api)
+        number, body = request.correlation_id, request.body
+        try:
+            envelope = wire.encode_request(request.api, number, self._client_id, body, version)
+        except FolkmootError as error:
+            return type(error)(f"broker {connection.address}: {error}")
+        request.frames = envelope, request.frames[1]
+        return None
 
     def _receive(self, peer: _Peer, *, monitor: bool = False) -> None:
         """Take in what a connection has; `monitor`: its monitor may tell of a break."""
@@ -444,7 +458,8 @@ class Connections:
         peer.failures = 0
         payloads = frames[1:]
         try:
-            response = wire.response_body(request.api, envelope)
+            version = connection.older.get(request.api)
+            response = wire.response_body(request.api, envelope, version)
             wrong = misfit(request.api, request.body, response, payloads)
             if wrong is not None:
                 raise InvalidRequest(f"broker {peer.address} sent {wrong}")

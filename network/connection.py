@@ -42,6 +42,7 @@ _WITH_RESULTS: Final = frozenset(
         Api.DESCRIBE_PRODUCERS,
     )
 )
+_NO_VERSION: Final = 0, -1
 _Bytes = bytes | bytearray | memoryview
 
 
@@ -77,7 +78,9 @@ class Connection:
         self.has_room = True
         self.is_ready = False
         self.refused: dict[Api, UnsupportedVersion] = {}
-        """The apis that make no sense to the peer, and why."""
+        """The apis of which both sides share no version, and why."""
+        self.older: dict[Api, int] = {}
+        """The version of each api of which the peer does not speak our highest one."""
         # What pyzmq does in Python before it sends or receives is not needed here, and costs as much
         # as the sending.
         plain: Any = super(zmq.Socket, self.socket)
@@ -159,15 +162,19 @@ class Connection:
         return 0
 
     def welcome(self, hello: HelloResponse) -> None:
-        """Take the peer's versions: from here on requests may be sent."""
+        """Take the highest version of each api that both sides speak: from here on requests may be sent."""
         spoken = {api.api: (api.lowest, api.highest) for api in hello.apis}
         for api, spec in APIS.items():
-            lowest, highest = spoken.get(api, (1, 0))
-            if not lowest <= spec.highest <= highest:
+            lowest, highest = spoken.get(api, _NO_VERSION)
+            version = min(spec.highest, highest)
+            if version < max(spec.lowest, lowest):
+                theirs = f"versions {lowest} to {highest}" if api in spoken else "no version"
                 self.refused[api] = UnsupportedVersion(
-                    f"broker {self.address} does not speak version {spec.highest} of {api.name}: "
-                    "use a client and brokers of neighbouring releases"
+                    f"broker {self.address} speaks {theirs} of {api.name}, this client {spec.lowest} to "
+                    f"{spec.highest}: upgrade the {'client' if lowest > spec.highest else 'broker'}"
                 )
+            elif version < spec.highest:
+                self.older[api] = version
         self.is_ready = True
 
 
@@ -191,9 +198,7 @@ def misfit(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]
             fits = len(set(told)) == len(told) and set(told) <= set(asked)
         if not fits:
             return "results for other partitions than were asked for"
-    expected = int(api is Api.REPAIR_FETCH)
-    if api in (Api.FETCH, Api.REPLICA_FETCH):
-        expected = len(response.results)
+    expected = len(response.results) if api in (Api.FETCH, Api.REPLICA_FETCH) else 0
     if len(payloads) != expected:
         return f"{len(payloads)} payload frames instead of {expected}"
     return None

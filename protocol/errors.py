@@ -80,7 +80,7 @@ class InvalidRequest(FolkmootError, code=7):
 
 
 class UnsupportedVersion(FolkmootError, code=8):
-    """Client and broker share no version of an api."""
+    """Client and broker share no version of an api, or the broker's version cannot do what is asked for."""
 
 
 class UnknownApi(FolkmootError, code=9):

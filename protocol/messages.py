@@ -1,12 +1,14 @@
 """Every request and response that travels between a client and a broker, each declared once.
 
-All are positional on the wire (arrays, not maps). A field is never removed or reordered within a
-version; a new version is a new declaration in `APIS`. Results carry an error code of
-`protocol.errors` (0 = none) and a sentence; one entry's failure does not fail its neighbours.
+All are positional on the wire (arrays, not maps). A field is never added, removed or reordered within
+a version. A new version is a new declaration in `APIS`; the former one moves to `older`.
+Results carry an error code of `protocol.errors` (0 = none) and a sentence; one entry's failure does
+not fail its neighbours.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -41,7 +43,6 @@ class Api(IntEnum):
     INIT_PRODUCER_ID = 7
     REPLICA_FETCH = 8
     LOG_SIZES = 9
-    REPAIR_FETCH = 10
     GET_SCHEMA = 11
     DESCRIBE_PRODUCERS = 12
 
@@ -363,12 +364,14 @@ class DescribeProducersResponse(_Message, frozen=True):
 class ReplicaFetchEntry(_Entry, frozen=True):
     """Where a follower stands: the leader epoch that it follows, the epoch of its last record (-1: it
     has none), and its log's end. All before that end counts as replicated, and all before `given_up` as
-    deleted for good."""
+    deleted for good. With `gives_up` the log goes on behind that end, but is damaged there: the follower
+    is not to count as in sync, and is answered once it does not."""
 
     leader_epoch: Count
     last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
     log_end: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     given_up: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    gives_up: bool = False
 
 
 class ReplicaFetchRequest(_Message, frozen=True):
@@ -410,25 +413,6 @@ class ReplicaFetchResponse(_Message, frozen=True):
     results: list[ReplicaFetchResult]
 
 
-class RepairFetchRequest(_Message, frozen=True):
-    """A replica, whoever leads, asks another for committed batches from `offset` on, in the place of
-    its own, which are damaged; `nonce` is of its registration."""
-
-    replica: Int32
-    nonce: Annotated[str, Meta(max_length=64)]
-    topic: Name
-    topic_id: TopicId
-    partition: Count
-    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-
-
-class RepairFetchResponse(_Message, frozen=True):
-    """The payload frame holds whole batches; none, where nothing lies between the offset and the
-    replica's high watermark."""
-
-    high_watermark: Int64
-
-
 class GetSchemaRequest(_Message, frozen=True):
     """Asks any broker for a registered schema, by its id in a context or by its GUID in any.
 
@@ -448,12 +432,27 @@ class GetSchemaResponse(_Message, frozen=True):
 
 
 class ApiSpec(NamedTuple):
-    """What an api takes and gives, and in which versions (both inclusive)."""
+    """The request and the response of an api, in its highest version and in the older ones it still has.
+
+    Code knows the highest version alone: `wire` converts from and to older ones, field by field and by
+    name. So a field that one version lacks has a default in the other, and payload frames do not change.
+    HELLO has one version for ever: it is sent before the versions are known.
+    """
 
     request: type[Any]
     response: type[Any]
-    lowest: int = 0
     highest: int = 0
+    older: Mapping[int, tuple[type[Any], type[Any]]] = {}
+    """Version → request and response, without a gap up to `highest`."""
+
+    @property
+    def versions(self) -> dict[int, tuple[type[Any], type[Any]]]:
+        """Each version that is spoken here → its request and response."""
+        return {**self.older, self.highest: (self.request, self.response)}
+
+    @property
+    def lowest(self) -> int:
+        return min(self.versions)
 
 
 APIS: dict[Api, ApiSpec] = {
@@ -467,7 +466,9 @@ APIS: dict[Api, ApiSpec] = {
     Api.INIT_PRODUCER_ID: ApiSpec(InitProducerIdRequest, InitProducerIdResponse),
     Api.REPLICA_FETCH: ApiSpec(ReplicaFetchRequest, ReplicaFetchResponse),
     Api.LOG_SIZES: ApiSpec(LogSizesRequest, LogSizesResponse),
-    Api.REPAIR_FETCH: ApiSpec(RepairFetchRequest, RepairFetchResponse),
     Api.GET_SCHEMA: ApiSpec(GetSchemaRequest, GetSchemaResponse),
     Api.DESCRIBE_PRODUCERS: ApiSpec(DescribeProducersRequest, DescribeProducersResponse),
 }
+
+API_OF: Final = {spec.request: api for api, spec in APIS.items()}
+"""The api of a request, by its type in the highest version."""

@@ -26,7 +26,7 @@ from folkmoot.protocol.errors import (
     UnsupportedVersion,
     from_wire,
 )
-from folkmoot.protocol.messages import APIS, MAX_ENTRIES, Api, ApiSpec
+from folkmoot.protocol.messages import APIS, MAX_ENTRIES, Api
 
 MAX_ENVELOPE_BYTES = 4 * 1024 * 1024
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -59,19 +59,39 @@ class ResponseEnvelope(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
 _pack = msgspec.msgpack.Encoder().encode
 _request_envelope = msgspec.msgpack.Decoder(RequestEnvelope)
 _response_envelope = msgspec.msgpack.Decoder(ResponseEnvelope)
-# By the api's number: its versions, its name for errors, and what reads it.
-_requests: dict[int, tuple[ApiSpec, str, msgspec.msgpack.Decoder[Any]]] = {
-    api: (spec, api.name, msgspec.msgpack.Decoder(spec.request)) for api, spec in APIS.items()
+# By the api's number and version: its name for errors, what reads it, and the type to convert it to.
+_requests: dict[tuple[int, int], tuple[str, msgspec.msgpack.Decoder[Any], type[Any]]] = {
+    (api, version): (api.name, msgspec.msgpack.Decoder(request), spec.request)
+    for api, spec in APIS.items()
+    for version, (request, _) in spec.versions.items()
 }
 _responses = {
-    api: (f"{api.name} response", msgspec.msgpack.Decoder(spec.response))
+    (api, version): (f"{api.name} response", msgspec.msgpack.Decoder(response), spec.response)
     for api, spec in APIS.items()
+    for version, (_, response) in spec.versions.items()
 }
 
 
-def encode_request(api: Api, correlation_id: int, client_id: str, request: Any) -> bytes:
-    """The envelope of `request` in the highest version spoken here."""
-    return _pack((api, APIS[api].highest, correlation_id, client_id, request))
+def encode_request(
+    api: Api, correlation_id: int, client_id: str, request: Any, version: int | None = None
+) -> bytes:
+    """The envelope of `request` in this version (None: the highest).
+
+    Raises UnsupportedVersion if an older version lacks a field that the request sets, InvalidRequest if it
+    does not allow a value.
+    """
+    spec = APIS[api]
+    if version is not None and version != spec.highest:
+        name, decoder, _ = _requests[api, spec.highest]
+        wanted = _decode(name, decoder, _pack(request))
+        older = _converted(name, spec.versions[version][0], wanted)
+        if _converted(name, spec.request, older) != wanted:
+            raise UnsupportedVersion(
+                f"version {version} of {api.name} cannot ask for what version {spec.highest} does: "
+                "upgrade the broker"
+            )
+        return _pack((api, version, correlation_id, client_id, older))
+    return _pack((api, spec.highest, correlation_id, client_id, request))
 
 
 def decode_envelope(frame: _Bytes) -> RequestEnvelope:
@@ -80,16 +100,37 @@ def decode_envelope(frame: _Bytes) -> RequestEnvelope:
 
 
 def decode_body(envelope: RequestEnvelope) -> Any:
-    """The request inside. Raises UnknownApi, UnsupportedVersion, InvalidRequest."""
-    if envelope.api not in _requests:
-        raise UnknownApi(f"api {envelope.api} is not known to this broker")
-    spec, name, decoder = _requests[envelope.api]
-    if not spec.lowest <= envelope.version <= spec.highest:
-        raise UnsupportedVersion(
-            f"version {envelope.version} of {name} is not spoken here, "
-            f"only {spec.lowest} to {spec.highest}"
-        )
-    return _decode(name, decoder, envelope.body)
+    """The request inside, as its highest version declares it.
+
+    Raises UnknownApi, UnsupportedVersion, InvalidRequest.
+    """
+    found = _requests.get((envelope.api, envelope.version))
+    if found is None:
+        raise _refusal(envelope)
+    name, decoder, newest = found
+    return _converted(name, newest, _decode(name, decoder, envelope.body))
+
+
+def _refusal(envelope: RequestEnvelope) -> FolkmootError:
+    try:
+        api = Api(envelope.api)
+    except ValueError:
+        return UnknownApi(f"api {envelope.api} is not known to this broker")
+    spec = APIS[api]
+    return UnsupportedVersion(
+        f"version {envelope.version} of {api.name} is not spoken here, "
+        f"only {spec.lowest} to {spec.highest}"
+    )
+
+
+def response_in(api: Api, version: int, response: Any) -> Any:
+    """A response as this version of its api declares it, without the fields that are newer."""
+    spec = APIS[api]
+    if version == spec.highest:
+        return response
+    if isinstance(response, msgspec.Raw):  # encoded beforehand, in the highest version
+        response = _responses[api, spec.highest][1].decode(response)
+    return msgspec.convert(response, spec.versions[version][1], from_attributes=True)
 
 
 def encode_response(correlation_id: int, response: Any) -> bytes:
@@ -132,11 +173,25 @@ def decode_response(frame: _Bytes) -> ResponseEnvelope:
     return _decode("response", _response_envelope, frame)
 
 
-def response_body(api: Api, envelope: ResponseEnvelope) -> Any:
-    """The response inside. Raises the error that the broker answered, or InvalidRequest."""
+def response_body(api: Api, envelope: ResponseEnvelope, version: int | None = None) -> Any:
+    """The response to a request of this version (None: the highest), as its highest version declares it.
+
+    Raises the error that the broker answered, or InvalidRequest.
+    """
     if envelope.error:
         raise from_wire(envelope.error, envelope.message)
-    return _decode(*_responses[api], envelope.body)
+    name, decoder, newest = _responses[api, APIS[api].highest if version is None else version]
+    return _converted(name, newest, _decode(name, decoder, envelope.body))
+
+
+def _converted(what: str, kind: type[Any], message: Any) -> Any:
+    """The same message in another version: fields by their names, defaults for those that it lacks."""
+    if type(message) is kind:
+        return message
+    try:
+        return msgspec.convert(message, kind, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"not a valid {what}: {error}") from None
 
 
 def _decode(what: str, decoder: msgspec.msgpack.Decoder[_T], data: _Bytes | msgspec.Raw) -> _T:

@@ -25,7 +25,8 @@ from benchmarks.peers.kafka import (
     java_command,
 )
 from folkmoot.console.children import ChildProcess, free_port
-from folkmoot.coordination import brokers, controllers, partition_states, topics
+from folkmoot.coordination import brokers, partition_states, topics
+from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.zookeeper.execute import execute, execute_all

@@ -10,13 +10,8 @@ from typing import Final
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
 from folkmoot.brokers.controller.history import History
 from folkmoot.brokers.controller.leadership import Leadership
-from folkmoot.coordination import (
-    controllers,
-    deletions,
-    partition_states,
-    reassignments,
-)
-from folkmoot.coordination.cluster import events
+from folkmoot.coordination import deletions, partition_states
+from folkmoot.coordination.cluster import controllers, events, reassignments
 from folkmoot.coordination.deletions import CONTROLLER
 from folkmoot.coordination.partition_states import (
     MISSING,

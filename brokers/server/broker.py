@@ -13,7 +13,6 @@ from uuid import uuid4
 
 from folkmoot import __version__
 from folkmoot.brokers.controller.thread import ControllerThread
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.replication.session_loss import SessionLoss
@@ -49,7 +48,7 @@ from folkmoot.coordination.schemas import lookups, registering
 from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.topic_config import own_options
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
 from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.network.accepted import ConnectionLimits
 from folkmoot.network.client import Connections
@@ -262,7 +261,7 @@ class Broker:
             clock=time.monotonic,
         )
         reports = DamageReports(submit)
-        repairs = Repairs(logs, replicas, flusher, submit)
+        schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
         scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
@@ -276,8 +275,8 @@ class Broker:
             logs.room.task,
             scrubber.task,
             reports.task,
-            repairs.task,
             cleaner.task,
+            schemas.task,
             replicas.task,
             SessionLoss(replicas, self._is_cut_off).task,
         )
@@ -288,7 +287,7 @@ class Broker:
             retention=retention,
             damage_reports=reports,
             producer_ids=self._producer_ids,
-            schemas=Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic),
+            schemas=schemas,
             logs=logs,
             purgatory=Purgatory(),
             replicas=replicas,
@@ -296,9 +295,7 @@ class Broker:
         )
         loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
         self._stack.callback(loop.stop)
-        self._snapshots = Snapshots(
-            loop=loop, handlers=handlers, files=files, repairs=repairs, scrubber=scrubber
-        )
+        self._snapshots = Snapshots(loop=loop, handlers=handlers, files=files, scrubber=scrubber)
         return loop
 
     def _take_over(self, logs: LogManager) -> None:
@@ -324,9 +321,9 @@ class Broker:
             raise ZooKeeperUnreachable("the broker has not connected to ZooKeeper yet")
         return self._watcher.execute(recipe, IDS_WAIT)
 
-    def _live_ids(self, subject: str) -> Collection[int]:
+    def _live_ids(self, subject: str, watch: WatchCallback) -> Collection[int]:
         """As `_take_producer_ids`."""
-        found = self._ask(lookups.subject_of(parse_subject(subject)))
+        found = self._ask(lookups.subject_of(parse_subject(subject), watch))
         return {each.id for each in found.live()}
 
     def _schema(self, key: Key) -> GetSchemaResponse:

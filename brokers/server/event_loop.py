@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
+from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage.jobs import Job, Now, Task
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.wakeup import Wakeup
@@ -28,7 +29,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     UnknownServerError,
 )
-from folkmoot.protocol.messages import Api
+from folkmoot.protocol.messages import API_OF, Api
 
 logger = logging.getLogger(__name__)
 
@@ -243,9 +244,9 @@ class EventLoop:
                     return
                 raise Overloaded("too many requests wait for an earlier one: ask again later")
             body = wire.decode_body(envelope)
-            request = Request(message.peer, envelope.correlation_id, body, now.monotonic)
+            request = request._replace(body=body, began=now.monotonic, version=envelope.version)
             self.requests.received(body, message.frames)
-            outcome = self.handlers.handle(request, message.frames[1:], now)
+            outcome = handle(self.handlers, request, message.frames[1:], now)
             if outcome is None or isinstance(outcome, Response | DelayedResponse):
                 self._conclude(request, outcome)
             else:
@@ -349,7 +350,8 @@ class EventLoop:
             self._refuse(request, error)
 
     def _send(self, request: Request, response: Response) -> None:
-        envelope = wire.encode_response(request.correlation_id, response.body)
+        body = wire.response_in(API_OF[type(request.body)], request.version, response.body)
+        envelope = wire.encode_response(request.correlation_id, body)
         if not self._socket.send(request.peer, (envelope, *response.payloads)):
             raise Overloaded("too many bytes are on their way to this client: read them first")
         self.requests.answered(request, response.payloads, time.monotonic())

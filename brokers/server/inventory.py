@@ -22,7 +22,7 @@ from folkmoot.brokers.storage.log_manager import (
 )
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
-from folkmoot.coordination.restoring import FoundReplica
+from folkmoot.coordination.cluster.restoring import FoundReplica
 from folkmoot.protocol.errors import ConfigError
 
 

@@ -31,6 +31,8 @@ class Request(NamedTuple):
     body: Any
     began: float = 0.0
     """When it was received, in the event loop's clock."""
+    version: int = 0
+    """Of its api, in which it came and is answered; `body` is of the highest one."""
 
 
 class Response(NamedTuple):

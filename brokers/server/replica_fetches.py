@@ -8,8 +8,10 @@ from weakref import WeakKeyDictionary
 from folkmoot.brokers.replication.leader_state import Position
 from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
 from folkmoot.brokers.server.purgatory import Request, Response
+from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.brokers import Registration
 from folkmoot.protocol.errors import (
     FolkmootError,
@@ -19,7 +21,6 @@ from folkmoot.protocol.errors import (
     UnknownReplica,
 )
 from folkmoot.protocol.messages import (
-    RepairFetchRequest,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -99,9 +100,16 @@ class ReplicaFetches:
     Owner: the event loop.
     """
 
-    def __init__(self, replicas: ReplicaManager, prepare_read: Callable[[Log, int], bool]) -> None:
-        """`prepare_read` begins a job that a read has to wait for, if there is one; `changed` follows."""
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        prepare_read: Callable[[Log, int], bool],
+        begin: Callable[[Log, SharedJob], None],
+    ) -> None:
+        """`prepare_read` begins a job that a read has to wait for, if there is one; `begin` one that a
+        read asks for. `changed` follows."""
         self._replicas = replicas
+        self._begin = begin
         self._prepare_read = prepare_read
         self._sessions: dict[int, _Session] = {}
         self._watching: dict[Replica, set[int]] = {}
@@ -115,7 +123,7 @@ class ReplicaFetches:
     def fetch(self, request: Request, now: float) -> Response | None:
         """Acknowledge and answer, or None: it waits. Raises UnknownReplica, UnknownFetch."""
         body: ReplicaFetchRequest = request.body
-        registered = self.require_registered(body)
+        registered = self._require_registered(body)
         session = self._sessions.get(body.replica)
         if body.begins:
             self._forget(body.replica)
@@ -143,7 +151,7 @@ class ReplicaFetches:
         session.deadline = now + min(body.max_wait, wait)
         return None
 
-    def require_registered(self, body: ReplicaFetchRequest | RepairFetchRequest) -> Registration:
+    def _require_registered(self, body: ReplicaFetchRequest) -> Registration:
         """Raises UnknownReplica."""
         found = self._replicas.live.get(body.replica)
         if found is None or found.nonce != body.nonce or body.replica == self._replicas.broker_id:
@@ -174,7 +182,8 @@ class ReplicaFetches:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no replica here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
             end = self._replicas.fetched(
-                *(replica, session.follower, session.broker_epoch, position, entry.given_up)
+                *(replica, session.follower, session.broker_epoch, position, entry.given_up),
+                gives_up=entry.gives_up,
             )
         except FolkmootError as error:
             return _refused(entry, error, -1 if replica is None else replica.log.log_start)
@@ -182,7 +191,7 @@ class ReplicaFetches:
             return _result(session, entry, replica, end), _NO_CHUNK
         session.entries[replica] = entry
         self._watching.setdefault(replica, set()).add(session.follower)
-        if _lacks(entry, replica):
+        if _lacks(entry, replica) or entry.gives_up:
             session.changed[replica] = None
         elif session.told.get(replica) != session.news_of(replica):
             session.moved[replica] = None
@@ -226,7 +235,11 @@ class ReplicaFetches:
             raise OffsetOutOfRange(f"{log.name} begins with offset {log.log_start}")
         if _lacks(entry, replica) and self._prepare_read(log, entry.log_end):
             return None
-        return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
+        try:
+            return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
+        except NotCached as cold:
+            self._begin(log, cold.job)
+            return None
 
     def _told(self, session: _Session, replica: Replica) -> None:
         del session.entries[replica]

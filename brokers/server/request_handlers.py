@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.server.fetch_sessions import FetchSession, Partition
@@ -24,11 +24,12 @@ from folkmoot.brokers.server.request_counters import RequestCounters
 from folkmoot.brokers.server.schemas import Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, Submit
+from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, SharedJob, Submit
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.retention import Done, Retention
+from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch_header, messages
@@ -41,6 +42,7 @@ from folkmoot.protocol.errors import (
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
+    Overloaded,
     RequestTimeout,
     UnknownFetch,
 )
@@ -58,7 +60,6 @@ KEEP_FOR: Final = 10.0
 FORGET_AFTER: Final = 30.0
 """So long what is left of a fetch is kept for the next one."""
 
-REPAIR_BYTES: Final = 4 * 1024 * 1024
 
 TOPICS_PER_STEP: Final = 50
 PARTITIONS_PER_STEP: Final = 500
@@ -74,6 +75,7 @@ Outcome = Response | DelayedResponse | None
 Steps = Generator[Job | None, None, Outcome]
 """A request carried out in bounded steps: it gives way, or waits for a job, where it yields."""
 
+_T = TypeVar("_T")
 _Prepare = Callable[[Log, Any], Job | None]
 _Said = tuple[int, ...] | FolkmootError
 """What the result of an entry says behind its name and error."""
@@ -148,55 +150,29 @@ class RequestHandlers:
     replica_fetches: ReplicaFetches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.replica_fetches = ReplicaFetches(self.replicas, self._prepare_read)
+        self.replica_fetches = ReplicaFetches(self.replicas, self._prepare_read, self._begin)
+        self.logs.files.may_wait = False
         self.replicas.committed = self._committed
         self.replicas.flush_ended = self.purgatory.advanced
         self.replicas.refused = self.purgatory.refuse
         self.replicas.appended_to = self.replica_fetches.changed
         self.replicas.role_changed = self._role_changed
 
-    def handle(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Outcome | Steps:
-        """Carry a request out, or begin to. Raises FolkmootError for the whole of it."""
-        body = request.body
-        kind = type(body)
-        if len(payloads) != (len(body.entries) if kind is messages.ProduceRequest else 0):
-            raise InvalidRequest(f"{len(payloads)} payload frames do not belong to this request")
-        if kind is messages.FetchRequest:
-            return self._fetch(request, now)
-        if kind is messages.ProduceRequest:
-            self.purgatory.require_room(request.peer)
-            return self._produce(request, payloads, now)
-        if kind is messages.ReplicaFetchRequest:
-            return self.replica_fetches.fetch(request, now.monotonic)
-        if kind is messages.RepairFetchRequest:
-            return self._repair_fetch(body)
-        if kind is messages.ListOffsetsRequest:
-            return self._each(body, messages.ListOffsetsResult, self._list_offset, _prepare_look_up)
-        if kind is messages.DeleteRecordsRequest:
-            self.purgatory.require_room(request.peer)
-            return self._each(body, messages.DeleteRecordsResult, self._delete_records)
-        if kind is messages.ReportDamageRequest:
-            return self._each(body, messages.ReportDamageResult, self._report_damage)
-        if kind is messages.GetSchemaRequest:
-            return self._get_schema(body, request.peer)
-        if kind is messages.DescribeProducersRequest:
-            self.purgatory.require_room(request.peer)
-            describe = partial(self._describe_producer, now.monotonic + body.timeout)
-            return self._each(body, messages.DescribeProducersResult, describe, _prepare_append)
-        if kind is messages.LogSizesRequest:
-            return self._log_sizes(body)
-        if kind is messages.MetadataRequest:
-            if self.replicas.is_replaced:
-                raise NotLeader("ZooKeeper does not answer this broker, and others lead: ask them")
-            return Response(self.metadata.answer(body.topics))
-        if kind is messages.InitProducerIdRequest:
-            return Response(messages.InitProducerIdResponse(self.producer_ids.next()))
-        assert kind is messages.HelloRequest
+    def hello(self) -> Response:
+        """Name this broker and the versions that it speaks."""
         apis = [
             messages.ApiVersions(api, spec.lowest, spec.highest)
             for api, spec in messages.APIS.items()
         ]
         return Response(messages.HelloResponse(self.metadata.broker_id, self.max_batch_bytes, apis))
+
+    def describe_topics(self, body: messages.MetadataRequest) -> Response:
+        if self.replicas.is_replaced:
+            raise NotLeader("ZooKeeper does not answer this broker, and others lead: ask them")
+        return Response(self.metadata.answer(body.topics))
+
+    def init_producer_id(self) -> Response:
+        return Response(messages.InitProducerIdResponse(self.producer_ids.next()))
 
     def _refused(self, kind: type[Any], entry: Any, error: FolkmootError) -> Any:
         """The result of an entry that has failed."""
@@ -327,7 +303,7 @@ class RequestHandlers:
 
     # -- produce -----------------------------------------------------------------------------------------
 
-    def _produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Steps:
+    def produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Steps:
         """Append, partition by partition, in the order given."""
         entries = request.body.entries
         delayed = DelayedResponse(len(entries), messages.ProduceResponse)
@@ -349,9 +325,7 @@ class RequestHandlers:
             if number % GROUPED_PER_STEP == GROUPED_PER_STEP - 1:
                 yield None
         for subject, ids in asked.items():
-            yield self.schemas.look_for(subject, ids.values())
-            refusals = ((number, self.schemas.refusal(subject, ids[number])) for number in ids)
-            produce.refusals.update((number, why) for number, why in refusals if why is not None)
+            produce.refusals.update((yield from self.schemas.refusals(subject, ids)))
         count = length = 0
         firsts = [entries[numbers[0]] for numbers in groups.values()]
         for place, numbers in enumerate(groups.values()):
@@ -474,7 +448,7 @@ class RequestHandlers:
 
     # -- fetch -------------------------------------------------------------------------------------------
 
-    def _fetch(self, request: Request, now: Now) -> Response | None:
+    def fetch(self, request: Request, now: Now) -> Response | None:
         """Read batches. None: it waits, and `complete_fetch` has the response.
 
         What is kept of a fetch is gone on with once; where it is not known (any more: the broker was
@@ -550,6 +524,7 @@ class RequestHandlers:
             chunk: bytes | memoryview = b""
             start = end = NO_OFFSET
             parts = _NOWHERE
+            log: Log | None = None
             try:
                 log = self.metadata.readable_log(entry)
                 end = log.high_watermark
@@ -578,6 +553,13 @@ class RequestHandlers:
                 results.append(
                     messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
                 )
+            except NotCached as cold:
+                assert log is not None
+                self._begin(log, cold.job)
+                preparing.append(
+                    messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
+                )
+                continue
             except FolkmootError as error:
                 failed = True
                 self.counters.errors[type(error).__name__] += 1
@@ -588,28 +570,20 @@ class RequestHandlers:
             found += len(chunk)
         return _Read(results, chunks, [], failed, preparing)
 
-    def _repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
-        """What this replica has of what another one has lost."""
-        self.replica_fetches.require_registered(body)
-        replica = self.replicas.find(body.topic_id, body.partition)
-        if replica is None or body.replica not in replica.replicas:
-            raise NotLeader(f"{body.topic}-{body.partition} has no replica here")
-        replica.log.require_open()
-        while (job := replica.log.prepare_read(body.offset)) is not None:
-            yield job
-        chunk = replica.log.read(body.offset, REPAIR_BYTES)
-        return Response(messages.RepairFetchResponse(replica.log.high_watermark), [chunk])
-
     def _prepare_read(self, log: Log, offset: int) -> bool:
         """Whether a job has to check an index first; who waits for the partition hears of its end.
 
         It is a segment's: reads of the partition's other segments do not wait for it.
         """
         job = log.prepare_read(offset)
-        if job is None:
-            return False
+        if job is not None:
+            self._begin(log, job)
+        return job is not None
+
+    def _begin(self, log: Log, job: SharedJob) -> None:
+        """Have done what a read waits for. Its end wakes who waits for the partition."""
         if job in self._preparing:
-            return True
+            return
 
         def prepared(result: Any) -> None:
             self._preparing.discard(job)
@@ -620,8 +594,11 @@ class RequestHandlers:
                 self.replica_fetches.changed(log)
 
         self._preparing.add(job)
-        self.submit("index", job.run, prepared)
-        return True
+        try:
+            self.submit(job.queue, job.run, prepared)
+        except Overloaded:
+            self._preparing.discard(job)  # the next read asks again
+            raise
 
     def _prepared(
         self, entries: Sequence[Any], prepare: _Prepare
@@ -677,6 +654,19 @@ class RequestHandlers:
                 yield None
         return delayed
 
+    def list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
+        return self._each(body, messages.ListOffsetsResult, self._list_offset, _prepare_look_up)
+
+    def delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
+        return self._each(body, messages.DeleteRecordsResult, self._delete_records)
+
+    def report_damage(self, body: messages.ReportDamageRequest) -> Steps:
+        return self._each(body, messages.ReportDamageResult, self._report_damage)
+
+    def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
+        describe = partial(self._describe_producer, now.monotonic + body.timeout)
+        return self._each(body, messages.DescribeProducersResult, describe, _prepare_append)
+
     def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> Iterator[Job]:
         log = self.metadata.leader_log(entry)
         if entry.timestamp == messages.EARLIEST:
@@ -687,7 +677,7 @@ class RequestHandlers:
             while (job := log.prepare_time(entry.timestamp)) is not None:
                 yield job
                 log.require_open()
-            offset = log.offset_for_time(entry.timestamp)
+            offset = yield from _when_cached(partial(log.offset_for_time, entry.timestamp))
             if offset == log.high_watermark:  # nothing is of that time, as far as is known
                 offset = self._latest(log)
         answer((offset,))
@@ -741,19 +731,10 @@ class RequestHandlers:
         answer(())
         return ()
 
-    def _get_schema(self, body: messages.GetSchemaRequest, peer: bytes) -> Steps:
-        key = body.context, body.schema_id
-        found = self.schemas.schema(key)
-        if found is None:
-            look = self.schemas.look_up(key, peer)
-            yield look
-            self.schemas.judge(peer, look)
-            if isinstance(look.outcome, Exception):
-                raise look.outcome
-            found = look.outcome
-        return Response(found)
+    def get_schema(self, body: messages.GetSchemaRequest) -> Steps:
+        return Response((yield from self.schemas.resolve((body.context, body.schema_id))))
 
-    def _log_sizes(self, body: messages.LogSizesRequest) -> Steps:
+    def describe_logs(self, body: messages.LogSizesRequest) -> Steps:
         wanted = None if body.topics is None else frozenset(body.topics)
         found = []
         for number, log in enumerate(list(self.logs), 1):
@@ -768,6 +749,15 @@ class RequestHandlers:
 
 def _prepare_append(log: Log, _entry: object) -> Job | None:
     return log.prepare_append()
+
+
+def _when_cached(look_up: Callable[[], _T]) -> Generator[Job, None, _T]:
+    """What a look-up gives when jobs have brought all that it reads into the page cache."""
+    while True:
+        try:
+            return look_up()
+        except NotCached as cold:
+            yield cold.job
 
 
 def _deleted(log: Log, answer: _Answer, error: FolkmootError | None) -> None:
@@ -799,7 +789,7 @@ def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
 def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
     """Whether the log has that offset from another leader epoch; False where compaction has removed it.
 
-    Raises OffsetNotAvailable where it is about to be repaired, StorageError.
+    Raises OffsetNotAvailable where it is about to be copied anew, StorageError.
     """
     with suppress(CorruptBatch):  # nobody has it any more
         header = batch_header.read_header(log.read(offset, 1, committed=False))

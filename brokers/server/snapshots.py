@@ -6,7 +6,6 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import ClusterView
@@ -78,7 +77,6 @@ class Snapshots:
     loop: EventLoop
     handlers: RequestHandlers
     files: OpenSegments
-    repairs: Repairs
     scrubber: Scrubber
 
     def take(self, timeout: float) -> BrokerSnapshot:
@@ -98,7 +96,7 @@ class Snapshots:
         loop, handlers = self.loop, self.handlers
         counters, manager = handlers.counters, handlers.replicas
         values: dict[str, float] = {
-            "repaired": self.repairs.repaired,
+            "repaired": manager.repaired,
             "scrubbed": self.scrubber.share_read,
             "open_segments": len(self.files),
             "records_in": counters.records_in,

@@ -54,6 +54,7 @@ class DamageReports:
 
     def _look(self, log: Log, offset: int) -> None:
         segment = log.segment_at(offset)
+        segment.save_index()  # it says where a damaged batch ends
         look = partial(_read, segment.reader(), offset)
         self._busy = True
         self._submit("damage", look, partial(self._looked, log, segment, offset))

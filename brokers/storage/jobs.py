@@ -71,10 +71,16 @@ class Job(Protocol):
 class SharedJob:
     """A job for which several may wait: whoever runs it again gets what was found before.
 
-    `done` is told of each end, with the job.
+    `done` is told of each end, with the job. It always runs in the same `queue`.
     """
 
-    def __init__(self, work: Callable[[], Any], done: Callable[["SharedJob", Any], None]) -> None:
+    def __init__(
+        self,
+        work: Callable[[], Any],
+        done: Callable[["SharedJob", Any], None],
+        queue: str = "index",
+    ) -> None:
+        self.queue = queue
         self._work = work
         self._done = done
         self._found: list[Any] = []

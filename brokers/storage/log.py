@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
+    shorten,
     sync_directory,
-    sync_file,
     write_checked,
 )
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
@@ -223,6 +223,8 @@ class Log:
         """A truncation is under way: nothing is appended or flushed."""
         self.is_taken_back = False
         """The leader lacks what was committed, and it is still to be cut."""
+        self.is_lost = False
+        """No other replica is known to have what is damaged here."""
         self.forgets_compaction = False
         """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
         self.ids = HighestIds()
@@ -366,7 +368,7 @@ class Log:
             if self.is_open and self.failed is None and may_flush:
                 self.flush(snapshot=self._snapshots.newest != self.log_end)
                 for last in self.segments[-1:]:
-                    last.seal_index()
+                    last.save_index()
         finally:
             self.abandon()
         if self.failed is not None:
@@ -443,7 +445,18 @@ class Log:
     @property
     def is_damaged(self) -> bool:
         """Whether some of it is known to be damaged."""
-        return any(segment.damage for segment in self.segments)
+        return bool(self.damaged_at)
+
+    @property
+    def damaged_at(self) -> list[int]:
+        """Where damage begins that is not given up, at the log's start if it began before; in order."""
+        start = self.log_start
+        return [
+            max(each.offset, start)
+            for segment in self.segments
+            for each in segment.damage
+            if each.next_offset > start
+        ]
 
     @property
     def sealed_segments(self) -> Sequence[Segment]:
@@ -484,7 +497,8 @@ class Log:
         If compaction has removed that one, the next that is left comes first. With `at_least_one` the
         first batch comes whole even if it is larger than `max_bytes`; without, nothing is read then.
         The answer ends with the segment at the latest. Raises OffsetOutOfRange, CorruptBatch,
-        OffsetNotAvailable if that is going to be repaired, StorageError.
+        OffsetNotAvailable where another replica is to have it, NotCached if it would wait for the disk,
+        StorageError.
         """
         self.require_open()
         start, end = self.log_start, self.log_end
@@ -495,11 +509,12 @@ class Log:
         while offset < end:
             segment = self.segment_at(offset)
             try:
-                found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
+                with segment.without_waiting(max_bytes):
+                    found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
             except CorruptBatch as error:
-                if self.is_alone or segment.is_lost:
+                if self.is_alone or self.is_lost:
                     raise
-                raise OffsetNotAvailable(f"{error}; it is about to be repaired") from error
+                raise OffsetNotAvailable(f"{error}; it is about to be copied anew") from error
             if found is not None:
                 return found
             offset = segment.end_offset
@@ -509,17 +524,18 @@ class Log:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
 
         The largest timestamp of each segment is known by its summary; one index and one stretch of
-        headers are searched. Raises StorageError.
+        headers are searched. Raises NotCached if that would wait for the disk, StorageError.
         """
         self.require_open()
         for segment in self.segments:
             if segment.size and segment.load_summary().largest_timestamp >= timestamp:
-                found = segment.find_time(timestamp, self.log_start)
+                with segment.without_waiting(0):
+                    found = segment.find_time(timestamp, self.log_start)
                 if found is not None:
                     return min(max(self.log_start, found), self.high_watermark)
         return self.high_watermark
 
-    def prepare_read(self, offset: int) -> Job | None:
+    def prepare_read(self, offset: int) -> SharedJob | None:
         """The background's work before a read at `offset`; None: no index has to be loaded for it."""
         if not self.is_open or not self.log_start <= offset < self.log_end:
             return None
@@ -951,10 +967,6 @@ class Log:
         """Put a rewritten segment, which is on disk, in the place of `old` ones; → their files."""
         first = self.segments.index(old[0])
         new = self._segment(name, size, name.end)
-        if any(segment.dirty for segment in old):
-            new.durable_size = (
-                -1
-            )  # those before it may be, too: a flush looks for them from the end on
         self.segments[first : first + len(old)] = [new]
         for segment in old:
             segment.release()
@@ -1000,7 +1012,8 @@ class Truncation:
     """Cuts a log's files beside the event loop, then takes that over (Job).
 
     The newest segments go first: a death in between leaves a log that is still too long, and the follower
-    cuts it again. A rewritten one is appended to again, and gets the name for that before.
+    cuts it again. A rewritten one is appended to again, and gets the name for that before. The last
+    segment gets a new file while views of its old one are in use (`shorten`).
     """
 
     def __init__(
@@ -1008,6 +1021,7 @@ class Truncation:
     ) -> None:
         self._log = log
         self._offset = offset
+        self._start = log.log_start if left else 0
         self._committed = log.high_watermark
         self._left = left
         gone = reversed(log.segments[left:])
@@ -1017,11 +1031,13 @@ class Truncation:
         last = log.segments[max(left, 1) - 1]
         # Damage that is marked is met again: nothing of it may stay in front of what is appended.
         self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
+        self._has_views = last.stop_mapping()
 
     def run(self) -> tuple[int, int]:
         """Any thread. What is damaged in front goes as well, noted first. Raises StorageError, OSError."""
         last = self._last
         position, end = last.end_before(self._offset) if self._left else (0, 0)
+        end = max(end, self._start)  # which may lie within a batch
         if end < self._committed:
             note_incomplete(last.directory)
         if not self._left:
@@ -1038,8 +1054,7 @@ class Truncation:
         # On disk before anything is appended: what is gone would follow it, or tell of its producers.
         sync_directory(last.directory)
         if self._left:
-            os.truncate(last.path, position)
-            sync_file(last.path)
+            shorten(last.path, position, is_mapped=self._has_views)
         return position, end
 
     def finish(self, outcome: tuple[int, int] | Exception) -> None:

@@ -10,19 +10,20 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from mmap import PAGESIZE
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from folkmoot.brokers.storage.disk_room import DiskRoom
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
-    is_full,
     read_at,
+    sync_directory,
     sync_file,
     write_at,
 )
 from folkmoot.brokers.storage.jobs import SharedJob
+from folkmoot.brokers.storage.mapped_file import MAPPED_BYTES, MappedFile, MappedFiles
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES, MAX_OFFSET, BatchHeader
@@ -33,14 +34,18 @@ logger = logging.getLogger(__name__)
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
-OPEN_FILES_PER_SEGMENT: Final = 2
-"""The most that one segment holds: its log and its index."""
+OPEN_FILES_PER_SEGMENT: Final = 1
+"""The most that one segment holds: its log."""
+MAX_INDEX_BYTES: Final = 256 * 1024 * 1024
+"""The most memory of loaded indexes, at least one of them: 256 KiB are those of a GiB of log."""
 
 _SKIPPED_BYTES: Final = 8 * 1024
-_HEADERS_WINDOW: Final = 64 * 1024
+_HEADERS_WINDOW: Final = 64 * 1024 + HEADER_BYTES
 _BATCHES_WINDOW: Final = 4 * 1024 * 1024
+_UNSAVED_BYTES: Final = 16 * 1024 * 1024
+_READ_AT_ONCE: Final = 1024 * 1024
+_READ_THREADS: Final = 8
 _NOTHING: Final = memoryview(b"")
-_T = TypeVar("_T")
 _NAME = re.compile(
     r"(?P<base>[0-9]{20})(-(?P<end>[0-9]{20})-(?P<generation>[1-9][0-9]{0,8}))?\.log"
 )
@@ -103,18 +108,26 @@ class OpenSegments:
     traffic holds no descriptor. What is not flushed yet keeps its log's on top of the limit, until it is
     (`Segment.rest`); with many of these the next flush comes earlier (`is_crowded`).
 
+    Loaded indexes take `index_limit` bytes at most: the one used longest ago is dropped.
+
     Owner: the LogManager, on the broker's event loop.
     """
 
-    def __init__(self, limit: int = 1_000) -> None:
-        self.damaged: dict[Segment, float] = {}
-        """Segments in which something bad was found, and when to try to repair them (Repairs)."""
+    def __init__(self, limit: int = 1_000, index_limit: int = MAX_INDEX_BYTES) -> None:
+        self.damaged: set[Path] = set()
+        """Directories of logs in which something bad was found, until somebody has looked after them."""
         self.room = DiskRoom()
+        self.mapped = MappedFiles()
+        self.may_wait = True
+        """Whether reads may wait for the disk. Not where NotCached is caught (RequestHandlers)."""
         self.unflushed: dict[Segment, None] = {}
         """Those that were released and have their log open until it is flushed."""
         self._limit = max(1, limit)
         self._round = 0
         self._used: OrderedDict[Segment, int] = OrderedDict()
+        self.index_bytes = 0
+        self._index_limit = index_limit
+        self._indexes: OrderedDict[Segment, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._used)
@@ -142,6 +155,20 @@ class OpenSegments:
         self._used.pop(segment, None)
         self.unflushed.pop(segment, None)
 
+    def use_index(self, segment: "Segment", memory_bytes: int) -> None:
+        """This one's index is used now, and takes as many bytes."""
+        self.forget_index(segment)
+        self._indexes[segment] = memory_bytes
+        self.index_bytes += memory_bytes
+        while self.index_bytes > self._index_limit and len(self._indexes) > 1:
+            oldest = next(iter(self._indexes))
+            oldest.save_index()
+            oldest.drop_index()
+
+    def forget_index(self, segment: "Segment") -> None:
+        """This one has dropped its index."""
+        self.index_bytes -= self._indexes.pop(segment, 0)
+
     def release_idle(self) -> None:
         """Release what was not used since the last call."""
         while self._used:
@@ -152,25 +179,32 @@ class OpenSegments:
         self._round += 1
 
 
+class NotCached(Exception):
+    """A read would wait for the disk: `job` brings into the page cache what it needs."""
+
+    def __init__(self, job: SharedJob) -> None:
+        super().__init__()
+        self.job = job
+
+
 class _Broken(CorruptBatch):
     """No batch can be read at a position, where `offset` should be."""
 
-    def __init__(self, position: int, offset: int, why: object, *, by_index: bool = False) -> None:
+    def __init__(self, position: int, offset: int, why: object) -> None:
         super().__init__(str(why))
         self.position = position
         self.offset = offset
-        self.by_index = by_index
 
 
 class SegmentReader:
     """The file of a segment as it was when this was made, read by a descriptor of its own.
 
-    For background jobs and tools: on any thread, one at a time. Nothing is ever mapped: a page that the
+    For background jobs and tools: on any thread, one at a time. This class maps nothing: a page that the
     disk cannot give would be a SIGBUS.
 
     Damage. What the disk cannot give (EIO) counts as bad bytes. A batch that does not match its
     checksums ends where its length says, if that is under a right checksum and a header follows there;
-    else at the next entry of a trusted index that leads to the batch it names; else at the segment's
+    else at the next entry of the index that leads to the batch it names; else at the segment's
     end. Bytes are never searched for something that looks like a header: a record may hold anything, a
     whole batch for instance.
     """
@@ -230,7 +264,7 @@ class SegmentReader:
 
         Raises CorruptBatch, StorageError.
         """
-        view, start = _NOTHING, position
+        view, start, window = _NOTHING, position, min(window, _HEADERS_WINDOW)
         marked = {each.position: each for each in self.damage if each.end > each.position}
         offset = self.base_offset
         while position < self.size:
@@ -313,10 +347,9 @@ class SegmentReader:
 
     def start_near(self, offset: int) -> int:
         """Where a batch at or before `offset` begins: by the index, if it leads to the batch it names."""
-        if offset <= self.base_offset:
-            return 0
-        with suppress(OSError), self._left_index() as index:
-            entry, position, _ = index.lookup(offset)
+        index = self.load_index() if offset > self.base_offset else None
+        if index is not None:
+            entry, position = index.lookup(offset)
             leader = self._leader(position) if position else None
             if leader is not None and leader[0] == entry:
                 return position
@@ -354,11 +387,40 @@ class SegmentReader:
                 logger.error("%s: damaged at position %d: %s", self.path, broken.position, broken)
                 position = self.damage_at(broken.position, broken.offset).end
 
-    def build_index(self, interval: int) -> SegmentIndex:
-        """An index made from the headers, not written yet. Raises StorageError."""
-        index = SegmentIndex(self.index_path, self.base_offset, interval)
-        end = 0
-        for header, position in self.headers_left():
+    def load_index(self, interval: int = 1) -> SegmentIndex | None:
+        """The index in the file, which may cover a beginning of the log; None if it is missing or wrong."""
+        try:
+            data = self.index_path.read_bytes()
+        except OSError:
+            return None
+        return SegmentIndex.decode(data, self.base_offset, interval, self.size)
+
+    def open_index(self, interval: int) -> SegmentIndex:
+        """The index, completed by the headers up to the segment's end. Raises StorageError.
+
+        A file that is wrong goes before anything is appended: it may be of a log that was longer, which
+        was cut, and a later life would take it for a beginning of what was appended since.
+        """
+        index = self.load_index(interval)
+        if index is None:
+            index = SegmentIndex(self.base_offset, interval)
+            try:
+                self.index_path.unlink()
+                sync_directory(self.directory)
+                logger.warning("%s: it is wrong, building it anew", self.index_path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise disk_error(f"{self.index_path} cannot be removed", error) from error
+        self.complete_index(index)
+        # The first append of a life gets an entry: no damage from before it reaches behind it.
+        index.due = min(index.due, max(self.size, 1))
+        return index
+
+    def complete_index(self, index: SegmentIndex) -> None:
+        """Add what the file lacked, by the headers. Raises StorageError."""
+        end = index.saved_bytes
+        for header, position in self.headers_left(end):
             if position > end:  # what is found behind damage gets an entry, to be found again
                 index.due = position
             index.observe(header, position)
@@ -366,101 +428,30 @@ class SegmentReader:
         if index.last_append is None:  # what could tell has rotted, or was compacted away
             with suppress(OSError):
                 index.last_append = os.stat(self.path).st_mtime_ns // 1_000_000
-        return index
 
-    def open_index(self, interval: int) -> SegmentIndex:
-        """The index of a sealed segment, checked, and built anew if it is not right.
+    def write_index(self, index: SegmentIndex) -> None:
+        """Write the file, over an older one. Raises OSError.
 
-        Raises StorageError.
+        It is not flushed. A file that was written in part is built anew: its checksum is wrong.
         """
+        data = index.encode(self.size, self.end_offset)
+        fd = os.open(self.index_path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            index = SegmentIndex.load_sealed(
-                *(self.index_path, self.base_offset, interval, self.size, self.end_offset)
-            )
-        except OSError as error:
-            raise disk_error(f"{self.index_path} cannot be read", error) from error
-        if index is None:
-            logger.warning("%s: missing or not trustworthy, building it anew", self.index_path)
-            index = self.build_index(interval)
-            index.replace(self.size, self.end_offset)
-            index.release()  # nobody may use it: hundreds of segments are checked by one job
-        return index
-
-    def open_active_index(self, interval: int) -> SegmentIndex:
-        """What a stop or a crash has left of the active segment's index, completed up to its end.
-
-        Raises StorageError.
-        """
-        index = self._completed_index(interval)
-        # The first append of a life gets an entry: no damage from before it reaches behind it.
-        index.due = min(index.due, max(self.size, 1))
-        return index
-
-    def _completed_index(self, interval: int) -> SegmentIndex:
-        try:
-            sealed = SegmentIndex.load_sealed(
-                *(self.index_path, self.base_offset, interval, self.size, self.end_offset)
-            )
-            if sealed is not None:
-                return sealed
-            with self._left_index(interval) as index:
-                entry, start = index.at_position(self.size)
-        except OSError as error:
-            raise disk_error(f"{self.index_path} cannot be read", error) from error
-        try:
-            for header, at in self.headers(start):
-                if at == start > 0 and header.base_offset != entry:
-                    raise _Broken(at, entry, "the index leads to another batch")
-                index.observe(header, at)
-            for header, _ in self.headers(0):
-                index.first_append = header.append_time
-                break
-        except CorruptBatch:
-            index = self.build_index(interval)
-            index.replace(self.size, self.end_offset)
-        try:
-            index.save()
-        except OSError as error:
-            self._entries_unsaved(error)
-        return index
-
-    def read_summary(self) -> Summary:
-        """By the footer of the index alone, else by the headers. Raises StorageError."""
-        with suppress(OSError):
-            found = SegmentIndex.load_summary(self.index_path, self.size, self.end_offset)
-            if found is not None:
-                return found
-        return self.build_index(self.size).summary
-
-    def _entries_unsaved(self, error: OSError) -> None:
-        """The batches are safe: what the file lacks stays in memory, and the next life makes it anew."""
-        if not is_full(error):
-            logger.warning("%s: entries are not saved: %s", self.index_path, error)
+            write_at(fd, [data], 0)
+            if os.fstat(fd).st_size > len(data):
+                os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
+        index.saved_bytes = self.size
 
     def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
-        with suppress(OSError), self._left_index() as index:
-            yield from index.entries_after(position)
-
-    @contextmanager
-    def _left_index(self, interval: int = 1) -> Iterator[SegmentIndex]:
-        """What is left of the index, its file open no longer than it is asked. Raises OSError."""
-        index = SegmentIndex.load_unsealed(self.index_path, self.base_offset, interval, self.size)
-        try:
-            yield index
-        finally:
-            index.release()
+        index = self.load_index()
+        return iter(()) if index is None else index.entries_after(position)
 
     def _leader(self, position: int) -> tuple[int, int] | None:
         """Base offset and length of the batch at `position`, if they are under a right checksum."""
-        view = self.read(position, LEADER_BYTES) if position < self.size else _NOTHING
-        if len(view) < LEADER_BYTES:
-            return None
-        if crc32c(view[: LEADER_BYTES - 4]) != int.from_bytes(view[LEADER_BYTES - 4 :], "big"):
-            return None
-        length = batch_header.batch_length(view)
-        if not HEADER_BYTES <= length <= self.size - position:
-            return None
-        return int.from_bytes(view[:8], "big"), length
+        found = _leader_in(self.read(position, LEADER_BYTES) if position < self.size else _NOTHING)
+        return None if found is None or found[1] > self.size - position else found
 
     def _file(self) -> int:
         if self._fd < 0:
@@ -469,6 +460,17 @@ class SegmentReader:
             except OSError as error:
                 raise disk_error(f"{self.path} cannot be opened", error) from error
         return self._fd
+
+
+def _leader_in(view: memoryview, position: int = 0) -> tuple[int, int] | None:
+    """Base offset and length of the batch at `position`, if they are under a right checksum."""
+    leader = view[position : position + LEADER_BYTES]
+    if len(leader) < LEADER_BYTES:
+        return None
+    if crc32c(leader[:-4]) != int.from_bytes(leader[-4:], "big"):
+        return None
+    length = batch_header.batch_length(leader)
+    return None if length < HEADER_BYTES else (int.from_bytes(leader[:8], "big"), length)
 
 
 class Segment(SegmentReader):
@@ -481,17 +483,28 @@ class Segment(SegmentReader):
     back to `size`, so that what follows joins on; if even that fails, `torn` says so, and the log
     takes no more until it is recovered.
 
-    Reading. The index leads near, headers lead on, and each is compared with the other. Bodies are not looked
-    at: their reader compares the checksum, and so does the scrubber in time. What cannot be read is
-    marked as damage, in memory alone, and its offsets are answered with `CorruptBatch`, which says
-    where to go on; all others are served. A later life finds the same damage again when it reads.
+    Index. It is in memory while it is used. The file is written when the segment is sealed, at an orderly
+    stop, before the index is dropped (`OpenSegments`), and behind each 16 MiB of appends.
+
+    Crash. The file of an index is never flushed. One that is missing, older than a part of the log, or
+    written in part costs a look at the headers that it lacks.
+
+    Reading. The index leads near, headers lead on. Bodies are not looked at: their reader compares the
+    checksum, and so does the scrubber in time. What cannot be read is marked as damage, in memory
+    alone, and its offsets are answered with `CorruptBatch`, which says where to go on; all others are
+    served. A later life finds the same damage again when it reads.
+
+    Within `without_waiting` a read gives what is in the page cache, large ones as views of a mapping, and
+    raises NotCached for what is not. The file is never shortened below a view: a failed append is cut back
+    behind all of them, and a truncation calls `stop_mapping` first.
 
     Files are open while they are needed. Owner: the log, on the broker's event loop.
     """
 
     __slots__ = (
-        *("_files", "_index", "_interval", "_job", "_limit", "_next", "_summary"),
-        *("durable_size", "is_checked", "is_lost", "sealed", "torn"),
+        *("_files", "_index", "_interval", "_is_mapped", "_job", "_limit", "_mapped", "_next"),
+        *("_read_ahead", "_read_jobs", "_summary", "_was_read"),
+        *("durable_size", "is_checked", "sealed", "torn"),
     )
 
     _flags = os.O_RDWR
@@ -513,11 +526,17 @@ class Segment(SegmentReader):
         self._index: SegmentIndex | None = None
         self._job: SharedJob | None = None
         self._summary: Summary | None = None
+        self._mapped: MappedFile | None = None
+        self._is_mapped = True
+        self._read_ahead: int | None = (
+            None  # bytes that a job brings at least; None: reads may wait
+        )
+        self._read_jobs: dict[int, SharedJob] = {}  # by position
+        self._was_read: dict[int, int] = {}  # by position: up to where a job has read
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
-        self.is_lost = False  # no other replica has what is damaged here
-        self.is_checked = False  # a background job has looked at the index, or could not
+        self.is_checked = False  # a background job has looked at the index since it was used
         self.durable_size = size
         self.torn: str | None = None
 
@@ -531,7 +550,7 @@ class Segment(SegmentReader):
             segment._fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError as error:
             raise disk_error(f"{segment.path} cannot be created", error) from error
-        segment._index = SegmentIndex(segment.index_path, base_offset, interval)
+        segment._index = SegmentIndex(base_offset, interval)
         files.use(segment)
         return segment
 
@@ -556,30 +575,25 @@ class Segment(SegmentReader):
         Raises StorageError.
         """
         self._files.use(self)
-        index, fd = self._index or self._opened_index(), self._file()
+        index, fd = self._used_index(), self._file()
         position, largest = self.size, index.largest_timestamp
-        parts: list[bytes | memoryview] = []
+        parts = [part for each in batches for part in (each.leader, each.rest)]
+        try:
+            self.size = write_at(fd, parts, position)
+        except OSError as error:
+            raise self._cut_back(fd, error) from error
         for base_offset, timestamp, leader, rest in batches:
             if position >= index.due:
                 index.add(base_offset, position, largest)
             if timestamp > largest:
                 largest = timestamp
-            parts.append(leader)
-            parts.append(rest)
             position += len(leader) + len(rest)
-        try:
-            self.size = write_at(fd, parts, self.size)
-        except OSError as error:
-            index.discard(self.size)
-            raise self._cut_back(fd, error) from error
         self.end_offset, index.largest_timestamp = end_offset, largest
         if index.first_append is None:
             index.first_append = now_ms
         index.last_append = max(now_ms, index.last_append or now_ms)
-        try:
-            index.save()
-        except OSError as error:
-            self._entries_unsaved(error)
+        if self.size - index.saved_bytes > _UNSAVED_BYTES:
+            self.save_index()  # a kill costs a look at as many bytes at most
 
     def descriptor_to_flush(self) -> int:
         """A descriptor for a background job to flush and to close. Raises StorageError."""
@@ -592,18 +606,26 @@ class Segment(SegmentReader):
 
     def seal(self) -> None:
         """No more appends will come."""
-        self.seal_index()
+        self.save_index()
         self.rest()
         self.sealed = True
 
-    def seal_index(self) -> None:
-        """Let the next life believe the index; appends may still come. What cannot be written is left."""
+    def save_index(self) -> None:
+        """Write the index if its file lacks a part of it. What cannot be written is made anew one day."""
+        if self._index is None or self._index.saved_bytes == self.size:
+            return
+        try:
+            self.write_index(self._index)
+        except OSError as error:
+            if not self._files.room.is_missed(error):
+                logger.warning("%s: it is not saved: %s", self.index_path, error)
+
+    def drop_index(self) -> None:
+        """Have the index in memory no more. It is loaded again when needed."""
         if self._index is not None:
             self._summary = self._index.summary
-            try:
-                self._index.seal(self.size, self.end_offset)
-            except OSError as error:
-                self._entries_unsaved(error)
+            self._index = None
+        self._files.forget_index(self)
 
     def flush(self) -> None:
         """Return when it is on disk. Raises StorageError."""
@@ -617,22 +639,29 @@ class Segment(SegmentReader):
         """So much of it is on disk."""
         self.durable_size = max(self.durable_size, size)
         if not self.dirty and self in self._files.unflushed:
-            self.release()
+            self._close_file()
 
     def rest(self) -> None:
         """As `release`, but a file that is not flushed yet stays open: the kernel tells whoever has it open
         that it could not be written, and may forget that when nobody has."""
         if not self.dirty or self._fd < 0:
-            self.release()
-            return
-        if self._index is not None:
-            self._index.release()
-        self._files.keep(self)
+            self._close_file()
+        else:
+            self._files.keep(self)
 
     def release(self) -> None:
-        """Close the files. They are opened again when needed."""
-        if self._index is not None:
-            self._index.release()
+        """Close the file, and drop the index as it is. Both are opened again when needed.
+
+        A job that loads the index has no effect any more: the segment may be gone for good, and a file
+        that is written now would be taken for that of a later segment of the same name.
+        """
+        self._job = None
+        self.drop_index()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        self._mapped = None
+        self._was_read.clear()
         self.close()
         self._files.forget(self)
 
@@ -640,27 +669,24 @@ class Segment(SegmentReader):
         """The file was cut there, beside the event loop, and appends may come again."""
         self.release()
         self.name = self.name.opened
-        self._index = self._summary = None
+        self._summary = None
         self._next = self._limit = self.base_offset, 0
         self.durable_size = min(self.durable_size, position - 1)
         self.size, self.end_offset = position, end_offset
         self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
         self.sealed = self.is_checked = False
-
-    def _entries_unsaved(self, error: OSError) -> None:
-        if not self._files.room.is_missed(error):
-            super()._entries_unsaved(error)
+        self._is_mapped = True
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:
-            os.ftruncate(fd, self.size)
+            os.ftruncate(fd, self.size)  # in place: no view reaches behind that
         except OSError:
             self.torn = f"{self.path} has a torn end and takes no more: {cause}"
             return StorageError(self.torn)
         return disk_error(f"{self.path} could not be appended to", cause)
 
     def _cut(self, size: int) -> None:
-        self.size = size
+        self.size = size  # in place: this log has given no views yet
         fd = self._file()
         try:
             if os.fstat(fd).st_size > size:
@@ -670,6 +696,62 @@ class Segment(SegmentReader):
             raise disk_error(f"{self.path} cannot be cut", error) from error
 
     # -- reading ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def without_waiting(self, max_bytes: int) -> Iterator[None]:
+        """Have no read in here wait for the disk: NotCached is raised instead, and all is done again after
+        its job, which brings `max_bytes` more, for what is read next.
+
+        What a job has brought and the page cache has lost again is read all the same, so that no reader
+        waits for ever, however short of memory the machine is.
+        """
+        self._read_ahead = self._interval + HEADER_BYTES + max_bytes
+        try:
+            yield
+        finally:
+            self._read_ahead = None
+        self._was_read.clear()
+
+    def read(self, position: int, count: int) -> memoryview:
+        """As the reader does, or from the page cache alone (`without_waiting`). Raises NotCached, too."""
+        end = min(position + count, self.size)
+        is_large = end - position >= MAPPED_BYTES
+        # What is not on disk yet is in the page cache.
+        if self._read_ahead is not None and (is_large or position < self.durable_size):
+            mapped = self._mapping()
+            if mapped is not None and mapped.is_cached(position, end):
+                if is_large:
+                    return mapped.view(position, end)
+            elif not (
+                mapped is None or self._files.may_wait or self._was_read.get(position, 0) >= end
+            ):
+                raise NotCached(self._read_job(position, max(end, position + self._read_ahead)))
+        return super().read(position, count)
+
+    def _mapping(self) -> MappedFile | None:
+        """A mapping of the whole file; None if there can be none."""
+        if self._is_mapped and (self._mapped is None or self._mapped.size < self.size):
+            self._mapped = self._files.mapped.map(self._file(), self.size, self)
+        return self._mapped
+
+    def stop_mapping(self) -> bool:
+        """Give no more views until `was_cut`; → whether some that were given are still in use."""
+        self._mapped, self._is_mapped = None, False
+        return self._files.mapped.is_used(self)
+
+    def _read_job(self, position: int, end: int) -> SharedJob:
+        if position not in self._read_jobs:
+            self._read_jobs[position] = SharedJob(
+                partial(_read_through, self.reader(), position, min(end, self.size)),
+                partial(self._read_ended, position),
+                f"read {crc32c(os.fsencode(self.path)) % _READ_THREADS}",
+            )
+        return self._read_jobs[position]
+
+    def _read_ended(self, position: int, job: SharedJob, outcome: object) -> None:
+        if self._read_jobs.get(position) is job:
+            del self._read_jobs[position]
+            self._was_read[position] = outcome if isinstance(outcome, int) else self.size
 
     def fetch(
         self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
@@ -718,29 +800,19 @@ class Segment(SegmentReader):
     def _last_boundary(
         self, view: memoryview, start: int, first: BatchHeader, max_bytes: int
     ) -> int:
-        """Where the last whole batch within `max_bytes` of `view` ends, by index and a few headers.
+        """Where the last whole batch within `max_bytes` of `view` ends, by index and some headers.
 
         More of the segment follows, so there is a batch behind; its header proves the boundary. If it
         has rotted, what headers have led to is whole. Who comes for more is told.
         """
-        offset, position = self._ask(lambda index: index.at_position(start + max_bytes))
-        end = position - start
-        by_index = end > first.length
-        while True:
-            if not by_index and end < first.length:
-                offset, end = first.next_offset, first.length
-            try:
-                header = batch_header.read_header(view, end)
-            except CorruptBatch:
-                header = None
-            if by_index and (header is None or header.base_offset != offset):
-                by_index, end = False, 0  # who reads on finds out why
-                continue
-            by_index = False
-            if header is None or end + header.length > max_bytes:
+        _, position = self._used_index().at_position(start + max_bytes)
+        end = max(first.length, position - start)
+        while (leader := _leader_in(view, end)) is not None:
+            offset, length = leader
+            if end + length > max_bytes:
+                self._next = (offset, start + end)
                 break
-            offset, end = header.next_offset, end + header.length
-        self._next = (offset, start + end)
+            end += length
         return end
 
     def _limit_at(self, high_watermark: int) -> int:
@@ -757,42 +829,35 @@ class Segment(SegmentReader):
     def _find(self, offset: int) -> int:
         """Position of the batch that holds `offset`, or of the next one behind a gap; or the size.
 
-        On a contradiction the index is built anew, unless it can be trusted; then it is the log that
-        is damaged. Raises CorruptBatch, StorageError.
+        What cannot be read is marked as damage. Raises CorruptBatch, StorageError.
         """
         while True:
             try:
                 return self._locate(offset)
             except _Broken as broken:
-                if not self._rebuilt_index(broken):
-                    self.mark(self.damage_at(broken.position, broken.offset))
+                self.mark(self.damage_at(broken.position, broken.offset))
             self._refuse_damaged(offset)
 
     def _locate(self, offset: int) -> int:
-        entry, position, behind = self._ask(lambda index: index.lookup(offset))
-        by_index = True
+        entry, position = self._used_index().lookup(offset)
+        if entry < self._limit[0] <= offset:
+            entry, position = self._limit
         for damage in self.damage:
             if damage.next_offset <= offset and damage.end > position:
-                entry, position, by_index = damage.next_offset, damage.end, False
+                entry, position = damage.next_offset, damage.end
         start = position
         before: BatchHeader | None = None
         try:
-            # Every batch between two entries begins within an interval of the first.
             for header, at in self.headers(start, self._interval + HEADER_BYTES):
-                if at == start and by_index and start and header.base_offset != entry:
-                    raise _Broken(at, entry, "the index leads to another batch", by_index=True)
                 if header.base_offset > offset:
                     break
                 before, position = header, at
                 if header.base_offset == offset:
                     break
-                if at + header.length == behind and header.next_offset > offset:
-                    break
         except _Broken as broken:
             if before is None or before.next_offset <= offset:
-                at_entry = by_index and broken.position == start > 0
                 wanted = entry if before is None else min(before.next_offset, offset)
-                raise _Broken(broken.position, wanted, broken, by_index=at_entry) from broken
+                raise _Broken(broken.position, wanted, broken) from broken
         known, position = self.base_offset, start if before is None else position
         if before is not None:
             if before.next_offset > offset:
@@ -818,18 +883,15 @@ class Segment(SegmentReader):
         """
         self._files.use(self)
         while True:
-            entry, start = self._ask(lambda index: index.before_time(timestamp))
+            entry, start = self._used_index().before_time(timestamp)
             try:
-                for header, at in self.headers(start, self._interval + HEADER_BYTES):
-                    if at == start > 0 and header.base_offset != entry:
-                        raise _Broken(at, entry, "the index leads to another batch", by_index=True)
+                for header, _ in self.headers(start, self._interval + HEADER_BYTES):
                     if header.next_offset > log_start and largest_timestamp(header) >= timestamp:
                         return header.base_offset
                 return None
             except _Broken as broken:
-                if not self._rebuilt_index(broken):
-                    offset = entry if broken.position == start else broken.offset
-                    self.mark(self.damage_at(broken.position, offset))
+                offset = entry if broken.position == start else broken.offset
+                self.mark(self.damage_at(broken.position, offset))
 
     # -- damage and recovery ------------------------------------------------------------------------
 
@@ -840,7 +902,7 @@ class Segment(SegmentReader):
             *(self.path, damage.offset, damage.next_offset - 1, damage.position, damage.end),
         )
         others = [known for known in self.damage if known.position != damage.position]
-        self._files.damaged.setdefault(self, 0.0)
+        self._files.damaged.add(self.directory)
         self.damage = tuple(sorted((*others, damage), key=lambda each: each.position))
 
     def is_damaged(self, offset: int) -> bool:
@@ -949,59 +1011,51 @@ class Segment(SegmentReader):
         if self._index is not None or self.is_checked or not (self.size or self.sealed):
             return None
         if self._job is None:
-            work = partial(_load_index, self.reader(), self._interval, self.sealed)
+            work = partial(_load_index, self.reader(), self._interval)
             self._job = SharedJob(work, partial(self._index_loaded, self.sealed, self.size))
         return self._job
 
     def _index_loaded(
         self, sealed: bool, size: int, job: SharedJob, found: SegmentIndex | Exception | None
     ) -> None:
-        """Take over the index, unless the segment has changed since."""
-        if self._job is job:
-            self._job = None
+        """Take over the index, unless the segment has changed, was released or was dropped since."""
+        if self._job is not job:
+            return
+        self._job = None
         if (self.sealed, self.size) == (sealed, size):
             self.is_checked = True
             if self._index is None and isinstance(found, SegmentIndex):
-                self._index = found
+                self._take_index(found)
 
     def load_summary(self) -> Summary:
         """The summary, with the index if it was not read yet. Raises StorageError."""
         if self.summary is None:
             self._files.use(self)
-            self._opened_index()
+            self._used_index()
         assert self.summary is not None
         return self.summary
 
-    def _opened_index(self) -> SegmentIndex:
-        """The index, which is not loaded yet. Raises StorageError."""
-        self._index = _open_index(self, self._interval, self.sealed)
-        return self._index
+    def _used_index(self) -> SegmentIndex:
+        """The index; it is loaded here where no job has done so. Raises StorageError."""
+        index, self.is_checked = self._index, False
+        if index is None:
+            self._read_ahead = None  # it waits for the disk, and so may the rest of the look-up
+            index = self.open_index(self._interval)
+            self._take_index(index)
+        else:
+            self._files.use_index(self, index.memory_bytes)
+        return index
 
-    def _rebuilt_index(self, broken: _Broken) -> bool:
-        """Build the index anew if it may be what is wrong. Raises StorageError."""
-        index = self._index
-        if index is None or (not broken.by_index and index.trusted):
-            return False
-        if index.trusted and self._leader(broken.position) is None:
-            return False
-        logger.warning("%s: it contradicts the log, building it anew", self.index_path)
-        self._rebuild_index()
-        return True
+    def _take_index(self, index: SegmentIndex) -> None:
+        """Here and never in a job, so that none is written behind a cut."""
+        self._index = index
+        self._files.use_index(self, index.memory_bytes)
+        self.save_index()
 
-    def _ask(self, query: Callable[[SegmentIndex], _T]) -> _T:
-        """What the index answers; it is built anew if its file is not what it was."""
-        try:
-            return query(self._index or self._opened_index())
-        except OSError:
-            return query(self._rebuild_index())
-
-    def _rebuild_index(self) -> SegmentIndex:
-        if self._index is not None:
-            self._index.release()
-        self._index = self.build_index(self._interval)
-        self._index.replace(self.size, self.end_offset)
-        self._next = (self.base_offset, 0)
-        return self._index
+    def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
+        if self._index is None:
+            return super()._entries_after(position)
+        return self._index.entries_after(position)
 
 
 def flush_if_crowded(segments: Iterable[Segment], files: OpenSegments) -> None:
@@ -1013,16 +1067,28 @@ def flush_if_crowded(segments: Iterable[Segment], files: OpenSegments) -> None:
             segment.flush()
 
 
-def _open_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIndex:
-    return reader.open_index(interval) if sealed else reader.open_active_index(interval)
+def _read_through(reader: SegmentReader, position: int, end: int) -> int:
+    """Bring bytes into the page cache; → up to where. What the disk cannot give is left to who reads it.
+
+    Any thread.
+    """
+    try:
+        while position < end:
+            count = min(_READ_AT_ONCE, end - position)
+            if len(reader.read(position, count)) < count:
+                break
+            position += count
+    except StorageError as error:
+        logger.warning("%s", error)
+    finally:
+        reader.close()
+    return end
 
 
-def _load_index(reader: SegmentReader, interval: int, sealed: bool) -> SegmentIndex | None:
+def _load_index(reader: SegmentReader, interval: int) -> SegmentIndex | None:
     """The background's part. What cannot be read is left to who asks for it, who is told."""
     try:
-        index = _open_index(reader, interval, sealed)
-        index.release()  # its files are opened again when the segment is used
-        return index
+        return reader.open_index(interval)
     except StorageError as error:
         logger.warning("%s", error)
         return None
@@ -1038,7 +1104,9 @@ class SummaryJob:
 
     def run(self) -> list[Summary | None]:
         """Any thread. What cannot be read stays unknown."""
-        return [_read_summary(reader) for _, reader in self._work]
+        # Of one that is built anew the entries are not needed.
+        indexes = (_load_index(reader, reader.size + 1) for _, reader in self._work)
+        return [None if each is None else each.summary for each in indexes]
 
     def finish(self, found: Sequence[Summary | None] | Exception) -> None:
         """Hand over what was found to the segments, unless they have changed since."""
@@ -1046,16 +1114,6 @@ class SummaryJob:
         for (segment, reader), summary in zip(self._work, results, strict=True):
             if segment.size == reader.size:
                 segment.learn(summary)
-
-
-def _read_summary(reader: SegmentReader) -> Summary | None:
-    try:
-        return reader.read_summary()
-    except StorageError as error:
-        logger.warning("times of appends are not known: %s", error)
-        return None
-    finally:
-        reader.close()
 
 
 def headers_from(readers: Sequence[SegmentReader], offset: int) -> Iterator[BatchHeader]:
@@ -1078,11 +1136,9 @@ def write_index(
     """Build the index of a finished `.log`; on disk when this returns. Raises OSError, StorageError."""
     reader = SegmentReader(directory, name, size, end_offset)
     try:
-        index = reader.build_index(interval)
-        try:
-            index.seal(size, end_offset)
-        finally:
-            index.release()
+        index = SegmentIndex(name.base, interval)
+        reader.complete_index(index)
+        reader.write_index(index)
     finally:
         reader.close()
     sync_file(reader.index_path)

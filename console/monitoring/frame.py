@@ -9,7 +9,7 @@ from folkmoot.console.tables import plain
 from folkmoot.consumers.admin.group_views import GroupSummary, truncated_said
 from folkmoot.consumers.admin.replica_moves import ReplicaSize
 from folkmoot.consumers.lag import is_beyond, lag
-from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus
+from folkmoot.coordination.cluster.cluster_status import ClusterStatus, PartitionStatus
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 

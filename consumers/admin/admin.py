@@ -36,11 +36,15 @@ from folkmoot.consumers.offsets.log_ends import no_answer
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import partition_of, whole
-from folkmoot.coordination import brokers, reassignments, topics
+from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.cluster import events
+from folkmoot.coordination.cluster import events, reassignments
+from folkmoot.coordination.cluster.cluster_status import (
+    ClusterStatus,
+    PartitionStatus,
+    read_cluster,
+)
 from folkmoot.coordination.cluster.events import ClusterEvent
-from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus, read_cluster
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.deletions import asked_by
 from folkmoot.coordination.groups import (

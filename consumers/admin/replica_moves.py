@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
-from folkmoot.coordination import brokers, reassignments
+from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.cluster_status import PartitionStatus, read_cluster
+from folkmoot.coordination.cluster import reassignments
+from folkmoot.coordination.cluster.cluster_status import PartitionStatus, read_cluster
 from folkmoot.coordination.placement import move, racks_of
 from folkmoot.coordination.topics import names
 from folkmoot.coordination.zookeeper.execute import execute

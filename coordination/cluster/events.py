@@ -17,7 +17,7 @@ import msgspec
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import children, ensure, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import Malformed, children, ensure, read
 
 ENTRIES: Final = 200
 
@@ -59,11 +59,9 @@ def entries() -> Recipe[list[ClusterEvent]]:
     """Return the events that are kept, oldest first."""
     found: list[ClusterEvent] = []
     for name in sorted((yield from children(paths.CLUSTER_EVENTS))):
-        with suppress(zk.NoNode, msgspec.MsgspecError, ValueError):
-            path = f"{paths.CLUSTER_EVENTS}/{name}"
-            node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-            found += (
-                msgspec.structs.replace(each, at_ms=node.stat.ctime - each.age_ms)
-                for each in _decoder.decode(node.data)
-            )
+        with suppress(Malformed):
+            events, stat = yield from read(_decoder, f"{paths.CLUSTER_EVENTS}/{name}")
+            for each in events or ():
+                at_ms = (stat.ctime if stat else 0) - each.age_ms
+                found.append(msgspec.structs.replace(each, at_ms=at_ms))
     return found

@@ -1,15 +1,22 @@
 """What happened in a group, for people: who owned what when, and why. Nothing of the protocol reads it.
 
 ```
-/groups/<group>/events/plan-<number>     a rebalance: written in the transaction that writes its plan
-                      /reset-<number>    offsets reset by an administrator
+/groups/<group>/events/log-<number>      a chunk: rebalances and resets, the oldest first
                       /left-<member>     it left in order: written with the removal of its node
                       /gone-<member>     how it went otherwise: said by it, or its guardian, before its end
 ```
 
 Whoever plans takes the last two into the entry of the plan without that member, and a static member that
 is back takes its own away; of whom nothing is said (cut off, stopped for longer than its session, killed
-where no guardian could help) nobody knows more. The server's clock says when. The last ENTRIES are kept.
+where no guardian could help) nobody knows more.
+
+The transaction that writes a plan appends its entry to the last chunk. A chunk that is full is followed by
+a new one, and of these the last CHUNKS are kept, a megabyte in all. A planner that dies before the
+transaction leaves neither plan nor entry. An entry is lost where the transaction would be too large with
+it, or where a reset wrote the chunk at the same moment: the plan is written without it.
+
+The server's clock says when: the last entry of a chunk was written when its node was, and the next writer
+notes that time in it.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,12 +31,16 @@ from folkmoot.coordination.groups.membership import MemberInfo, assignee, depart
 from folkmoot.coordination.groups.plan import Plan, decompress
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import children, ensure, retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import children, ensure, get_node
 from folkmoot.protocol.records import TopicPartition
 
-ENTRIES: Final = 100
-MOST_NAMED: Final = 100
-"""So many partitions of one entry, and of those that went for a reason, are named."""
+CHUNK_BYTES: Final = 32 * 1024
+"""Of a chunk, compressed. Moves that do not fit into one are left out."""
+CHUNKS: Final = 32
+MOST_RESET: Final = 1000
+"""Partitions of a reset that are named."""
+MOST_REASONS: Final = 100
+"""Notes of members that went for a reason and that one plan reads."""
 _MOST_NOTES: Final = 500
 """So many notes are taken away by one plan, whose transaction would otherwise not fit."""
 _MOST_SAID: Final = 200
@@ -48,8 +59,9 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One rebalance, or one reset by an administrator.
 
-    `joined` and `left` by assignee id, with why, as far as that is known. `moves` has the first of
-    `moved` partitions. Without a generation and without `by` it is what nobody planned for yet.
+    `joined` and `left` by assignee id, with why, as far as that is known. `moves` and `reset` have the
+    first of `moved` partitions where all would be too many. Without a generation and without `by` it is
+    what nobody planned for yet.
     """
 
     at_ms: int = 0
@@ -62,7 +74,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     reset: dict[str, int] = {}
 
 
-_decoder = msgspec.json.Decoder(Entry)
+_decoder = msgspec.msgpack.Decoder(list[Entry])
 
 
 def notes(
@@ -73,7 +85,7 @@ def notes(
     members: Mapping[str, MemberInfo],
     names: Collection[str],
 ) -> Recipe[list[zk.Write]]:
-    """What the transaction that writes a plan does besides: note it, and take away what is noted or old.
+    """What the transaction that writes a plan does besides: append to the log, and remove what was noted.
 
     `names` are those of the members that are there: how these go concerns a later plan.
     """
@@ -83,36 +95,29 @@ def notes(
     for name, member in departures(found)[:_MOST_NOTES]:
         if member not in names:
             said[assignee(member)] = "left"
-            if name.startswith("gone-") and len(said) <= MOST_NAMED:
+            if name.startswith("gone-") and len(said) <= MOST_REASONS:
                 said[assignee(member)], _ = yield from _reason(f"{paths.events(group)}/{name}")
             done.append(zk.Delete(f"{paths.events(group)}/{name}"))
-    numbered = [name for name in found if name.startswith(("plan-", "reset-"))]
-    numbered.sort(key=lambda name: name.rpartition("-")[2])
-    done += [zk.Delete(f"{paths.events(group)}/{name}") for name in numbered[: -ENTRIES + 1]]
     entry = rebalance(by, before, after, members, said)
-    return [_creation(group, "plan", entry), *done]
+    return [*(yield from _appended(group, found, entry)), *done]
 
 
 def record_reset(group: str, by: str, offsets: Mapping[TopicPartition, int]) -> Recipe[None]:
     """Note a reset that was done; if that cannot be, it is not noted."""
-    some = {str(each): offset for each, offset in sorted(offsets.items())[:MOST_NAMED]}
+    reset = {str(each): offset for each, offset in sorted(offsets.items())[:MOST_RESET]}
     with suppress(zk.ZooKeeperError):
         yield from ensure(paths.events(group))
-        yield _creation(group, "reset", Entry(by=by, moved=len(offsets), reset=some))
+        found = yield from children(paths.events(group))
+        entry = Entry(by=by, moved=len(offsets), reset=reset)
+        yield zk.Multi(tuple((yield from _appended(group, found, entry))))
 
 
 def entries(group: str) -> Recipe[list[Entry]]:
     """What was noted, oldest first."""
-    found: dict[int, Entry] = {}
-    for name in (yield from children(paths.events(group))):
-        if name.startswith(("plan-", "reset-")):
-            with suppress(zk.NoNode, msgspec.MsgspecError, ValueError):
-                path = f"{paths.events(group)}/{name}"
-                node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-                entry = _decoder.decode(decompress(node.data))
-                entry = msgspec.structs.replace(entry, at_ms=node.stat.ctime)
-                found[node.stat.czxid] = entry
-    return [found[number] for number in sorted(found)]
+    found: list[Entry] = []
+    for path in _chunks(group, (yield from children(paths.events(group)))):
+        found += _entries((yield from get_node(path)))
+    return found
 
 
 def departure(group: str, plan: Plan, names: Collection[str]) -> Recipe[Entry | None]:
@@ -158,7 +163,7 @@ def rebalance(
         if each in came
     }
     ordered = {each: left[each] for each in before.members if each in left}
-    return Entry(0, after.generation, by, joined, ordered, len(moves), moves[:MOST_NAMED])
+    return Entry(0, after.generation, by, joined, ordered, len(moves), moves)
 
 
 def _present(plan: Plan) -> set[str]:
@@ -168,14 +173,43 @@ def _present(plan: Plan) -> set[str]:
     }
 
 
-def _creation(group: str, kind: str, entry: Entry) -> zk.Create:
-    data = zstandard.compress(msgspec.json.encode(entry))
-    return zk.Create(f"{paths.events(group)}/{kind}-", data, sequence=True)
+def _chunks(group: str, names: Collection[str]) -> list[str]:
+    """The paths of the log's chunks, the oldest first."""
+    return [f"{paths.events(group)}/{name}" for name in sorted(names) if name.startswith("log-")]
+
+
+def _appended(group: str, names: Collection[str], entry: Entry) -> Recipe[list[zk.Write]]:
+    """The writes that append an entry; `names` are those of all nodes of the log and of notes."""
+    chunks = _chunks(group, names)
+    if chunks:
+        node = yield from get_node(chunks[-1])
+        data = _encode([*_entries(node), entry])
+        if node is not None and len(data) <= CHUNK_BYTES:
+            return [zk.Set(chunks[-1], data, node.stat.version)]
+    while len(data := _encode([entry])) > CHUNK_BYTES and entry.moves:
+        entry = msgspec.structs.replace(entry, moves=entry.moves[: len(entry.moves) // 2])
+    created = zk.Create(f"{paths.events(group)}/log-", data, sequence=True)
+    return [created, *(zk.Delete(path) for path in chunks[: 1 - CHUNKS])]
+
+
+def _encode(entries: list[Entry]) -> bytes:
+    return zstandard.compress(msgspec.msgpack.encode(entries))
+
+
+def _entries(node: zk.Node | None) -> list[Entry]:
+    """What a chunk holds; nothing if it is gone or illegible."""
+    if node is None:
+        return []
+    try:
+        *found, last = _decoder.decode(decompress(node.data))
+    except (msgspec.MsgspecError, ValueError):
+        return []
+    return [*found, msgspec.structs.replace(last, at_ms=node.stat.mtime)]
 
 
 def _reason(path: str) -> Recipe[tuple[str, int]]:
     """What a note says of who went, and when (ms)."""
-    with suppress(zk.NoNode):  # another planner was faster
-        node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-        return node.data[:_MOST_SAID].decode(errors="replace") or "left", node.stat.ctime
-    return "left", 0
+    node = yield from get_node(path)
+    if node is None:  # another planner was faster
+        return "left", 0
+    return node.data[:_MOST_SAID].decode(errors="replace") or "left", node.stat.ctime

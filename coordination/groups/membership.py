@@ -17,7 +17,6 @@ worker-1=9f3a…-0000000004            assignee id: worker-1=
 
 import re
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from functools import lru_cache
 
 import msgspec
@@ -29,7 +28,9 @@ from folkmoot.coordination.zookeeper.recipes import (
     Malformed,
     children,
     decode,
+    delete_node,
     ensure,
+    get_node,
     retry_on_connection_loss,
 )
 
@@ -193,8 +194,7 @@ def join_as_static(
     # Who is back in time makes no plan, which would take these notes away.
     for event, member in departures((yield from children(paths.events(group)))):
         if assignee(member) == mine:
-            with suppress(zk.NoNode):
-                yield from retry_on_connection_loss(zk.Delete(f"{paths.events(group)}/{event}"))
+            yield from delete_node(f"{paths.events(group)}/{event}")
     return name
 
 
@@ -215,8 +215,7 @@ def leave(group: str, member: str) -> Recipe[None]:
 
 def remove(group: str, member: str) -> Recipe[None]:
     """Remove the member's node. Dying right before has the same effect one session timeout later."""
-    with suppress(zk.NoNode):
-        yield from retry_on_connection_loss(zk.Delete(paths.member(group, member)))
+    yield from delete_node(paths.member(group, member))
 
 
 def names(group: str, watch: WatchCallback | None = None) -> Recipe[tuple[str, ...]]:
@@ -234,9 +233,8 @@ def exists(group: str, member: str, watch: WatchCallback | None = None) -> Recip
 def read(group: str, member: str) -> Recipe[Member | None]:
     """A member, or None if it is gone."""
     path = paths.member(group, member)
-    try:
-        node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
-    except zk.NoNode:
+    node = yield from get_node(path)
+    if node is None:
         return None
     try:
         return Member(member, decode(_decoder, path, node), node.stat.ctime)

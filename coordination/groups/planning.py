@@ -36,7 +36,7 @@ from folkmoot.coordination.zookeeper.recipes import (
     Malformed,
     check_foreseen,
     ensure,
-    retry_on_connection_loss,
+    get_node,
 )
 
 TELL_FROM: Final = 100
@@ -90,9 +90,8 @@ def get(
 
     A plan that is none counts as empty, so that the next one heals the group.
     """
-    try:
-        node: zk.Node = yield from retry_on_connection_loss(zk.Get(paths.plan(group), watch))
-    except zk.NoNode:
+    node = yield from get_node(paths.plan(group), watch)
+    if node is None:
         return VersionedPlan(Plan(), zk.ANY_VERSION)
     plan = plans.decode(node.data, understands)
     return VersionedPlan(plan, node.stat.version, node.stat.czxid)
@@ -186,8 +185,8 @@ def _tell(group: str, planner: str, snapshot: GroupSnapshot, plan: Plan) -> Reci
     writes: list[zk.Write] = []
     for name in told if len(told) <= MOST_TOLD else ():
         path = paths.member(group, name)
-        with suppress(zk.NoNode):
-            node: zk.Node = yield from retry_on_connection_loss(zk.Get(path))
+        node = yield from get_node(path)
+        if node is not None:
             writes.append(zk.Set(path, node.data, node.stat.version))
     return writes
 

@@ -21,7 +21,7 @@ from folkmoot.coordination.schemas.nodes import (
     number_decoder,
     subject_decoder,
 )
-from folkmoot.coordination.zookeeper.operations import Exists, Recipe, Sync
+from folkmoot.coordination.zookeeper.operations import Exists, Recipe, Sync, WatchCallback
 from folkmoot.coordination.zookeeper.recipes import children, read, retry_on_connection_loss
 from folkmoot.protocol.errors import InvalidSchema, SchemaNotFound
 
@@ -92,10 +92,10 @@ def place_of(guid: UUID) -> Recipe[tuple[str, int]]:
     raise unknown_id(DEFAULT_CONTEXT, guid)
 
 
-def subject_of(name: SubjectName) -> Recipe[Subject]:
-    """A subject's versions, none if it does not exist. Raises Malformed."""
+def subject_of(name: SubjectName, watch: WatchCallback | None = None) -> Recipe[Subject]:
+    """A subject's versions, none if it does not exist, which is not watched. Raises Malformed."""
     yield from synced()
-    found, _ = yield from read(subject_decoder, paths.subject(name.context, name.name))
+    found, _ = yield from read(subject_decoder, paths.subject(name.context, name.name), watch)
     return found or Subject()
 
 

@@ -42,7 +42,6 @@ from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
     Create,
     Delete,
-    NoNode,
     Recipe,
     TooLarge,
     Write,
@@ -281,9 +280,5 @@ def note_seen(number: int) -> Recipe[None]:
     def noted(before: Counter) -> Counter:
         return before if before.last >= number else Counter(number)
 
-    while number > 0:
-        try:
-            yield from recipes.update(counter_decoder, paths.SEEN_SCHEMA_ID, noted)
-            return
-        except NoNode:
-            yield from recipes.ensure(paths.SEEN_SCHEMA_ID, encode(Counter(number)))
+    if number > 0:
+        yield from recipes.update(counter_decoder, paths.SEEN_SCHEMA_ID, noted, Counter(0))

@@ -12,6 +12,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Children,
     ConnectionLost,
     Create,
+    Delete,
     Exists,
     Get,
     MultiFailed,
@@ -52,6 +53,21 @@ def check_foreseen(error: ZooKeeperError) -> None:
         raise error.cause if isinstance(error.cause, Refused) else error
 
 
+def get_node(path: str, watch: WatchCallback | None = None) -> Recipe[Node | None]:
+    """A node, None if it does not exist, which is not watched."""
+    try:
+        node: Node = yield from retry_on_connection_loss(Get(path, watch))
+    except NoNode:
+        return None
+    return node
+
+
+def delete_node(path: str) -> Recipe[None]:
+    """Delete a node, unless it is gone."""
+    with suppress(NoNode):
+        yield from retry_on_connection_loss(Delete(path))
+
+
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names below `path`, in no order; none if it does not exist, which is watched as well."""
     while True:
@@ -85,29 +101,44 @@ def read(
 
     `watch` is called when an existing one is written or goes; an absent one is not watched.
     """
-    try:
-        node: Node = yield from retry_on_connection_loss(Get(path, watch))
-    except NoNode:
-        return None, None
-    return decode(decoder, path, node), node.stat
+    node = yield from get_node(path, watch)
+    return (None, None) if node is None else (decode(decoder, path, node), node.stat)
 
 
-def update(decoder: msgspec.json.Decoder[_T], path: str, change: Callable[[_T], _T]) -> Recipe[_T]:
+def update(
+    decoder: msgspec.json.Decoder[_T],
+    path: str,
+    change: Callable[[_T], _T],
+    missing: _T | None = None,
+) -> Recipe[_T]:
     """Replace what a node holds by `change` of it, by compare-and-set → what it holds now.
 
     `change` is asked again when somebody else was faster, and when the reply was lost: then its change
-    may have been made already. What it leaves as it was is not written. Raises NoNode, Malformed, and
+    may have been made already. What it leaves as it was is not written. Where there is no node, one is
+    created, with its parents, as if it had held `missing`. Raises NoNode without `missing`, Malformed, and
     what `change` raises.
     """
     while True:
-        node: Node = yield from retry_on_connection_loss(Get(path))
-        before = decode(decoder, path, node)
+        node = yield from get_node(path)
+        if node is not None:
+            before = decode(decoder, path, node)
+        elif missing is not None:
+            before = missing
+        else:
+            raise NoNode(f"{path} does not exist")
         after = change(before)
         if after == before:
             return after
+        data = msgspec.json.encode(after)
         try:
-            yield Set(path, msgspec.json.encode(after), node.stat.version)
-        except (BadVersion, ConnectionLost):
+            yield Create(path, data) if node is None else Set(path, data, node.stat.version)
+        except NoNode:
+            parent = path.rpartition("/")[0]
+            if missing is None or not parent:
+                raise
+            yield from ensure(parent)
+            continue
+        except (BadVersion, NodeExists, ConnectionLost):
             continue
         return after
 
@@ -137,8 +168,8 @@ def ensure(path: str, data: bytes = b"") -> Recipe[None]:
 def ensured(path: str, data: bytes = b"") -> Recipe[Node]:
     """A persistent node as it is, made with `data` where it is missing."""
     while True:
-        with suppress(NoNode):
-            node: Node = yield from retry_on_connection_loss(Get(path))
+        node = yield from get_node(path)
+        if node is not None:
             return node
         yield from ensure(path, data)
 

@@ -30,10 +30,10 @@ from folkmoot.consumers.group.events import Rebalanced as Rebalanced
 from folkmoot.consumers.offsets.seek_target import SeekTarget as SeekTarget
 from folkmoot.consumers.records.batch_view import RecordBatchView as RecordBatchView
 from folkmoot.coordination.brokers import Registration as Registration
+from folkmoot.coordination.cluster.cluster_status import ClusterStatus as ClusterStatus
+from folkmoot.coordination.cluster.cluster_status import PartitionStatus as PartitionStatus
+from folkmoot.coordination.cluster.controllers import Controller as Controller
 from folkmoot.coordination.cluster.events import ClusterEvent as ClusterEvent
-from folkmoot.coordination.cluster_status import ClusterStatus as ClusterStatus
-from folkmoot.coordination.cluster_status import PartitionStatus as PartitionStatus
-from folkmoot.coordination.controllers import Controller as Controller
 from folkmoot.coordination.groups.history import Entry as Entry
 from folkmoot.coordination.groups.history import Move as Move
 from folkmoot.coordination.groups.membership import MemberInfo as MemberInfo

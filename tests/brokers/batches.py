@@ -1,12 +1,16 @@
 """Batches to fill logs with, and what reading them back must give."""
 
+import os
 import random
 from collections.abc import Sequence
+from mmap import PAGESIZE
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from folkmoot.brokers.storage.log import Appended, Log
+from folkmoot.brokers.storage.mapped_file import MappedFiles
 from folkmoot.brokers.storage.producer_state import ProducerEntry
 from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.coordination.topic_config import LogConfig
@@ -84,6 +88,23 @@ def flushed(log: Log) -> None:
     task = log.begin_flush()
     assert task is not None
     log.finish_flush(task, task.run())
+
+
+def evict(log: Log, *, keep_open: bool = False) -> None:
+    """Drop what the page cache has of a flushed log; the test is skipped where that cannot be done."""
+    for segment in log.segments:
+        segment._mapped = None  # a mapping holds its pages
+        if not keep_open:
+            segment.rest()  # with its index in memory
+        fd = os.open(segment.path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            mapped = MappedFiles().map(fd, segment.size, segment)
+        finally:
+            os.close(fd)
+        # Not by RWF_NOWAIT, which has the kernel read ahead.
+        if mapped is not None and mapped.is_cached(0, min(segment.size, PAGESIZE)):
+            pytest.skip("this file system keeps what it is asked to drop")
 
 
 def removed(paths: Sequence[Path]) -> None:

@@ -12,10 +12,11 @@ from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.server.schemas import Key, Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Now, Submit, at_once
+from folkmoot.brokers.storage.jobs import Now, Submit, at_once, result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
@@ -149,7 +150,7 @@ def no_schemas() -> Schemas:
     def schema(key: Key) -> NoReturn:
         raise unknown_id(*key)
 
-    return Schemas(lambda _subject: (), schema, at_once, lambda _seconds: None, lambda: 0.0)
+    return Schemas(lambda *_: (), schema, at_once, lambda _seconds: None, lambda: 0.0)
 
 
 def show(
@@ -194,7 +195,7 @@ def carried_out(
 ) -> Response | DelayedResponse | None:
     """What a request of this peer, with this correlation id, comes to in the end or waits for."""
     views = [memoryview(each) for each in payloads]
-    outcome = handlers.handle(Request(peer, number, request), views, now)
+    outcome = handle(handlers, Request(peer, number, request), views, now)
     if outcome is None or isinstance(outcome, Response | DelayedResponse):
         return outcome
     ended: Response | DelayedResponse | None = None
@@ -202,7 +203,7 @@ def carried_out(
         while True:
             job = next(outcome)
             if job is not None:
-                job.finish(job.run())
+                job.finish(result_of(job.run))
     except StopIteration as end:
         ended = end.value
     if isinstance(ended, DelayedResponse) and ended.is_complete:

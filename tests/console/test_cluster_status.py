@@ -11,9 +11,9 @@ import pytest
 from folkmoot.brokers.storage.log_manager import IDENTITY_FILE
 from folkmoot.console import options
 from folkmoot.console.main import main
-from folkmoot.coordination import brokers, controllers, partition_states, paths, topics
+from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.cluster import events
+from folkmoot.coordination.cluster import controllers, events
 from folkmoot.coordination.cluster.events import ClusterEvent
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.partition_states import (

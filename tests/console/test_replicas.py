@@ -4,7 +4,8 @@ import pytest
 
 from folkmoot.console.main import main
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.coordination import brokers, reassignments, topics
+from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.cluster import reassignments
 from folkmoot.coordination.zookeeper.execute import execute
 from tests.console.cluster import Shell
 from tests.console.test_cluster_status import Cluster, Command, cluster, command

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.cluster_status import PartitionStatus, read_cluster
+from folkmoot.coordination.cluster.cluster_status import PartitionStatus, read_cluster
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.groups.ownership import committed
 from folkmoot.coordination.zookeeper.execute import execute

@@ -9,7 +9,7 @@ from folkmoot.consumers.admin import replica_moves
 from folkmoot.consumers.admin.replica_moves import ReplicaMoves
 from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.cluster_status import ClusterStatus, read_cluster
+from folkmoot.coordination.cluster.cluster_status import ClusterStatus, read_cluster
 from folkmoot.coordination.partition_states import (
     MISSING,
     PartitionState,

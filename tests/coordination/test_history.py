@@ -1,18 +1,19 @@
 """What a group notes of its rebalances: bounded, never in the way, with what is known of the reasons."""
 
 import random
+from typing import Any
 
 import pytest
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups import history, planning
 from folkmoot.coordination.groups import membership as members
-from folkmoot.coordination.groups.history import ENTRIES, Entry, Move
+from folkmoot.coordination.groups.history import Entry, Move
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.plan import Plan, StaticMember, TopicBasis
 from folkmoot.coordination.groups.planning import GroupSnapshot, VersionedPlan
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Create, Set
+from folkmoot.coordination.zookeeper.operations import Create, Get, Node, Recipe, Set, Write
 from folkmoot.coordination.zookeeper.recipes import children
 from tests.contracts.backends import Backend
 from tests.coordination.groups import GROUP, P0, REVOKE_TIMEOUT, Someone
@@ -143,23 +144,75 @@ def test_a_static_member_is_waited_for_comes_back_or_does_not(a: Someone) -> Non
     assert entry.left == {"w=": "did not come back in time"}
 
 
-def test_what_is_noted_is_bounded_whatever_happens(a: Someone) -> None:
+def test_what_is_noted_is_bounded_and_the_oldest_goes_first(
+    a: Someone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert history.CHUNKS * history.CHUNK_BYTES <= 1024 * 1024
+    monkeypatch.setattr(history, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(history, "CHUNKS", 5)
     chance = random.Random(3)
-    many = [f"member-{chance.getrandbits(64):016x}" for _ in range(400)]
+    many = [f"member-{chance.getrandbits(64):016x}" for _ in range(40)]
     before, found = Plan(), list[Entry]()
-    for generation in range(1, ENTRIES + 20):
-        after = plan(generation, *chance.sample(many, 300))
+    for generation in range(1, 150):
+        after = plan(generation, *chance.sample(many, 30))
         found = note(a, before, after)
-        assert len(found[-1].moves) == min(found[-1].moved, 100)
+        assert len(found[-1].moves) == found[-1].moved
         before = after
-    assert len(found) == len(execute(a.session, children(paths.events(GROUP)))) == ENTRIES == 100
-    assert found[-1].generation == ENTRIES + 19
+    sizes = [len(each.data) for each in chunks_of(a)]
+    assert len(sizes) == 5
+    assert max(sizes) <= 4096
+    generations = [each.generation for each in found]
+    assert generations == list(range(generations[0], 150))
+    assert 30 < len(generations) < 149
+    times = [each.at_ms for each in found]
+    assert times == sorted(times)
+    assert times[0] > 0
+
+
+def test_an_entry_that_is_too_large_for_a_chunk_has_its_first_moves(a: Someone) -> None:
+    chance = random.Random(5)
+    owners = [f"member-{chance.randrange(200):016x}" for _ in range(20_000)]
+    note(a, Plan(), plan(1, "x"))
+    _, entry = note(a, plan(1, "x"), plan(2, *owners))
+    assert entry.moved == 20_000
+    assert 1_000 < len(entry.moves) < 20_000
+    assert entry.moves[1] == Move("t", 1, None, owners[1])
+    assert max(len(each.data) for each in chunks_of(a)) <= history.CHUNK_BYTES
+
+
+def test_all_moves_of_a_large_group_are_kept(a: Someone) -> None:
+    owners = [f"member-{number % 100:016x}" for number in range(5_000)]
+    (entry,) = note(a, Plan(), plan(1, *owners))
+    assert len(entry.moves) == entry.moved == 5_000
+
+
+def test_a_plan_is_written_without_its_entry_where_the_chunk_changes_meanwhile(
+    a: Someone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note(a, Plan(), plan(1, "x"))
+    append = history._appended
+
+    def overtaken(*arguments: Any) -> Recipe[list[Write]]:
+        writes = yield from append(*arguments)
+        node = yield Get(writes[0].path)
+        yield Set(writes[0].path, node.data)
+        return writes
+
+    monkeypatch.setattr(history, "_appended", overtaken)
+    assert [each.generation for each in note(a, plan(1, "x"), plan(2, "y"))] == [1]
+    assert execute(a.session, planning.get(GROUP)).plan.generation == 2
+
+
+def chunks_of(someone: Someone) -> list[Node]:
+    found = execute(someone.session, children(paths.events(GROUP)))
+    paths_ = [f"{paths.events(GROUP)}/{name}" for name in sorted(found)]
+    return [execute(someone.session, Get(path)) for path in paths_]
 
 
 def test_nonsense_among_what_was_noted_is_left_out(a: Someone) -> None:
     note(a, Plan(), plan(1, "x"))
     (name,) = execute(a.session, children(paths.events(GROUP)))
-    for nonsense in (b"\xff", b"[]", b"\x28\xb5\x2f\xfd123"):
+    for nonsense in (b"", b"\xff", b"[]", b"\x90", b"\x28\xb5\x2f\xfd123"):
         execute(a.session, Set(f"{paths.events(GROUP)}/{name}", nonsense))
         assert execute(a.session, history.entries(GROUP)) == []
     execute(a.session, Create(f"{paths.events(GROUP)}/something"))

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from folkmoot.coordination import brokers, controllers, partition_states, paths
+from folkmoot.coordination import brokers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.controllers import Controller
+from folkmoot.coordination.cluster import controllers
+from folkmoot.coordination.cluster.controllers import Controller
 from folkmoot.coordination.partition_states import (
     MISSING,
     NOBODY,

@@ -13,7 +13,7 @@ from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
-from folkmoot.coordination.controllers import ALONE
+from folkmoot.coordination.cluster.controllers import ALONE
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.metrics import broker as module
 from folkmoot.metrics import names

@@ -15,8 +15,8 @@ from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
 from folkmoot.consumers.admin.group_views import GroupSummary
 from folkmoot.consumers.admin.replica_moves import ReplicaSize
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.cluster_status import ClusterStatus, PartitionStatus
-from folkmoot.coordination.controllers import Controller
+from folkmoot.coordination.cluster.cluster_status import ClusterStatus, PartitionStatus
+from folkmoot.coordination.cluster.controllers import Controller
 from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell
 

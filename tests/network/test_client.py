@@ -30,10 +30,13 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.messages import (
     Api,
+    ApiVersions,
     FetchEntry,
     FetchRequest,
     FetchResponse,
     FetchResult,
+    GetSchemaRequest,
+    HelloResponse,
     MetadataRequest,
     MetadataResponse,
     ProduceEntry,
@@ -267,7 +270,23 @@ def test_no_shared_version_is_said_before_anything_is_sent() -> None:
         connections.send(broker.address, Api.METADATA, ASK)
         (reply,) = collect(connections, 1)
         assert isinstance(reply.error, UnsupportedVersion)
+        for fact in ("METADATA", broker.address, "7 to 9", "0 to 0", "upgrade the client"):
+            assert fact in str(reply.error)
         assert broker.seen == []
+
+
+def test_an_api_that_the_broker_does_not_know_is_refused_and_others_are_not() -> None:
+    with StubBroker(metadata) as broker, Connections("me") as connections:
+        known = [each for each in hello().apis if each.api != Api.GET_SCHEMA]
+        # A later broker may know apis and versions that are not known here.
+        broker.greeting = HelloResponse(1, 1000, [*known, ApiVersions(77, 0, 5)])
+        connections.send(broker.address, Api.GET_SCHEMA, GetSchemaRequest(1))
+        connections.send(broker.address, Api.METADATA, ASK)
+        refused, answered = collect(connections, 2)
+        assert isinstance(refused.error, UnsupportedVersion)
+        assert "GET_SCHEMA" in str(refused.error)
+        assert "upgrade the broker" in str(refused.error)
+        assert answered.error is None
 
 
 def test_a_broker_that_does_not_greet_is_unreachable_within_the_connect_timeout() -> None:

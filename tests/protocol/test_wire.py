@@ -66,11 +66,24 @@ def test_every_api_has_an_example() -> None:
 
 def test_apis_keep_their_numbers() -> None:
     names = ["HELLO", "METADATA", "PRODUCE", "FETCH", "LIST_OFFSETS", "DELETE_RECORDS"]
-    names += ["REPORT_DAMAGE", "INIT_PRODUCER_ID", "REPLICA_FETCH", "LOG_SIZES", "REPAIR_FETCH"]
-    names += ["GET_SCHEMA"]
-    names += ["DESCRIBE_PRODUCERS"]
+    names += ["REPORT_DAMAGE", "INIT_PRODUCER_ID", "REPLICA_FETCH", "LOG_SIZES"]
     numbers = {name: number for number, name in enumerate(names)}
+    numbers |= {"GET_SCHEMA": 11, "DESCRIBE_PRODUCERS": 12}
     assert {api.name: api.value for api in Api} == numbers
+
+
+def test_versions_of_an_api_have_no_gap() -> None:
+    for spec in APIS.values():
+        assert sorted(spec.versions) == list(range(spec.lowest, spec.highest + 1))
+
+
+def test_the_handshake_is_the_same_bytes_for_ever() -> None:
+    """Each side sends or reads it before it knows the other one's versions."""
+    assert APIS[Api.HELLO] == messages.ApiSpec(messages.HelloRequest, messages.HelloResponse)
+    request = wire.encode_request(Api.HELLO, 7, "me", messages.HelloRequest("x"))
+    assert request.hex(" ") == "95 00 00 07 a2 6d 65 91 a1 78"
+    answer = messages.HelloResponse(1, 300, [messages.ApiVersions(2, 0, 1)])
+    assert wire.encode_response(7, answer).hex(" ") == ("94 07 00 a0 93 01 cd 01 2c 91 93 02 00 01")
 
 
 @every_request

@@ -1,9 +1,9 @@
 """`make simulate SEEDS=1..100000`, and others of KINDS: many histories, over several runs.
 
 SEEDS=1000 are so many from a seed on that follows from the code: another change, other histories.
-What is done is noted, a hundred seeds a line, in the file named by STATE, and is not done again as long as
+What is done is noted, fifty seeds a line, in the file named by STATE, and is not done again as long as
 the kind and the code that histories run through are the same (fingerprint.py). A history that breaks a
-promise is printed and noted, and the others go on; the exit code is then 1. Ctrl-C loses at most a hundred
+promise is printed and noted, and the others go on; the exit code is then 1. Ctrl-C loses at most fifty
 histories of each process.
 """
 
@@ -28,7 +28,7 @@ from tests.simulation.history import History
 from tests.simulation.replication import history as clusters
 from tests.simulation.replication.history import ReplicationHistory
 
-STEP: Final = 100
+STEP: Final = 50
 SWEEP: Final = 20
 """So many histories are left to lie before their rings of references are looked for."""
 
@@ -126,7 +126,7 @@ def earlier(state: Path, code: str) -> list[Done]:
 
 
 def portions(first: int, last: int, noted: Sequence[Done]) -> Iterator[tuple[int, int]]:
-    """The seeds from `first` to `last`, cut at the hundreds, without those that are done."""
+    """The seeds from `first` to `last`, cut at the fifties, without those that are done."""
     finished = {(done.first, done.last) for done in noted}
     while first <= last:
         end = min(last, first - first % STEP + STEP - 1)

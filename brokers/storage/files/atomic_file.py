@@ -113,6 +113,35 @@ def load_json(path: Path, kind: type[_T]) -> _T | None:
         return None
 
 
+def shorten(path: Path, size: int, *, is_mapped: bool) -> None:
+    """Cut a file to `size` bytes, or put a copy of those in its place if it `is_mapped`.
+
+    Who reads a mapping behind the end of its file gets a SIGBUS; the old file stays as it is until it is
+    unmapped. On disk when this returns. A death before leaves the old file, and maybe some of the new one
+    under another name. Raises OSError.
+    """
+    if not is_mapped:
+        os.truncate(path, size)
+        sync_file(path)
+        return
+    new = path.with_name(path.name + _NEW_SUFFIX)
+    try:
+        with path.open("rb") as source, new.open("wb") as copy:
+            position = 0
+            while position < size:
+                sent = os.sendfile(copy.fileno(), source.fileno(), position, size - position)
+                if not sent:
+                    raise OSError(errno.EIO, f"{path} has only {position} of {size} bytes")
+                position += sent
+            os.fsync(copy.fileno())
+        new.replace(path)
+    except OSError:
+        with suppress(OSError):  # a full disk is not to keep the half of it
+            new.unlink()
+        raise
+    sync_directory(path.parent)
+
+
 def sync_file(path: Path) -> None:
     """Return when a file is on disk, whoever wrote it. Raises OSError."""
     fd = os.open(path, os.O_RDONLY)

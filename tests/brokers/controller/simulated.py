@@ -11,9 +11,10 @@ from functools import partial
 import msgspec
 
 from folkmoot.brokers.controller.controller import Controller
-from folkmoot.coordination import brokers, partition_states, paths, reassignments, topics
+from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.controllers import Controller as ControllerNode
+from folkmoot.coordination.cluster import reassignments
+from folkmoot.coordination.cluster.controllers import Controller as ControllerNode
 from folkmoot.coordination.partition_states import (
     PartitionState,
     StateWrite,

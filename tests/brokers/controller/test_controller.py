@@ -4,15 +4,9 @@ import pytest
 
 from folkmoot.brokers.controller.controller import READ_BROKERS_EVERY, Controller
 from folkmoot.brokers.controller.history import RECORD_AFTER
-from folkmoot.coordination import (
-    brokers,
-    controllers,
-    partition_states,
-    paths,
-    reassignments,
-    topics,
-)
+from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster import controllers, reassignments
 from folkmoot.coordination.partition_states import PartitionState, StateWrite
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute

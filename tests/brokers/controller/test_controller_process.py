@@ -9,8 +9,9 @@ import pytest
 from folkmoot.console.children import ChildProcess
 from folkmoot.console.main import main
 from folkmoot.console.processes import FOLKMOOT
-from folkmoot.coordination import brokers, controllers, partition_states, topics
+from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.partition_states import PartitionState, TopicIdPartition
 from folkmoot.coordination.topics import TopicInfo

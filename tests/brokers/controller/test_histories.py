@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from folkmoot.brokers.controller import controller
 from folkmoot.brokers.controller.cluster_reader import ClusterReader
 from folkmoot.brokers.controller.leadership import REBALANCE_PERIOD, Leadership
-from folkmoot.coordination import brokers, controllers, partition_states, paths
+from folkmoot.coordination import brokers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
 from folkmoot.coordination.zookeeper import operations
 from folkmoot.coordination.zookeeper.operations import Check, Recipe, Set

@@ -8,8 +8,9 @@ import pytest
 
 from folkmoot.brokers.controller import thread as module
 from folkmoot.brokers.controller.thread import ControllerThread
-from folkmoot.coordination import brokers, controllers, partition_states, paths, topics
+from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.partition_states import (
     PartitionState,
     StateWrite,

@@ -20,6 +20,7 @@ from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN, DISK_AG
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
+from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import log as log_module
 from folkmoot.brokers.storage.files.atomic_file import load_json
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
@@ -92,7 +93,7 @@ def committed(node: Node) -> list[bytes | None]:
     offset = node.log.log_start
     while offset < node.log.high_watermark:
         request = fetch(out_of(0, offset, topic_id=TOPIC_ID, epoch=-1))
-        outcome = node.handlers.handle(Request(b"consumer", 1, request), (), node.now)
+        outcome = handle(node.handlers, Request(b"consumer", 1, request), (), node.now)
         if isinstance(outcome, Response):  # else an index is read by a job first
             for chunk in outcome.payloads:
                 found += values_of(memoryview(chunk))
@@ -285,7 +286,7 @@ def test_who_waits_is_told_of_what_is_committed_later_though_nothing_is_produced
     request = Request(
         b"consumer", 1, fetch(out_of(0, offset, topic_id=TOPIC_ID, epoch=-1), max_wait=5.0)
     )
-    assert two.handlers.handle(request, (), two.now) is None
+    assert handle(two.handlers, request, (), two.now) is None
     cluster.mend()
     cluster.run()
     cluster.now += 1.0
@@ -649,7 +650,7 @@ def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(cluster:
     two.replica.leader.high_watermark = 0
     assert latest(two) == latest(two, timestamp=0) == (OffsetNotAvailable.code, -1)
     request = fetch(out_of(0, 1, topic_id=TOPIC_ID, epoch=-1), max_wait=10.0)
-    waiting = two.handlers.handle(Request(b"consumer", 1, request), (), two.now)
+    waiting = handle(two.handlers, Request(b"consumer", 1, request), (), two.now)
     assert waiting is None, "an offset that is committed is not out of range"
     cluster.mend()
     cluster.later(1.0)
@@ -2215,7 +2216,7 @@ def ask(node: Node, entry: ReplicaFetchEntry, **changed: Any) -> object:
     request = ReplicaFetchRequest(2, mine, True, 0.0, 1000, [entry])
     request = msgspec.structs.replace(request, **changed)
     try:
-        response = node.handlers.handle(Request(b"2", 77, request), (), node.now)
+        response = handle(node.handlers, Request(b"2", 77, request), (), node.now)
     except FolkmootError as error:
         return type(error)
     assert isinstance(response, Response)
@@ -2260,7 +2261,7 @@ def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> 
     one = cluster.nodes[1]
     request = ReplicaFetchRequest(2, cluster.registrations[2].nonce, False, 0.0, 1000, [])
     with pytest.raises(UnknownFetch, match="name all partitions again"):
-        one.handlers.handle(Request(b"another connection", 1, request), (), one.now)
+        handle(one.handlers, Request(b"another connection", 1, request), (), one.now)
 
 
 def test_a_follower_that_its_leader_has_forgotten_names_all_again_at_once(
@@ -2422,10 +2423,10 @@ def test_a_broker_whose_disk_fails_at_a_cut_ends_and_one_whose_disk_is_full_does
     first.produce(b"lost", acks=1)
     cluster.designate(2, 2, 3)
 
-    def fails(path: Path) -> None:
+    def fails(path: Path, size: int, *, is_mapped: bool) -> None:
         raise OSError(number, "the disk")
 
-    monkeypatch.setattr(log_module, "sync_file", fails)
+    monkeypatch.setattr(log_module, "shorten", fails)
     cluster.mend()
     cluster.show()
     cluster.run()

@@ -415,7 +415,7 @@ def test_steps_that_take_too_long_are_counted_and_logged(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert served.is_well()
-    caplog.set_level("DEBUG")
+    caplog.set_level("DEBUG", logger=event_loop.logger.name)
     before: list[int] = []
 
     def begin() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from folkmoot.console.main import main
 from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
-from folkmoot.coordination import controllers, partition_states, topics
+from folkmoot.coordination import partition_states, topics
+from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.partition_states import PartitionState, TopicIdPartition
 from folkmoot.coordination.zookeeper.execute import execute, execute_all

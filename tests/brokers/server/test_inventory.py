@@ -4,7 +4,7 @@ from pathlib import Path
 
 from folkmoot.brokers.server.inventory import take_inventory
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.coordination.restoring import FoundReplica
+from folkmoot.coordination.cluster.restoring import FoundReplica
 from folkmoot.coordination.topics import TopicInfo
 from tests.brokers.batches import SMALL, a_batch, append
 from tests.brokers.hands import create

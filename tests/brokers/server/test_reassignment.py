@@ -9,7 +9,8 @@ from folkmoot.console.main import main
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.coordination import controllers, topics
+from folkmoot.coordination import topics
+from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute

@@ -15,7 +15,8 @@ from folkmoot.brokers.server.config import BrokerConfig, Listener
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.coordination import elections, partition_states, topics
+from folkmoot.coordination import partition_states, topics
+from folkmoot.coordination.cluster import elections
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.partition_states import PartitionState, TopicIdPartition
 from folkmoot.coordination.zookeeper.execute import execute

@@ -13,6 +13,7 @@ from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
+from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.jobs import Job, Now
@@ -27,6 +28,7 @@ from folkmoot.protocol.errors import (
     NotLeader,
     OffsetOutOfRange,
     OutOfOrderSequence,
+    Overloaded,
     ProducerFenced,
     StaleTopicId,
     StorageError,
@@ -50,7 +52,7 @@ from folkmoot.protocol.messages import (
     ProduceResponse,
 )
 from tests.brokers.batches import append as append_to_log
-from tests.brokers.batches import timed_batch
+from tests.brokers.batches import evict, timed_batch
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     BROKERS,
@@ -311,6 +313,44 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
         assert not prepare(log, 0)
 
 
+def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
+    tmp_path: Path,
+) -> None:
+    jobs: list[tuple[Any, Callable[[], None]]] = []
+    is_full = False
+
+    def submit(key: Any, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if is_full:
+            raise Overloaded("too many wait")
+        jobs.append((key, lambda: done(work())))
+
+    with make_logs(tmp_path / "data", LogConfig()) as logs:
+        cold, warm = create(logs, "t", "id-1", 0), create(logs, "t", "id-1", 1)
+        for log in (cold, warm):
+            append_to_log(log, make_batch(bytes(1000)))
+            log.flush()
+        evict(cold)
+        handlers = make_handlers(logs, submit=submit)
+        body = fetch(out_of(0), out_of(1))
+
+        def partitions() -> tuple[list[int], list[int]]:
+            read = handlers._read(body, body.entries)
+            return [each.partition for each in read.results], [
+                each.partition for each in read.preparing
+            ]
+
+        is_full = True
+        with pytest.raises(Overloaded):
+            partitions()
+        is_full = False
+        assert partitions() == ([1], [0])
+        assert partitions() == ([1], [0])
+        [(key, job)] = jobs
+        assert key.startswith("read ")
+        job()
+        assert partitions() == ([0, 1], [])
+
+
 def test_a_full_disk_fails_the_partition_and_no_other(
     handlers: RequestHandlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,7 +525,7 @@ def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
             if life and what == "look up":
                 looks = [ListOffsetsEntry("t", "id-1", number, 1000) for number in range(count)]
                 request, payloads = ListOffsetsRequest(looks), []
-            steps = handlers.handle(Request(b"peer", 1, request), payloads, NOW)
+            steps = handle(handlers, Request(b"peer", 1, request), payloads, NOW)
             assert isinstance(steps, Generator)
             jobs.clear()
             try:
@@ -519,7 +559,7 @@ def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
 def test_entries_that_are_refused_are_no_more_in_one_step_than_others(
     handlers: RequestHandlers, request_of: Any
 ) -> None:
-    steps = handlers.handle(Request(b"peer", 1, request_of(range(100))), [], NOW)
+    steps = handle(handlers, Request(b"peer", 1, request_of(range(100))), [], NOW)
     assert isinstance(steps, Generator)
     refused = handlers.counters.errors
     before = most = 0

@@ -1,6 +1,7 @@
 """Topics that take values of one subject only, and schemas by id: what is asked of ZooKeeper, and when."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,14 @@ from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import (
-    LIVE_FOR,
-    PAUSE_IN_VAIN,
-    REFRESH_AFTER,
-    TRY_AGAIN_AFTER,
-    Schemas,
-    described,
-)
-from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.server.schemas import MISS_PAUSE, Schemas, described
+from folkmoot.brokers.storage.jobs import Job, Now, result_of
 from folkmoot.consumers.broker_schemas import BrokerSchemas
 from folkmoot.coordination import topics
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import WatchCallback
 from folkmoot.network.server import ServerSocket
 from folkmoot.protocol import batch_header, record_batch, wire
 from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
@@ -37,6 +32,7 @@ from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     ConfigError,
     CorruptBatch,
+    FolkmootError,
     OutOfOrderSequence,
     ResponseTooLarge,
     SchemaNotFound,
@@ -82,6 +78,7 @@ class Registry:
     def __init__(self) -> None:
         self.now = 0.0
         self.subjects: dict[str, set[int]] = {SUBJECT: {7, 8}}
+        self.watches: dict[str, WatchCallback] = {}
         self.texts: dict[int | UUID, GetSchemaResponse] = {}
         self.asked: list[Any] = []
         self.trouble: Exception | None = None
@@ -92,16 +89,24 @@ class Registry:
         )
 
     def submit(self, _key: Any, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """What is done beside batches that go on: by `turn`."""
-        self.jobs.append(lambda: done(work()))
+        """What is done beside batches: by `turn`."""
+        self.jobs.append(lambda: done(result_of(work)))
 
     def turn(self) -> None:
+        """The periodic task, and the jobs that it submits."""
+        self.schemas.task(NOW)
         jobs, self.jobs = self.jobs, []
         for job in jobs:
             job()
 
-    def live_ids(self, subject: str) -> set[int]:
+    def change(self, subject: str, *ids: int) -> None:
+        """Write a subject, and fire its watch if there is one."""
+        self.subjects[subject] = set(ids)
+        self.watches.pop(subject, lambda: None)()
+
+    def live_ids(self, subject: str, watch: WatchCallback) -> set[int]:
         self._ask(subject)
+        self.watches[subject] = watch
         return set(self.subjects.get(subject, ()))
 
     def schema(self, key: tuple[str, int | UUID]) -> GetSchemaResponse:
@@ -203,8 +208,8 @@ def test_a_batch_that_comes_again_is_answered_as_before_though_its_schema_is_del
 ) -> None:
     one, two = batch(7, producer=5, first=0), batch(7, producer=5, first=1)
     assert errors_of(handlers, one) == [0]
-    registry.subjects[SUBJECT] = set()
-    registry.now += LIVE_FOR
+    registry.change(SUBJECT)
+    registry.turn()
     again, next_one, behind = sent(handlers, one, two, batch(8, producer=5, first=2))
     assert (again.error, again.base_offset) == (0, 0)
     assert next_one.error == SchemaRefused.code
@@ -241,15 +246,12 @@ def test_what_cannot_be_a_subject_cannot_be_asked_for(subject: str) -> None:
 # -- when ZooKeeper is asked --------------------------------------------------------------------------
 
 
-def test_known_ids_cost_one_question_in_30_seconds(
-    handlers: RequestHandlers, registry: Registry
-) -> None:
+def test_known_ids_cost_one_question(handlers: RequestHandlers, registry: Registry) -> None:
     for _ in range(10):
         assert errors_of(handlers, batch(7), batch(8)) == [0, 0]
+        registry.now += 100.0
+        registry.turn()
     assert registry.asked == [SUBJECT]
-    registry.now += LIVE_FOR
-    assert errors_of(handlers, batch(7)) == [0]
-    assert registry.asked == [SUBJECT] * 2
     assert registry.paused == 0.0
 
 
@@ -268,15 +270,17 @@ def test_an_id_registered_a_moment_ago_is_looked_up_before_it_is_judged(
     assert errors_of(handlers, batch(9)) == [0]
 
 
-def test_a_deleted_version_is_noticed_in_time(
+def test_a_deleted_version_is_noticed_by_its_watch(
     handlers: RequestHandlers, registry: Registry
 ) -> None:
     assert errors_of(handlers, batch(7)) == [0]
-    registry.subjects[SUBJECT].remove(7)
-    registry.now += REFRESH_AFTER - 1.0
-    assert errors_of(handlers, batch(7)) == [0]
-    registry.now += LIVE_FOR - REFRESH_AFTER + 1.0
-    assert errors_of(handlers, batch(7), batch(8)) == [SchemaRefused.code, 0]
+    for _ in range(2):
+        registry.change(SUBJECT, 8)
+        registry.turn()
+        assert errors_of(handlers, batch(7), batch(8)) == [SchemaRefused.code, 0]
+        registry.change(SUBJECT, 7, 8)
+        registry.turn()
+        assert errors_of(handlers, batch(7), batch(8)) == [0, 0]
 
 
 def test_each_look_in_vain_is_followed_by_a_pause(
@@ -285,7 +289,7 @@ def test_each_look_in_vain_is_followed_by_a_pause(
     for number in range(100, 110):
         errors_of(handlers, *[batch(number)] * 20)
     assert registry.asked == [SUBJECT] * 10
-    assert registry.paused == pytest.approx(10 * PAUSE_IN_VAIN)
+    assert registry.paused == pytest.approx(10 * MISS_PAUSE)
 
 
 @pytest.mark.parametrize("trouble", [ZooKeeperUnreachable("away"), ValueError("a fault of ours")])
@@ -294,59 +298,51 @@ def test_without_zookeeper_known_ids_are_taken_and_others_may_come_again(
 ) -> None:
     assert errors_of(handlers, batch(7)) == [0]
     registry.trouble = trouble
-    registry.now += 10 * LIVE_FOR
+    registry.change(SUBJECT, 9)
     for _ in range(5):
+        registry.turn()
         results = sent(handlers, batch(7), batch(9), batch(0))
         unreachable = ZooKeeperUnreachable.code
         assert [each.error for each in results] == [0, unreachable, SchemaRefused.code]
         assert str(trouble) in results[1].message
-    assert registry.asked == [SUBJECT] * 2, "it is left alone for a second"
+    assert registry.paused == 0.0
     registry.trouble = None
-    registry.subjects[SUBJECT] = {9}
-    registry.now += TRY_AGAIN_AFTER
+    registry.turn()
     assert errors_of(handlers, batch(7), batch(9)) == [SchemaRefused.code, 0]
 
 
 def test_batches_of_known_ids_wait_neither_for_a_refresh_nor_for_a_zookeeper_that_is_away(
-    handlers: RequestHandlers, registry: Registry
-) -> None:
-    schemas = registry.schemas
-    assert errors_of(handlers, batch(7)) == [0]
-    registry.now += REFRESH_AFTER
-    assert schemas.look_for(SUBJECT, [7]) is None
-    assert schemas.look_for(SUBJECT, [7]) is None
-    assert len(registry.jobs) == 1
-    registry.trouble = ZooKeeperUnreachable("away")
-    registry.turn()
-    for _ in range(100):
-        registry.now += TRY_AGAIN_AFTER
-        assert schemas.look_for(SUBJECT, [7]) is None
-        assert schemas.refusal(SUBJECT, 7) is None
-        registry.turn()
-    registry.trouble = None
-    registry.subjects[SUBJECT] = {8}
-    registry.now += TRY_AGAIN_AFTER
-    assert schemas.look_for(SUBJECT, [7]) is None
-    registry.turn()
-    assert isinstance(schemas.refusal(SUBJECT, 7), SchemaRefused)
-
-
-def test_who_waits_behind_a_question_that_was_not_answered_does_not_ask_it_again(
     registry: Registry,
 ) -> None:
-    looks = [registry.schemas.look_for(f"s{number}", [1]) for number in range(10)]
-    looks.append(registry.schemas.look_up((".", 5)))
+    schemas = registry.schemas
+    assert judged(schemas, SUBJECT, 7) == ({}, 1)
+    registry.change(SUBJECT, 8)
+    schemas.task(NOW)
+    assert len(registry.jobs) == 1
+    assert judged(schemas, SUBJECT, 7) == ({}, 0)
     registry.trouble = ZooKeeperUnreachable("away")
-    for look in looks:
-        assert look is not None
-        look.finish(look.run())
-        assert isinstance(look.outcome, ZooKeeperUnreachable)
-    assert registry.asked == ["s0"]
+    for _ in range(100):
+        registry.turn()
+        assert judged(schemas, SUBJECT, 7) == ({}, 0)
+
+
+def test_a_subject_that_cannot_be_read_does_not_keep_later_ones_from_being_tried(
+    registry: Registry,
+) -> None:
+    for number in range(3):
+        registry.subjects[f"s{number}"] = {7}
+        judged(registry.schemas, f"s{number}", 7)
+    registry.asked.clear()
+    registry.trouble = ZooKeeperUnreachable("away")
+    for number in range(3):
+        registry.change(f"s{number}", 8)
+    registry.turn()
+    assert len(registry.asked) == 1, "ZooKeeper does not answer the others either"
     registry.trouble = None
-    registry.now += TRY_AGAIN_AFTER
-    again = registry.schemas.look_for("s1", [1])
-    assert again is not None
-    assert again.run() == set()
+    registry.turn()
+    assert sorted(registry.asked[1:]) == ["s0", "s1", "s2"]
+    for number in range(3):
+        assert judged(registry.schemas, f"s{number}", 8) == ({}, 0)
 
 
 def test_subjects_that_are_remembered_are_bounded(
@@ -354,40 +350,45 @@ def test_subjects_that_are_remembered_are_bounded(
 ) -> None:
     monkeypatch.setattr(module, "MAX_SUBJECTS", 10)
     for number in range(30):
-        look = registry.schemas.look_for(f"s{number}", [1])
-        assert look is not None
-        look.finish(look.run())
+        judged(registry.schemas, f"s{number}", 1)
     assert len(registry.schemas._subjects) == 10
+    registry.asked.clear()
+    for number in range(30):
+        registry.change(f"s{number}", 1)
+    registry.turn()
+    assert sorted(registry.asked) == [f"s{number}" for number in range(20, 30)]
 
 
-def test_who_asks_before_a_look_has_begun_shares_it_and_who_comes_later_does_not(
-    registry: Registry,
-) -> None:
-    schemas = registry.schemas
-    one, two = schemas.look_for(SUBJECT, [9]), schemas.look_for(SUBJECT, [7])
-    assert one is not None
-    assert one is two
-    one.run()  # on the other thread; it has not been told of yet
+def test_requests_that_wait_for_a_read_share_it_and_later_ones_do_not(registry: Registry) -> None:
+    one = registry.schemas.refusals(SUBJECT, {0: 9})
+    two = registry.schemas.refusals(SUBJECT, {0: 9})
+    jobs = [next(one), next(two)]
+    registry.now += 1.0
+    jobs[0].finish(jobs[0].run())
+    later = next(registry.schemas.refusals(SUBJECT, {0: 9}))
     registry.subjects[SUBJECT].add(9)
-    later = schemas.look_for(SUBJECT, [9])
-    assert later is not None
-    assert later is not one
+    jobs[1].finish(jobs[1].run())
+    assert registry.asked == [SUBJECT]
+    registry.now += 1.0
     later.finish(later.run())
-    one.finish(one.run())
     assert registry.asked == [SUBJECT] * 2
+    assert judged(registry.schemas, SUBJECT, 9) == ({}, 0)
 
 
-def test_an_answer_that_is_told_of_twice_takes_nothing_back(registry: Registry) -> None:
-    schemas = registry.schemas
-    early = schemas.look_for(SUBJECT, [9])
-    assert early is not None
-    early.finish(early.run())
-    registry.subjects[SUBJECT].add(9)
-    late = schemas.look_for(SUBJECT, [9])
-    assert late is not None
-    late.finish(late.run())
-    early.finish(early.run())
-    assert schemas.refusal(SUBJECT, 9) is None
+def judged(schemas: Schemas, subject: str, *ids: int) -> tuple[dict[int, FolkmootError], int]:
+    """The refusals of batches with these ids, and how many jobs they have waited for."""
+    steps, jobs = schemas.refusals(subject, dict(enumerate(ids))), 0
+    while True:
+        try:
+            job = next(steps)
+        except StopIteration as end:
+            return end.value, jobs
+        carried_out_job(job)
+        jobs += 1
+
+
+def carried_out_job(job: Job) -> None:
+    job.finish(result_of(job.run))
 
 
 # -- schemas by id ------------------------------------------------------------------------------------
@@ -407,24 +408,22 @@ def test_a_schema_is_asked_for_once(handlers: RequestHandlers, registry: Registr
     assert registry.asked == [5]
 
 
-def test_who_asks_for_unknown_ids_is_the_one_that_waits(registry: Registry) -> None:
+def test_requests_for_unknown_ids_wait_where_others_do_not(registry: Registry) -> None:
     registry.texts[5] = GetSchemaResponse('"long"', [])
-    schemas = registry.schemas
-    waiting = []
-    for number in range(100, 120):
-        look = schemas.look_up((".", number), b"guesses")
-        waiting.append(look)
-        look.finish(look.run())
-        schemas.judge(b"guesses", look)
-    assert [each.queue for each in waiting] == ["schemas"] + ["doubted schemas"] * 19
-    assert registry.paused == pytest.approx(19 * PAUSE_IN_VAIN)
-    others = schemas.look_up((".", 5), b"other")
-    assert others.queue == "schemas", "not behind those that are paused for"
-    shared = schemas.look_up((".", 5), b"guesses")
-    assert shared is not others
-    shared.finish(shared.run())
-    schemas.judge(b"guesses", shared)
-    assert schemas.look_up((".", 6), b"guesses").queue == "schemas", "it has found one"
+    guess, other = registry.schemas.resolve((".", 6)), registry.schemas.resolve((".", 5))
+    look = next(guess)
+    carried_out_job(look)
+    pause, found = next(guess), next(other)
+    assert len({each.queue for each in (look, pause)}) == 2  # type: ignore[attr-defined]
+    assert found.queue == look.queue  # type: ignore[attr-defined]
+    carried_out_job(pause)
+    assert registry.paused == pytest.approx(MISS_PAUSE)
+    with pytest.raises(SchemaNotFound):
+        next(guess)
+    carried_out_job(found)
+    with pytest.raises(StopIteration):
+        next(other)
+    assert registry.paused == pytest.approx(MISS_PAUSE)
 
 
 def test_an_id_that_was_never_given_is_not_found_until_it_is_given(
@@ -473,10 +472,10 @@ class Gate:
         self.registry = registry
         self.open = threading.Event()
 
-    def held(self, ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def wait(what: Any) -> Any:
+    def held(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(*what: Any) -> Any:
             assert self.open.wait(30)
-            return ask(what)
+            return ask(*what)
 
         return wait
 
@@ -485,7 +484,7 @@ def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry:
     gate = Gate(registry)
     jobs = JobQueue()
     live_ids, schema = gate.held(registry.live_ids), gate.held(registry.schema)
-    schemas = Schemas(live_ids, schema, jobs.submit, jobs.pause, lambda: 0.0)
+    schemas = Schemas(live_ids, schema, jobs.submit, jobs.pause, time.monotonic)
     socket = ServerSocket()
     address = f"127.0.0.1:{socket.bind('127.0.0.1', 0)}"
     failures: list[Exception] = []
@@ -525,7 +524,7 @@ def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry:
 def test_a_broker_takes_what_its_registry_has_and_tells_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LIVE_FOR", 0.0)
+    monkeypatch.setattr(module, "REFRESH_AFTER", 0.01)
     ensemble = MemoryZooKeeper()
     user = ensemble.connect()
     registry = SchemaRegistry(user)
@@ -561,7 +560,7 @@ def test_a_broker_takes_what_its_registry_has_and_tells_of_it(
         with pytest.raises(SchemaNotFound, match="guid 00000000-0000-0000-0000-000000000007"):
             schemas.resolved(UUID(int=7))
         registry.delete_version(SUBJECT, 1)
-        assert errors(mine) == [SchemaRefused.code]
+        eventually(lambda: errors(mine) == [SchemaRefused.code])
         assert schemas.resolved(mine) == '"long"', "what is in the log can be read"
 
 

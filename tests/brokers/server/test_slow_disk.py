@@ -17,7 +17,7 @@ from folkmoot.brokers.storage import producer_state, retention
 from folkmoot.brokers.storage.compaction import log_cleaner
 from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.brokers.storage.segment_index import SegmentIndex
+from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.coordination import topics
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
@@ -69,9 +69,8 @@ class SlowDisk:
         self._news = threading.Condition()
         for name in CALLS:
             monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
-        for name in ("load_sealed", "load_unsealed", "load_summary"):
-            check = getattr(SegmentIndex, name)
-            monkeypatch.setattr(SegmentIndex, name, self._wrapped(name, check))
+        load = self._wrapped("load_index", SegmentReader.load_index)
+        monkeypatch.setattr(SegmentReader, "load_index", load)
         read = self._wrapped("read a snapshot", read_checked)
         monkeypatch.setattr(producer_state, "read_checked", read)
 
@@ -164,7 +163,7 @@ def test_the_loop_answers_whatever_waits_for_the_disk(tmp_path: Path, disk: Slow
         ask_for_everything(peer, flushed.topic_id, doomed.topic_id)
         execute(user, topics.create("newcomer", PARTITIONS, [1]))
         execute(user, topics.delete("doomed"))
-        expected = {"fdatasync", "fsync", "replace", "load_sealed"}
+        expected = {"fdatasync", "fsync", "replace", "load_index"}
         say_hello(disk, watcher, lambda: expected <= disk.calls())
     assert [call for thread, call in disk.waited if thread == "event-loop"] == []
     assert expected <= disk.calls()
@@ -200,7 +199,7 @@ def test_the_loop_answers_while_what_a_stop_has_left_is_opened(
                 ListOffsetsEntry("cold", "id-cold", number, 1000 + end) for number in places
             ]
             peer.ask(Api.LIST_OFFSETS, ListOffsetsRequest(look_ups))
-        opened = {"load_sealed", "read a snapshot"} if stop == "orderly" else {"load_unsealed"}
+        opened = {"load_index", *(["read a snapshot"] if stop == "orderly" else [])}
         if what == "look up":
             opened = set()
         say_hello(disk, watcher, lambda: opened <= disk.calls())

@@ -130,7 +130,7 @@ def test_an_index_that_leads_astray_does_not_make_good_batches_bad(
 ) -> None:
     bench.rot(8)
     for position in (SIZE, 3 * SIZE, 3 * SIZE + 5, 10**9):
-        place = 7, position, None
+        place = 7, position
         with monkeypatch.context() as astray:
             astray.setattr(SegmentIndex, "lookup", lambda *_, place=place: place)
             bench.report(7)

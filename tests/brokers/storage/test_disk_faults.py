@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.storage.segment import Segment
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
     ONE_SEGMENT,
@@ -166,15 +167,21 @@ def test_a_flush_that_failed_is_not_tried_again(
 def test_an_index_that_cannot_be_written_costs_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(fd: int, data: bytes, position: int) -> int:
+    def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    log = make_log(tmp_path, ONE_SEGMENT)
+    log = make_log(tmp_path)
     source = random.Random(19)
     batches = [random_batch(source) for _ in range(60)]
-    monkeypatch.setattr("folkmoot.brokers.storage.segment_index.os.pwrite", refuse)
-    for each in batches:
-        append(log, each)
+    with monkeypatch.context() as full:
+        full.setattr(Segment, "write_index", refuse)
+        for each in batches:
+            append(log, each)
+        assert len(log.segments) > 2
+        assert read_all(log) == expected(batches)
+        log.close()
+    assert not list(log.directory.glob("*.index"))
+    log = reopened(tmp_path)
     assert read_all(log) == expected(batches)
     log.close()
 
@@ -244,6 +251,7 @@ def test_an_append_that_fails_in_a_new_segment_does_not_hide_what_is_to_be_flush
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
+from folkmoot.brokers.storage.segment import Segment
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import ONE_SEGMENT, a_batch, append, make_log, read_all
 

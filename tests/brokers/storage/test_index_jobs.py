@@ -8,8 +8,7 @@ import pytest
 
 from folkmoot.brokers.storage.jobs import Job
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.segment import SegmentReader, SummaryJob, write_index
-from folkmoot.brokers.storage.segment_index import SegmentIndex
+from folkmoot.brokers.storage.segment import OpenSegments, SegmentReader, SummaryJob, write_index
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
     NOW,
@@ -26,12 +25,7 @@ from tests.brokers.batches import (
 from tests.processes import open_below
 
 RECORDS = 400
-_REAL = {
-    "load_sealed": SegmentIndex.load_sealed,
-    "load_unsealed": SegmentIndex.load_unsealed,
-    "load_summary": SegmentIndex.load_summary,
-    "build_index": SegmentReader.build_index,
-}
+_REAL = {name: getattr(SegmentReader, name) for name in ("load_index", "complete_index")}
 
 
 @pytest.fixture
@@ -51,9 +45,8 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     def refuse(*_: object) -> None:
         raise AssertionError("an index is checked on the event loop")
 
-    for name in ("load_sealed", "load_unsealed", "load_summary"):
-        monkeypatch.setattr(SegmentIndex, name, refuse)
-    monkeypatch.setattr(SegmentReader, "build_index", refuse)
+    for name in _REAL:
+        monkeypatch.setattr(SegmentReader, name, refuse)
     return monkeypatch
 
 
@@ -71,7 +64,7 @@ def test_a_read_of_a_cold_segment_checks_its_index_in_the_background_once(
     assert values_of(log.read(7, 1)) == [(7, b"")]
     assert log.prepare_read(RECORDS + 9) is None, "there is nothing to read"
     for segment in log.segments:
-        segment.release()
+        segment.rest()
     assert log.prepare_read(7) is None, "what was checked once is only opened again"
     log.abandon()
 
@@ -92,14 +85,12 @@ def test_the_active_segment_is_opened_in_the_background_once_for_all_who_wait(
     assert job is not None
     assert job is log.prepare_append() is log.prepare_time(NOW)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("load_sealed", "load_unsealed"):
-            patch.setattr(SegmentIndex, name, _REAL[name])
-        patch.setattr(SegmentReader, "build_index", _REAL["build_index"])
+        for name, real in _REAL.items():
+            patch.setattr(SegmentReader, name, real)
         job.finish(job.run())
     assert log.prepare_read(7) is log.prepare_append() is log.prepare_time(NOW) is None
     append(log, timed_batch(NOW + RECORDS))
     job.finish(job.run())  # somebody else waited for it too
-    log.release()
     for number in range(0, RECORDS + 1, 7):
         assert values_of(log.read(number, 1)) == [(number, b"")]
         assert log.offset_for_time(NOW + number) == number
@@ -127,30 +118,29 @@ def test_a_segment_that_is_sealed_while_its_index_is_loaded_is_looked_at_again(
     log.abandon()
 
 
-def test_the_first_look_up_of_a_time_reads_the_footers_alone_and_one_index(
+def test_a_look_up_of_a_time_reads_each_index_once_and_keeps_the_one_that_it_needs(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
 
     def counted(name: str) -> None:
-        real = getattr(SegmentIndex, name)
+        real = getattr(SegmentReader, name)
 
         def look(*arguments: object) -> object:
             looked.append(name)
             return real(*arguments)
 
-        monkeypatch.setattr(SegmentIndex, name, look)
+        monkeypatch.setattr(SegmentReader, name, look)
 
-    counted("load_sealed")
-    counted("load_summary")
+    counted("open_index")
     for wanted in (0, 200, 200, 399, RECORDS):
         while (job := log.prepare_time(NOW + wanted)) is not None:
             job.finish(job.run())
         before = len(looked)
         assert log.offset_for_time(NOW + wanted) == wanted
         assert len(looked) == before
-    assert looked.count("load_summary") == len(log.segments) - 1
-    assert looked.count("load_sealed") == 3, "one for 0, one for 200, one of the active segment"
+    summaries = len(log.segments) - 1
+    assert looked.count("open_index") == summaries + 3, "for 0, for 200, and the active segment"
     log.abandon()
 
 
@@ -172,6 +162,40 @@ def test_what_happens_to_a_log_meanwhile_is_in_the_answer(log: Log) -> None:
     assert log.prepare_read(300) is None
 
 
+def test_an_index_that_is_loaded_while_its_segment_is_dropped_is_not_written(log: Log) -> None:
+    """The file would be taken for that of a later segment which begins at the same offset."""
+    for path in log.directory.glob("*.index"):
+        path.unlink()
+    job = log.prepare_read(7)
+    assert job is not None
+    found = job.run()
+    removed(log.delete_segments(1))
+    job.finish(found)
+    assert list(log.directory.glob("*.index")) == []
+    log.abandon()
+
+
+def test_indexes_that_push_each_other_out_are_not_loaded_for_ever(tmp_path: Path) -> None:
+    """Each is loaded by a job, and by who uses it if another came in between."""
+    log = make_log(tmp_path)
+    for number in range(RECORDS):
+        append(log, timed_batch(NOW + number))
+    point = log.close()
+    log = Log(log.directory, log.name, "first", SMALL, OpenSegments(index_limit=0))
+    log.start(point)
+    log.advance_high_watermark(log.log_end)
+    places = (7, 107, 207)
+    for _ in range(3):
+        for _ in range(3):
+            for job in [log.prepare_read(offset) for offset in places]:
+                if job is not None:
+                    job.finish(job.run())
+        assert [log.prepare_read(offset) for offset in places] == [None] * 3
+        for offset in places:
+            assert values_of(log.read(offset, 1)) == [(offset, b"")]
+    log.abandon()
+
+
 def test_an_index_that_is_wrong_is_built_anew_in_the_background(
     log: Log, refused: pytest.MonkeyPatch
 ) -> None:
@@ -179,9 +203,8 @@ def test_an_index_that_is_wrong_is_built_anew_in_the_background(
         index.unlink()
     while (job := log.prepare_time(NOW + 100)) is not None:
         with pytest.MonkeyPatch.context() as background:
-            for name in ("load_sealed", "load_unsealed", "load_summary"):
-                background.setattr(SegmentIndex, name, _REAL[name])
-            background.setattr(SegmentReader, "build_index", _REAL["build_index"])
+            for name, real in _REAL.items():
+                background.setattr(SegmentReader, name, real)
             job.finish(job.run())
     assert log.prepare_read(100) is None
     assert log.offset_for_time(NOW + 100) == 100
@@ -239,7 +262,7 @@ def test_an_index_for_which_there_is_no_room_holds_no_descriptor(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr(os, "pwrite", refuse)
+        full.setattr(os, "pwritev", refuse)
         with pytest.raises(OSError, match="No space left"):
             write_index(log.directory, segment.name, segment.size, segment.end_offset, 256)
     assert open_below(log.directory) == []

@@ -12,7 +12,7 @@ from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import REMOVE_AGAIN_AFTER, LogManager
 from folkmoot.brokers.storage.retention import RETENTION_INTERVAL
 from folkmoot.brokers.storage.segment import Segment, SegmentReader
-from folkmoot.brokers.storage.segment_index import Summary
+from folkmoot.brokers.storage.segment_index import SegmentIndex
 from folkmoot.coordination.topic_config import DAY, LogConfig
 from folkmoot.protocol.batch_header import MAX_TIMESTAMP
 from folkmoot.protocol.errors import DiskFull, OffsetOutOfRange, StorageError
@@ -301,15 +301,15 @@ def test_what_cannot_be_read_keeps_its_log_for_now_and_no_other(
     kept.logs.configure("other", "second", {})
     found(kept.logs, 0, "second")
     later = NOW + 2 * WEEK
-    real = SegmentReader.read_summary
+    real = SegmentReader.open_index
 
-    def refuse(reader: SegmentReader) -> Summary:
+    def refuse(reader: SegmentReader, interval: int) -> SegmentIndex:
         if reader.directory == kept.log.directory:
             raise StorageError("it cannot be read")
-        return real(reader)
+        return real(reader, interval)
 
     with monkeypatch.context() as broken:
-        broken.setattr(SegmentReader, "read_summary", refuse)
+        broken.setattr(SegmentReader, "open_index", refuse)
         kept.expire(later)
     assert kept.log.log_start == 0
     assert found(kept.logs, 0, "second").log_start == 1

@@ -51,7 +51,8 @@ class History:
         for _ in range(self.random.randint(1, 30)):
             self._append(log)
         log.flush()
-        if self.random.random() < 0.5:
+        self.was_killed = self.random.random() >= 0.5
+        if not self.was_killed:
             self.point = log.close()
             return
         self.point = log.recovery_point
@@ -75,7 +76,7 @@ class History:
         """Some bits; batches that they hit are not expected back.
 
         Nor are those that nothing tells apart from one that was hit: up to the next entry of the index
-        in its segment, and all behind the recovery point.
+        in its segment, and all behind the recovery point. A kill takes the entries of the last segment.
         """
         files = sorted(self.data.glob("*.log"))
         hit: dict[Path, list[int]] = {}
@@ -90,6 +91,8 @@ class History:
         for path in files:
             whole = _whole_batches(path.read_bytes(), self.rows)
             reach = self.config.index_interval_bytes + 300
+            if path == files[-1] and self.was_killed:
+                reach = len(path.read_bytes())
             for row in self.rows:
                 if row[0] in whole:
                     at = whole[row[0]]

@@ -8,15 +8,9 @@ from typing import Any
 import msgspec
 
 from folkmoot.brokers.controller.leadership import Leadership
-from folkmoot.coordination import (
-    brokers,
-    controllers,
-    partition_states,
-    paths,
-    reassignments,
-    topics,
-)
+from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster import controllers, reassignments
 from folkmoot.coordination.partition_states import (
     MISSING,
     NOBODY,

@@ -261,5 +261,5 @@ def test_without_this_rule_a_promise_is_broken_and_with_it_none(name: str) -> No
         print(broken.value)
         return
     often = AT_ONCE if name in IN_BLACKOUTS else 0
-    make = partial(ReplicationHistory, blackouts=often)
+    make = partial(ReplicationHistory, blackouts=often, page_cache="page cache" in name)
     expect_violation(make, partial(mutated, name), SEEDS_FOR_MUTATIONS)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from folkmoot.coordination import controllers, paths
-from folkmoot.coordination.controllers import Controller
+from folkmoot.coordination import paths
+from folkmoot.coordination.cluster import controllers
+from folkmoot.coordination.cluster.controllers import Controller
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Delete, Multi, MultiFailed
 from folkmoot.coordination.zookeeper.recipes import Malformed

@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from folkmoot.coordination import deletions, partition_states, paths, topics
+from folkmoot.coordination.cluster.restoring import FoundReplica, restore, topic_of
 from folkmoot.coordination.partition_states import (
     PartitionState,
     StateWrite,
     TopicIdPartition,
 )
-from folkmoot.coordination.restoring import FoundReplica, restore, topic_of
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Delete

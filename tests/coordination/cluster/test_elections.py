@@ -5,7 +5,7 @@ import pytest
 
 from folkmoot.coordination import brokers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.elections import elect_preferred, elect_unclean
+from folkmoot.coordination.cluster.elections import elect_preferred, elect_unclean
 from folkmoot.coordination.partition_states import (
     MISSING,
     PartitionState,

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.coordination import brokers, controllers, partition_states, reassignments, topics
+from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.cluster import controllers, reassignments
 from folkmoot.coordination.partition_states import (
     MISSING,
     GuardRefused,

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from folkmoot.coordination import brokers, controllers, partition_states, topics
+from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.controllers import Controller
+from folkmoot.coordination.cluster import controllers
+from folkmoot.coordination.cluster.controllers import Controller
 from folkmoot.coordination.partition_states import TopicIdPartition, VersionedState
 from folkmoot.coordination.topics import Reassignment, TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute, execute_all

@@ -167,8 +167,8 @@ def _restore_states(topic_id: str, states: Mapping[int, PartitionState]) -> Reci
     parent = paths.partition_states(topic_id)
     # What is missing, or older, is told by the directories again if we die before it is written.
     for child in (yield from recipes.children(parent)):
-        yield from _done_or_not(zk.Delete(f"{parent}/{child}"))
-    yield from _done_or_not(zk.Delete(parent))
+        yield from recipes.delete_node(f"{parent}/{child}")
+    yield from recipes.delete_node(parent)
     yield from recipes.ensure(parent, RESTORING)
     for number, state in sorted(wanted.items()):
         path, data = paths.partition_state(topic_id, number), msgspec.json.encode(state)
@@ -176,14 +176,3 @@ def _restore_states(topic_id: str, states: Mapping[int, PartitionState]) -> Reci
         yield from recipes.retry_on_connection_loss(zk.Set(path, data))  # whoever was faster
     yield from recipes.retry_on_connection_loss(zk.Set(parent, b""))
     return False
-
-
-def _done_or_not(deletion: zk.Delete) -> Recipe[None]:
-    while True:
-        try:
-            yield deletion
-            return
-        except zk.NoNode:
-            return
-        except zk.ConnectionLost:
-            continue

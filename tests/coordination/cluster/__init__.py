@@ -1,0 +1,1 @@
+"""Recipes of the controller: its election, moves of replicas, restoring, events."""
