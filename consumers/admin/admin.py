@@ -197,8 +197,8 @@ class Admin:
         `options` are the topic's own, such as `{"retention": 86_400, "cleanup_policy": "compact"}`; what
         it does not say the brokers do (`LogConfig` has them all).
 
-        Returns once each partition has a leader, or after the admin's `timeout`, or where there is no
-        controller: the topic exists all the same.
+        Returns once each partition has a leader; after the admin's `timeout`, 5 s without progress, or
+        where there is no controller, it returns all the same: the topic exists.
 
         Raises TopicExists, BrokerUnreachable, InvalidReplicationFactor if fewer brokers are alive than
         it is to have replicas, ConfigError, InvalidName.

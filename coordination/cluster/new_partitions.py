@@ -17,14 +17,16 @@ from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 WITHOUT_CONTROLLER: Final = 0.25
 """Seconds to wait for a controller: the next one is elected at once when one ends."""
+WITHOUT_PROGRESS: Final = 5.0
+"""Seconds in which no new partition got a state or a leader: then its broker does not answer."""
 
 
 def wait_until_led(session: Session, topic: TopicInfo, timeout: float) -> bool:
     """Return once each partition of the topic has begun a leader epoch → whether that is so.
 
-    False after `timeout` seconds, earlier where there is no controller, or where ZooKeeper does not
-    answer: the topic exists all the same, and clients wait for its leaders. A partition that was led
-    before is not waited for. The watches that are left do nothing.
+    False after `timeout` seconds, or WITHOUT_PROGRESS, earlier where there is no controller, or where
+    ZooKeeper does not answer: the topic exists all the same, and clients wait for its leaders. A partition
+    that was led before is not waited for. The watches that are left do nothing.
     """
     deadline = time.monotonic() + timeout
     new = {TopicIdPartition(topic.topic_id, number) for number in range(len(topic.partitions))}
@@ -40,8 +42,9 @@ def wait_until_led(session: Session, topic: TopicInfo, timeout: float) -> bool:
                     new.discard(each)
             if not new:
                 return True
-            while not (stale := sorted(new.intersection(_taken(rang, deadline)))):
-                left = deadline - time.monotonic()
+            idle = min(deadline, time.monotonic() + WITHOUT_PROGRESS)
+            while not (stale := sorted(new.intersection(_taken(rang, idle)))):
+                left = idle - time.monotonic()
                 if left <= 0 or execute(session, controllers.current(), left) is None:
                     return False
     except (ZooKeeperUnreachable, Malformed):
