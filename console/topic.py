@@ -128,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _create(args: argparse.Namespace) -> int:
     from folkmoot.coordination import brokers, topics
+    from folkmoot.coordination.cluster.new_partitions import wait_until_led
     from folkmoot.coordination.placement import racks_of
     from folkmoot.coordination.zookeeper.execute import execute
 
@@ -145,7 +146,7 @@ def _create(args: argparse.Namespace) -> int:
         creation = topics.create(
             args.topic, args.partitions, racks_of(live), config, replicas=replicas
         )
-        execute(session, creation, args.timeout)
+        wait_until_led(session, execute(session, creation, args.timeout), args.timeout)
     of_each = f" of {replicas} replicas" if replicas > 1 else ""
     print(f"created topic {args.topic} with {counted(args.partitions, 'partition')}{of_each}")
     return 0

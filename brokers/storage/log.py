@@ -364,8 +364,7 @@ class Log:
         closed.
         """
         try:
-            may_flush = self._flushing is None and not self.is_being_cut
-            if self.is_open and self.failed is None and may_flush:
+            if self._may_flush_last:
                 self.flush(snapshot=self._snapshots.newest != self.log_end)
                 for last in self.segments[-1:]:
                     last.save_index()
@@ -374,6 +373,18 @@ class Log:
         if self.failed is not None:
             raise StorageError(self.failed)
         return self.point_to_note
+
+    def begin_last_flush(self) -> FlushTask | None:
+        """As `begin_flush`, for what `close` would flush otherwise. Raises StorageError."""
+        if not self._may_flush_last:
+            return None
+        self.require_writable()
+        return self.begin_flush(snapshot=self._snapshots.newest != self.log_end)
+
+    @property
+    def _may_flush_last(self) -> bool:
+        is_writable = self.is_open and self.failed is None
+        return is_writable and self._flushing is None and not self.is_being_cut
 
     def abandon(self) -> None:
         """Close all files as they are, without a flush."""

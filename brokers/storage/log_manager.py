@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -42,7 +43,7 @@ from folkmoot.brokers.storage.leader_epochs import (
     NO_EPOCH,
     load_highest_epochs,
 )
-from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log import FlushTask, Log
 from folkmoot.brokers.storage.recovery import NOTES_SPARE_FILE, SPARE_FILE, RecoveryPoint
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.deletions import Deletion
@@ -71,6 +72,8 @@ STOPPED_FILE: Final = "stopped"
 """What `running` is called after an orderly stop: to rename it needs no room on a full disk."""
 DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
+CLOSED_AT_ONCE: Final = 128
+CLOSING_THREADS: Final = 8
 REMOVE_AGAIN_AFTER: Final = 60.0
 RENAME_AGAIN_AFTER: Final = 5.0
 ORPHANS_SHOWN: Final = 5
@@ -233,9 +236,9 @@ class LogManager:
         if self._lock < 0:
             return
         failures: list[StorageError] = []
-        for log in self:
-            if log.failed is not None:
-                continue  # that was said when it failed
+        logs = [log for log in self if log.failed is None]  # of the others that was said
+        _flush_side_by_side(logs)
+        for log in logs:
             # How that ends nobody hears any more, and what came since is in the page cache alone.
             self._has_lost |= log.is_flushing and not log.flushes
             try:
@@ -750,6 +753,24 @@ class LogManager:
         self.has_stale_points = bool(points.keys() - self.recovery_points.keys())
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
+
+
+def _flush_side_by_side(logs: Iterable[Log]) -> None:
+    """Flush logs on some threads: a file system writes its journal once for what is flushed together.
+
+    What fails makes the log's `close` fail.
+    """
+    waiting = iter(logs)
+    with ThreadPoolExecutor(CLOSING_THREADS, "closing") as pool:
+        while some := list(islice(waiting, CLOSED_AT_ONCE)):
+            tasks: list[tuple[Log, FlushTask]] = []
+            for log in some:
+                with suppress(StorageError):
+                    if (task := log.begin_last_flush()) is not None:
+                        tasks.append((log, task))
+            results = pool.map(FlushTask.run, [task for _, task in tasks])
+            for (log, task), result in zip(tasks, results, strict=True):
+                log.finish_flush(task, result)
 
 
 def cluster_of(data: Path) -> str:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,9 @@ from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import FolkmootError, StorageError
 from folkmoot.protocol.records import TopicPartition
 
-AT_ONCE: Final = 32
+AT_ONCE: Final = 256
+"""In one job: what follows (epochs, states, the next view of the cluster) is done once for all of it."""
+THREADS: Final = 8
 LOOK_AGAIN_AFTER: Final = 0.1
 
 Done = Callable[[FolkmootError | None], None]
@@ -106,18 +109,23 @@ def create_logs(
 
     All names are put on disk by one flush.
     """
-    failures: dict[PartitionDirectory, OSError] = {}
-    for each, known in zip(wanted, facts, strict=True):
-        try:
-            each.path.mkdir(exist_ok=True)
-            save_facts(each.path, each.topic, known)
-        except OSError as error:
-            failures[each] = error
+    with ThreadPoolExecutor(THREADS, "creation") as pool:  # the journal is written once for some
+        made = zip(wanted, pool.map(_make, wanted, facts), strict=True)
+        failures = {each: error for each, error in made if error is not None}
     try:
         sync_directory(data)
     except OSError as error:
         failures = dict.fromkeys(wanted, error) | failures
     return [_opened(each, failures.get(each), config, files) for each in wanted]
+
+
+def _make(each: PartitionDirectory, known: PartitionFacts | None) -> OSError | None:
+    try:
+        each.path.mkdir(exist_ok=True)
+        save_facts(each.path, each.topic, known)
+    except OSError as error:
+        return error
+    return None
 
 
 def _opened(

@@ -5,6 +5,7 @@ from typing import Final, Self
 
 from folkmoot.consumers.offsets.log_ends import Lookups
 from folkmoot.coordination import brokers, topics
+from folkmoot.coordination.cluster.new_partitions import wait_until_led
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import inspection as groups
 from folkmoot.coordination.groups.inspection import GroupState
@@ -28,6 +29,7 @@ class Onlooker:
         store = self._session()
         alive = list(execute(store, brokers.live()))
         info = execute(store, topics.create(name, partitions, alive))
+        wait_until_led(store, info, ENDS_WAIT)
         self._topic_ids[name] = info.topic_id
 
     def group(self, name: str) -> GroupState | None:

@@ -45,6 +45,7 @@ from folkmoot.coordination.cluster.cluster_status import (
     read_cluster,
 )
 from folkmoot.coordination.cluster.events import ClusterEvent
+from folkmoot.coordination.cluster.new_partitions import wait_until_led
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.deletions import asked_by
 from folkmoot.coordination.groups import (
@@ -196,6 +197,9 @@ class Admin:
         `options` are the topic's own, such as `{"retention": 86_400, "cleanup_policy": "compact"}`; what
         it does not say the brokers do (`LogConfig` has them all).
 
+        Returns once each partition has a leader; after the admin's `timeout`, 5 s without progress, or
+        where there is no controller, it returns all the same: the topic exists.
+
         Raises TopicExists, BrokerUnreachable, InvalidReplicationFactor if fewer brokers are alive than
         it is to have replicas, ConfigError, InvalidName.
         """
@@ -205,7 +209,8 @@ class Admin:
         if replicas is not None:
             copies = whole("number of replicas", replicas)
         own = as_texts(options or {})
-        self._execute(topics.create(topic, count, racks_of(live), own, replicas=copies))
+        creation = topics.create(topic, count, racks_of(live), own, replicas=copies)
+        self._execute_until_led(creation)
 
     def topic_options(self, topic: str) -> dict[str, object]:
         """A topic's own options. Raises UnknownTopicOrPartition, InvalidName."""
@@ -246,13 +251,13 @@ class Admin:
         """Have the topic have so many. Records of a key may go to another partition from then on.
 
         What was written stays where it is, so a key's records may then be in two partitions, with no
-        order between them. Raises UnknownTopicOrPartition, BrokerUnreachable,
-        InvalidReplicationFactor, ConfigError, InvalidName.
+        order between them. Waits for leaders as `create_topic`. Raises UnknownTopicOrPartition,
+        BrokerUnreachable, InvalidReplicationFactor, ConfigError, InvalidName.
         """
         check_name("topic", topic)
         count = whole("number of partitions", partitions)
         alive = racks_of(self._execute(brokers.usable()))
-        self._execute(topics.add_partitions(topic, count, alive))
+        self._execute_until_led(topics.add_partitions(topic, count, alive))
 
     def delete_topic(self, topic: str) -> None:
         """Raises UnknownTopicOrPartition, InvalidName."""
@@ -664,6 +669,12 @@ class Admin:
             self._session.close()
             self._session = None
             raise
+
+    def _execute_until_led(self, recipe: Recipe[TopicInfo]) -> None:
+        """Make partitions, and wait for their leaders; those are not needed for the call to succeed."""
+        topic = self._execute(recipe)
+        with self._opened() as session:
+            wait_until_led(session, topic, self._timeout)
 
     def _execute(self, recipe: Recipe[T], timeout: float | None = None) -> T:
         """Raises ZooKeeperUnreachable after the timeout, and what the recipe raises."""

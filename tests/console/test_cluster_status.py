@@ -201,7 +201,8 @@ def test_a_replicated_topic_that_cannot_be_is_refused_in_one_line(
 def test_a_topic_gets_the_replicas_and_the_minimum_that_it_was_given(
     cluster: Cluster, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["topic", "create", "u", "--replicas", "3", "--partitions", "2"]) == 0
+    soon = ["--timeout", "1"]  # no broker here ever leads
+    assert main(["topic", "create", "u", "--replicas", "3", "--partitions", "2", *soon]) == 0
     assert capsys.readouterr().out == "created topic u with 2 partitions of 3 replicas\n"
     assert all(set(each["replicas"]) == ALL for each in command("topic", "describe", "u"))
 
@@ -211,7 +212,7 @@ def test_a_topic_gets_the_replicas_and_the_minimum_that_it_was_given(
 
     assert own("u") == {"durability": "fsync", "min_in_sync": "2"}
     words = ["--replicas", "2", "--min-in-sync", "2", "--config", "durability=page-cache"]
-    assert main(["topic", "create", "v", *words]) == 0
+    assert main(["topic", "create", "v", *words, *soon]) == 0
     capsys.readouterr()
     assert own("v") == {"durability": "page-cache", "min_in_sync": "2"}
     assert main(["topic", "config", "v", "min_in_sync=3"]) == 2

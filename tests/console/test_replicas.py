@@ -70,7 +70,10 @@ def test_a_drained_broker_gets_nothing_new_until_that_is_taken_back(
     assert command("broker", "drain", "3", "--execute") == plan
     assert command("broker", "drain", "3") == [], "all of it goes away already"
     assert [each["drained"] for each in command("broker", "list")] == [None, None, "yes"]
-    assert main(["topic", "create", "u", "--partitions", "9", "--replicas", "2"]) == 0
+    assert (
+        main(["topic", "create", "u", "--partitions", "9", "--replicas", "2", "--timeout", "1"])
+        == 0
+    )
     made = execute(cluster.session, topics.read("u"))
     assert made is not None
     assert all(set(each) == {1, 2} for each in made.partitions)
@@ -79,7 +82,7 @@ def test_a_drained_broker_gets_nothing_new_until_that_is_taken_back(
     out = capsys.readouterr()
     assert f"broker 3 gets replicas again, and keeps {len(plan)} partition" in out.out
     assert "3 replicas of topic v are not possible" in out.err
-    assert main(["topic", "create", "v", "--replicas", "3"]) == 0
+    assert main(["topic", "create", "v", "--replicas", "3", "--timeout", "1"]) == 0
 
 
 @pytest.mark.parametrize(

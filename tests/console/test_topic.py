@@ -8,6 +8,7 @@ import pytest
 
 from folkmoot.console import options
 from folkmoot.console.main import main
+from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.connector import connect
@@ -48,6 +49,21 @@ def test_topics_are_created_listed_described_and_deleted(
     assert capsys.readouterr().out == "deleted topic flights\n"
     assert main(["topic", "list"]) == 0
     assert capsys.readouterr().out == "topic  partitions  id\n"
+
+
+def test_new_partitions_have_leaders_when_the_command_ends(
+    shared_cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = ["--zookeeper", shared_cluster.zookeeper]
+    for words in (["create", "led"], ["alter", "led", "--yes"]):
+        count = 20 if words[0] == "create" else 40
+        assert main(["topic", *words, "--partitions", str(count), *at]) == 0
+        capsys.readouterr()
+        assert main(["topic", "describe", "led", "-o", "json", *at]) == 0
+        described = json.loads(capsys.readouterr().out)
+        assert len(described) == count
+        assert [each["partition"] for each in described if each["leader"] is None] == []
+    assert main(["topic", "delete", "led", "--yes", *at]) == 0
 
 
 def test_a_topics_own_options_are_given_changed_and_taken_back(

@@ -7,12 +7,11 @@ from uuid import uuid4
 
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
-from folkmoot.coordination.cluster.cluster_status import PartitionStatus, read_cluster
+from folkmoot.coordination.cluster.new_partitions import wait_until_led
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.groups.ownership import committed
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, TopicPartition
 from tests.waiting import eventually
@@ -22,10 +21,6 @@ T = TypeVar("T")
 PARTITIONS = 3
 PATIENT: dict[str, Any] = {"session_timeout": 30.0, "revoke_timeout": 30.0}
 """A member keeps what it has, and commits it at its end, though it or ZooKeeper stands still for seconds."""
-
-
-def described(session: Session, topic: str) -> list[PartitionStatus]:
-    return read_cluster(session, 6.0, [topic]).partitions
 
 
 class Bench:
@@ -47,10 +42,10 @@ class Bench:
 
     def create_topic(self) -> None:
         alive = list(self.ask(brokers.live))
-        self.ask(lambda: topics.create(self.topic, PARTITIONS, alive))
+        made = self.ask(lambda: topics.create(self.topic, PARTITIONS, alive))
         session = connector(self.zookeeper)(6.0)
         try:
-            eventually(lambda: all(each.leader for each in described(session, self.topic)))
+            assert wait_until_led(session, made, 30.0)
         finally:
             session.close()
 

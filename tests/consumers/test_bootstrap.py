@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from folkmoot.network.cluster import Cluster as Network
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import BrokerUnreachable, ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.messages import (
+    Api,
     BrokerInfo,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
 )
+from tests.brokers.parts import Peer
 from tests.memory_zookeeper import MemoryZooKeeper
 from tests.network.stub import StubBroker
 from tests.network.test_client import unused_address
@@ -106,6 +109,12 @@ def values_of(consumer: Consumer, count: int) -> list[bytes | None]:
     return sorted(found, key=str)
 
 
+def knows_leaders(address: str) -> bool:
+    with Peer(address) as peer:
+        [topic] = peer.call(Api.METADATA, MetadataRequest(["t"]))[0].topics
+    return bool(topic.partitions) and all(each.leader > 0 for each in topic.partitions)
+
+
 def test_producer_and_consumer_start_and_work_while_zookeeper_is_down(
     private_zookeeper: EmbeddedZooKeeper, start_cluster: Callable[..., EmbeddedCluster]
 ) -> None:
@@ -114,6 +123,8 @@ def test_producer_and_consumer_start_and_work_while_zookeeper_is_down(
     addresses = ",".join(broker.address for broker in cluster.brokers)
     with Consumer(bootstrap=addresses) as early:
         eventually(lambda: knows_four(early))
+    for broker in cluster.brokers:  # what it has not read of by then it cannot read later
+        eventually(partial(knows_leaders, broker.address))
     with Producer(zookeeper=private_zookeeper.address) as before:
         before.send("t", b"0", partition=0).result(20)
         private_zookeeper.kill()

@@ -55,6 +55,25 @@ def test_a_topic_is_made_with_options_which_are_changed_and_taken_back(
 
 
 @each
+def test_new_partitions_have_leaders_when_the_call_returns(client: Client, bench: Bench) -> None:
+    name = f"topic-{uuid4().hex[:8]}"
+
+    async def scenario() -> None:
+        async with client(zookeeper=bench.zookeeper) as admin:
+            await admin.create_topic(name, 20)
+            for count in (20, 40):
+                if count > 20:
+                    await admin.add_partitions(name, count)
+                described = (await admin.describe_topics([name]))[name]
+                assert [each.partition for each in described if each.leader is None] == []
+                assert len(described) == count
+            assert set((await admin.offsets(name, "latest")).values()) == {0}
+            await admin.delete_topic(name)
+
+    run(scenario)
+
+
+@each
 def test_options_that_no_broker_would_follow_change_nothing(client: Client, bench: Bench) -> None:
     name = f"topic-{uuid4().hex[:8]}"
 

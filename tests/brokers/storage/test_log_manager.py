@@ -24,7 +24,7 @@ from folkmoot.brokers.storage.files.cluster_facts import (
 )
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.jobs import Now
-from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
 from folkmoot.brokers.storage.log_manager import (
     LAYOUT,
     RENAME_AGAIN_AFTER,
@@ -89,6 +89,27 @@ def test_what_was_appended_is_there_after_a_stop_and_after_a_crash(data: Path) -
             for log in map(lead, logs):
                 assert log.topic_id == "first"
                 assert read_all(log) == [(0, b"a"), (1, b"%d" % log.name.partition)]
+
+
+def test_a_stop_flushes_only_logs_with_something_new(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    run = FlushTask.run
+
+    def seen(task: FlushTask) -> FlushResult:
+        flushed.append(task.directory.name)
+        return run(task)
+
+    monkeypatch.setattr(FlushTask, "run", seen)
+    with logs_in(data) as logs:
+        for number in range(3):
+            append(create(logs, "flights", "first", number), a_batch(b"x"))
+    assert sorted(flushed) == ["first-0", "first-1", "first-2"]
+    flushed.clear()
+    with logs_in(data) as logs:
+        append(lead(found(logs, 1)), a_batch(b"y"))
+    assert flushed == ["first-1"]
 
 
 def test_what_was_on_disk_at_the_stop_is_not_read_again_and_all_else_is(data: Path) -> None:

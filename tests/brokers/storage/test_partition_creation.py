@@ -20,7 +20,7 @@ from tests.brokers.power import NAMES, Power
 from tests.brokers.storage.test_log_manager import found, task
 
 NOW = Now(100.0, 1_700_000_000_000)
-MANY = 100
+MANY = partition_creation.AT_ONCE + 10
 
 Outcomes = list[FolkmootError | None]
 
