@@ -9,19 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.replication.follower_state import Check, FollowerState, Truncate
+from folkmoot.brokers.replication.follower_state import FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState, Step
 from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
-from folkmoot.brokers.storage.leader_epochs import (
-    EPOCH_STARTS_FILE,
-    LEADER_EPOCHS_FILE,
-    NO_EPOCH,
-    EpochEnd,
-)
+from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, LEADER_EPOCHS_FILE, EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
@@ -48,7 +43,6 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     NotEnoughReplicasAfterAppend,
     NotLeader,
-    OffsetNotAvailable,
     OffsetOutOfRange,
     Overloaded,
     RequestTimeout,
@@ -87,7 +81,7 @@ class Replica:
     """One replica of a partition: its log, and what this broker is to do with it."""
 
     __slots__ = (
-        *("asked", "deletions", "is_busy", "is_outdated", "log", "partition"),
+        *("asked", "deletions", "is_busy", "is_outdated", "is_rewritten", "log", "partition"),
         *("replica_count", "replicas", "state", "throttle", "__weakref__"),
     )
 
@@ -110,6 +104,8 @@ class Replica:
         """A job has to end before the log can be appended to, or asked for more."""
         self.is_outdated = False
         """Another broker knows a newer leader, or an ISR without this replica."""
+        self.is_rewritten = False
+        """A segment is being written anew: its name would bring back what is cut meanwhile."""
 
     @property
     def leader(self) -> LeaderState | None:
@@ -150,10 +146,6 @@ class ReplicaManager:
     topic asks for that, and only then is the next position sent: so what the leader counts is on disk.
     Before a cut goes below the recovery point, that is taken back on disk: else the next start would
     take what was cut for lost.
-
-    Damage. A leader resigns if another replica in sync is alive. A follower leaves the ISR, has the leader's
-    log checked, and is cut in front of the damage (FollowerState): it copies the rest like any other.
-    Who is alone in sync keeps what it has.
 
     A replica that is not one of the partition's any more, by the topic as by the state, is deleted: also
     if this broker was away when it was moved, since a topic's id is never given to another.
@@ -197,8 +189,6 @@ class ReplicaManager:
         self.isr_shrinks = self.isr_expands = self.elected = self.elected_unclean = 0
         """In-sync replicas that left, and that came, where this broker led; how often it began to lead, and
         how often of these by an unclean election."""
-        self.repaired = 0
-        """How often a replica was cut in front of damage, to copy the rest anew."""
         self._logs = logs
         self.creation = creation
         self._flusher = flusher
@@ -209,7 +199,6 @@ class ReplicaManager:
         self._clock = clock
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._by_log: dict[Log, Replica] = {}
-        self._damaged: dict[Replica, None] = {}
         self._being_made: dict[TopicIdPartition, TopicInfo] = {}
         self._states: dict[TopicIdPartition, VersionedState | None] = {}
         self._unpersisted: dict[Replica, int] = {}
@@ -346,8 +335,6 @@ class ReplicaManager:
         )
         self._replicas_are(replica, topic)
         self._by_log[log] = replica
-        if log.is_damaged:
-            self._damaged[replica] = None
         log.is_led = False
         found = self._states.get(key)
         # In sync since an epoch that this disk knows nothing of: it is another disk, or it has never
@@ -373,7 +360,6 @@ class ReplicaManager:
         if replica is not None:
             self._take(replica, replica.state.observed(None))
             self._by_log.pop(replica.log, None)
-            self._damaged.pop(replica, None)
             self._unpersisted.pop(replica, None)
 
     def _delete(self, key: TopicIdPartition, found: VersionedState | None) -> None:
@@ -435,7 +421,7 @@ class ReplicaManager:
         if state.may_lead and self._logs.suspects:
             self._logs.trust(log)
         if state.may_lead and log.is_incomplete:
-            # It is in sync by what lies behind the damage, where a leader epoch may begin.
+            # It is in sync again by what lies behind the damage: not before its repair has it all.
             state.may_lead = not log.is_damaged
         if state.may_lead and log.is_incomplete:
             log.is_incomplete = False
@@ -580,26 +566,19 @@ class ReplicaManager:
         broker_epoch: int,
         position: Position,
         given_up: int,
-        *,
-        gives_up: bool,
     ) -> EpochEnd | None:
-        """A follower fetches. Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, OffsetOutOfRange,
-        OffsetNotAvailable."""
+        """A follower fetches. Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch,
+        OffsetOutOfRange."""
         leader, log = replica.leader, replica.log
         if leader is None or follower not in replica.replicas:
             raise NotLeader(
                 f"{log.name} is not led here, or broker {follower} has no replica of it"
             )
-        try:
-            end = leader.fetched(
-                *(follower, broker_epoch, position, log.log_end, self._clock()),
-                log_start=log.log_start,
-                given_up=given_up,
-                gives_up=gives_up,
-            )
-        except OffsetNotAvailable:
-            self._look_after_isr(replica)  # it is to leave
-            raise
+        end = leader.fetched(
+            *(follower, broker_epoch, position, log.log_end, self._clock()),
+            log_start=log.log_start,
+            given_up=given_up,
+        )
         if end is None:
             self._commit(replica)
             self._answer_deletions(replica)
@@ -654,18 +633,17 @@ class ReplicaManager:
                 replica.deletions.append(each)
 
     def give_up(self, replica: Replica) -> None:
-        """Nothing can be written here any more, or some of it is damaged: another is to lead, if there is
-        one in sync."""
+        """Nothing can be written here any more: another is to lead, if there is one in sync."""
         state = replica.state
         if state.leader is not None:
             if len(state.leader.isr) < 2:
                 return  # what is here can be read, at least
             state.leader.resigned = True
-        state.may_lead, state.may_lead_alone = False, replica.log.failed is None
+        state.may_lead = state.may_lead_alone = False
         self._take(replica, state.observed(state.known))
 
     def is_whole(self, replica: Replica) -> None:
-        """What is damaged is gone, or records are deleted here, too: with that the replica may have all
+        """A segment was repaired, or records are deleted here, too: with that the replica may have all
         that is committed again, and nothing else."""
         state = replica.state
         if state.follower is not None and state.follower.has_committed:
@@ -720,9 +698,6 @@ class ReplicaManager:
         elif self._is_throttled(replica) and ((pause := self._throttled_until - self._clock()) > 0):
             self._try_again(replica, pause)
         else:
-            if replica in self._damaged or follower.damaged_at is not None:
-                damaged_at = log.damaged_at
-                follower.found_damage(damaged_at[0] if damaged_at else None, log.epoch_starts)
             position = follower.position(log.epoch_starts, log.log_end)
             replica.asked = position
             self.fetcher.fetch(
@@ -730,7 +705,6 @@ class ReplicaManager:
                 ReplicaFetchEntry(
                     *(log.name.topic, *replica.partition, position.leader_epoch),
                     *(position.last_epoch, position.log_end, log.given_up),
-                    follower.damaged_at is not None,
                 ),
             )
 
@@ -776,9 +750,6 @@ class ReplicaManager:
             if isinstance(todo, Truncate):
                 self._truncate(replica, follower, todo.offset)
                 return  # it goes on when that has ended, or is tried again
-            if isinstance(todo, Check):
-                self._check(replica, follower, chunk)
-                return
             if todo is not None:
                 self._append(replica, chunk, result, now)
         except (RetriableError, CorruptBatch) as error:
@@ -786,7 +757,7 @@ class ReplicaManager:
             if not self._logs.room.is_missed(error):
                 logger.warning("%s: %s", log.name, error)
             if isinstance(error, CorruptBatch):
-                self._report(replica, follower.leader, asked.log_end, chunk)
+                self._report(replica, follower.leader, chunk)
             self._try_again(replica, DISK_AGAIN_AFTER)
         except (FolkmootError, ValueError) as error:
             log.fail(f"it cannot follow its leader: {error}", readable=True)
@@ -847,8 +818,9 @@ class ReplicaManager:
             again = partial(self._give_up_before, replica, start)
             self._do_again((replica, "log start"), DISK_AGAIN_AFTER, again)
 
-    def _report(self, replica: Replica, leader: int, offset: int, chunk: memoryview) -> None:
-        """Have the leader look at the first bad batch of what it sent from `offset` on."""
+    def _report(self, replica: Replica, leader: int, chunk: memoryview) -> None:
+        """Have the leader look at the first bad batch of what it sent."""
+        offset = replica.log.log_end
         with suppress(CorruptBatch):
             for header, _ in batch_header.split(chunk):
                 offset = header.next_offset
@@ -861,8 +833,6 @@ class ReplicaManager:
         known = replica.state.known
         if known is not None and log.epoch_starts.latest < known.state.unclean_epoch:
             log.take_back_committed(offset, "an unclean election has lost")
-        elif follower.damaged_at is not None:
-            log.take_back_committed(offset, "damage has taken")
         elif known is not None and self.broker_id not in known.state.isr:
             if offset < log.high_watermark:  # it has copied what compaction had left
                 log.take_back_committed(offset, "the leader lacks")
@@ -886,9 +856,9 @@ class ReplicaManager:
     ) -> None:
         log = replica.log
         is_deleting = self._retention.is_deleting(log)
-        if outcome is not None or log.is_flushing or is_deleting:
+        if outcome is not None or replica.is_rewritten or log.is_flushing or is_deleting:
             replica.is_busy = False
-            why = outcome or "it is being flushed, or records are deleted"
+            why = outcome or "it is being repaired, or flushed, or records are deleted"
             if not self._logs.room.is_missed(outcome):
                 logger.warning("%s: not cut yet: %s", log.name, why)
             self._try_again(replica, DISK_AGAIN_AFTER)
@@ -913,7 +883,6 @@ class ReplicaManager:
                 "epoch %d",
                 *(log.name, log.log_end, offset, follower.leader, follower.epoch),
             )
-            self.repaired += follower.damaged_at is not None
             self._submit("truncation", job.run, partial(self._was_cut, replica, job.finish))
 
     def _was_cut(self, replica: Replica, finish: Callable[..., None], result: object) -> None:
@@ -941,11 +910,6 @@ class ReplicaManager:
             return
         asked, replica.asked = replica.asked, None
         follower = replica.state.follower
-        if follower is not None and follower.damaged_at is not None:
-            if result.error == OffsetOutOfRange.code:
-                follower.checked(NO_EPOCH, result.log_start)
-            self._try_again(replica)
-            return
         is_behind = result.error == OffsetOutOfRange.code and (
             (result.leader_epoch, result.log_end) == (asked.leader_epoch, asked.log_end)
             and result.log_start >= asked.log_end
@@ -1006,42 +970,6 @@ class ReplicaManager:
             again = partial(self._take_start_back, replica, pause)
             self._do_again((replica, "its start"), DISK_AGAIN_AFTER, again)
 
-    # -- damage -------------------------------------------------------------------------------------
-
-    def _look_after_damage(self) -> None:
-        """A leader resigns if another one can lead; a follower asks from the damage on."""
-        found = self._logs.files.damaged
-        while found:
-            topic_id, _, partition = found.pop().name.rpartition("-")
-            replica = self.find(topic_id, int(partition))
-            if replica is not None:
-                self._damaged[replica] = None
-        for replica in list(self._damaged):
-            log, leader, damaged_at = replica.log, replica.leader, replica.log.damaged_at
-            others = self._staying - {self.broker_id}
-            log.is_lost = False
-            if not damaged_at:
-                del self._damaged[replica]
-                self.is_whole(replica)
-            elif leader is not None and not others.isdisjoint(leader.isr):
-                logger.warning("%s: damaged at offset %d, resigning", log.name, damaged_at[0])
-                self.give_up(replica)
-            elif leader is not None:  # who has all that is damaged comes into the ISR
-                log.is_lost = leader.have_no_more(damaged_at[-1])
-            elif replica.asked is not None and replica.asked.log_end == log.log_end:
-                replica.asked = None  # from its end on
-                self._follow(replica)
-
-    def _check(self, replica: Replica, follower: FollowerState, chunk: memoryview) -> None:
-        """This replica does not count as in sync, and the leader's log is whole as far as this goes: once
-        all was looked at it is cut, below the high watermark, too. Raises CorruptBatch."""
-        headers = [header for header, _ in batch_header.split(chunk)]
-        if headers and headers[-1].next_offset < replica.log.log_end:
-            follower.checked(headers[-1].leader_epoch, headers[-1].next_offset)
-            self._follow(replica)
-        elif follower.damaged_at is not None:
-            self._truncate(replica, follower, follower.damaged_at)
-
     # -- from time to time --------------------------------------------------------------------------
 
     def _try_again(self, replica: Replica, pause: float = TRY_AGAIN_AFTER) -> None:
@@ -1062,7 +990,6 @@ class ReplicaManager:
             work()
         for replica in [each for each in self._by_log.values() if each.log.failed is not None]:
             self.give_up(replica)
-        self._look_after_damage()
         if not self._round and now.monotonic >= self._next_round:
             self._next_round = now.monotonic + LOOK_AFTER
             self._round.extend(self._restless)

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from folkmoot import __version__
 from folkmoot.brokers.controller.thread import ControllerThread
+from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.replication.session_loss import SessionLoss
@@ -262,6 +263,7 @@ class Broker:
         )
         reports = DamageReports(submit)
         schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
+        repairs = Repairs(logs, replicas, flusher, submit)
         scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
@@ -275,6 +277,7 @@ class Broker:
             logs.room.task,
             scrubber.task,
             reports.task,
+            repairs.task,
             cleaner.task,
             schemas.task,
             replicas.task,
@@ -295,7 +298,9 @@ class Broker:
         )
         loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
         self._stack.callback(loop.stop)
-        self._snapshots = Snapshots(loop=loop, handlers=handlers, files=files, scrubber=scrubber)
+        self._snapshots = Snapshots(
+            loop=loop, handlers=handlers, files=files, repairs=repairs, scrubber=scrubber
+        )
         return loop
 
     def _take_over(self, logs: LogManager) -> None:

@@ -21,6 +21,7 @@ from folkmoot.protocol.errors import (
     UnknownReplica,
 )
 from folkmoot.protocol.messages import (
+    RepairFetchRequest,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -123,7 +124,7 @@ class ReplicaFetches:
     def fetch(self, request: Request, now: float) -> Response | None:
         """Acknowledge and answer, or None: it waits. Raises UnknownReplica, UnknownFetch."""
         body: ReplicaFetchRequest = request.body
-        registered = self._require_registered(body)
+        registered = self.require_registered(body)
         session = self._sessions.get(body.replica)
         if body.begins:
             self._forget(body.replica)
@@ -151,7 +152,7 @@ class ReplicaFetches:
         session.deadline = now + min(body.max_wait, wait)
         return None
 
-    def _require_registered(self, body: ReplicaFetchRequest) -> Registration:
+    def require_registered(self, body: ReplicaFetchRequest | RepairFetchRequest) -> Registration:
         """Raises UnknownReplica."""
         found = self._replicas.live.get(body.replica)
         if found is None or found.nonce != body.nonce or body.replica == self._replicas.broker_id:
@@ -182,8 +183,7 @@ class ReplicaFetches:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no replica here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
             end = self._replicas.fetched(
-                *(replica, session.follower, session.broker_epoch, position, entry.given_up),
-                gives_up=entry.gives_up,
+                *(replica, session.follower, session.broker_epoch, position, entry.given_up)
             )
         except FolkmootError as error:
             return _refused(entry, error, -1 if replica is None else replica.log.log_start)
@@ -191,7 +191,7 @@ class ReplicaFetches:
             return _result(session, entry, replica, end), _NO_CHUNK
         session.entries[replica] = entry
         self._watching.setdefault(replica, set()).add(session.follower)
-        if _lacks(entry, replica) or entry.gives_up:
+        if _lacks(entry, replica):
             session.changed[replica] = None
         elif session.told.get(replica) != session.news_of(replica):
             session.moved[replica] = None

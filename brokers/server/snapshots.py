@@ -6,6 +6,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import ClusterView
@@ -77,6 +78,7 @@ class Snapshots:
     loop: EventLoop
     handlers: RequestHandlers
     files: OpenSegments
+    repairs: Repairs
     scrubber: Scrubber
 
     def take(self, timeout: float) -> BrokerSnapshot:
@@ -96,7 +98,7 @@ class Snapshots:
         loop, handlers = self.loop, self.handlers
         counters, manager = handlers.counters, handlers.replicas
         values: dict[str, float] = {
-            "repaired": manager.repaired,
+            "repaired": self.repairs.repaired,
             "scrubbed": self.scrubber.share_read,
             "open_segments": len(self.files),
             "records_in": counters.records_in,

@@ -69,10 +69,16 @@ class EpochStarts:
             self._offsets.append(offset)
             self.changed = True
 
-    def before(self, offset: int) -> int:
-        """The epoch of the last record before `offset`, NO_EPOCH if there is none."""
-        number = bisect_left(self._offsets, offset)
-        return self._epochs[number - 1] if number else NO_EPOCH
+    def found(self, epoch: int, offset: int) -> None:
+        """A batch of this epoch, which could not be read when the epochs were, lies at `offset`."""
+        place = bisect_left(self._epochs, epoch)
+        if epoch not in self._epochs[place : place + 1]:
+            self._epochs.insert(place, epoch)
+            self._offsets.insert(place, offset)
+            self.changed = True
+        elif offset < self._offsets[place]:
+            self._offsets[place] = offset
+            self.changed = True
 
     def end_of(self, epoch: int, log_end: int) -> EpochEnd:
         """Where the records of `epoch`, or of the highest lower one that there is, end in this log.

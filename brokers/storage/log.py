@@ -223,8 +223,6 @@ class Log:
         """A truncation is under way: nothing is appended or flushed."""
         self.is_taken_back = False
         """The leader lacks what was committed, and it is still to be cut."""
-        self.is_lost = False
-        """No other replica is known to have what is damaged here."""
         self.forgets_compaction = False
         """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
         self.ids = HighestIds()
@@ -456,18 +454,7 @@ class Log:
     @property
     def is_damaged(self) -> bool:
         """Whether some of it is known to be damaged."""
-        return bool(self.damaged_at)
-
-    @property
-    def damaged_at(self) -> list[int]:
-        """Where damage begins that is not given up, at the log's start if it began before; in order."""
-        start = self.log_start
-        return [
-            max(each.offset, start)
-            for segment in self.segments
-            for each in segment.damage
-            if each.next_offset > start
-        ]
+        return any(segment.damage for segment in self.segments)
 
     @property
     def sealed_segments(self) -> Sequence[Segment]:
@@ -508,7 +495,7 @@ class Log:
         If compaction has removed that one, the next that is left comes first. With `at_least_one` the
         first batch comes whole even if it is larger than `max_bytes`; without, nothing is read then.
         The answer ends with the segment at the latest. Raises OffsetOutOfRange, CorruptBatch,
-        OffsetNotAvailable where another replica is to have it, NotCached if it would wait for the disk,
+        OffsetNotAvailable if that is going to be repaired, NotCached if it would wait for the disk,
         StorageError.
         """
         self.require_open()
@@ -523,9 +510,9 @@ class Log:
                 with segment.without_waiting(max_bytes):
                     found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
             except CorruptBatch as error:
-                if self.is_alone or self.is_lost:
+                if self.is_alone or segment.is_lost:
                     raise
-                raise OffsetNotAvailable(f"{error}; it is about to be copied anew") from error
+                raise OffsetNotAvailable(f"{error}; it is about to be repaired") from error
             if found is not None:
                 return found
             offset = segment.end_offset
@@ -978,6 +965,10 @@ class Log:
         """Put a rewritten segment, which is on disk, in the place of `old` ones; → their files."""
         first = self.segments.index(old[0])
         new = self._segment(name, size, name.end)
+        if any(segment.dirty for segment in old):
+            new.durable_size = (
+                -1
+            )  # those before it may be, too: a flush looks for them from the end on
         self.segments[first : first + len(old)] = [new]
         for segment in old:
             segment.release()
@@ -1032,7 +1023,6 @@ class Truncation:
     ) -> None:
         self._log = log
         self._offset = offset
-        self._start = log.log_start if left else 0
         self._committed = log.high_watermark
         self._left = left
         gone = reversed(log.segments[left:])
@@ -1048,7 +1038,6 @@ class Truncation:
         """Any thread. What is damaged in front goes as well, noted first. Raises StorageError, OSError."""
         last = self._last
         position, end = last.end_before(self._offset) if self._left else (0, 0)
-        end = max(end, self._start)  # which may lie within a batch
         if end < self._committed:
             note_incomplete(last.directory)
         if not self._left:

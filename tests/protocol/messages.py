@@ -41,6 +41,8 @@ from folkmoot.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
+    RepairFetchRequest,
+    RepairFetchResponse,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -80,9 +82,10 @@ REQUESTS: dict[Api, list[Any]] = {
             2, "nonce", True, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, 2, 7, 0)]
         ),
         ReplicaFetchRequest(
-            2, "nonce", False, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, -1, 0, 0, True)]
+            2, "nonce", False, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, -1, 0, 0)]
         ),
     ],
+    Api.REPAIR_FETCH: [RepairFetchRequest(2, "nonce", "a", "x", 0, 2**40)],
     Api.DESCRIBE_PRODUCERS: [
         DescribeProducersRequest(1.5, [DescribeProducersEntry("a", "x", 0, 1, 2**40)])
     ],
@@ -119,6 +122,7 @@ RESPONSES: dict[Api, list[Any]] = {
         ReplicaFetchResponse([ReplicaFetchResult("a", 0, 0, "", 3, 7, -1, -1, 0, 5, True)]),
         ReplicaFetchResponse([ReplicaFetchResult("a", 0, 22, "not yet", 3, 7, 2, 4, 0, 5, False)]),
     ],
+    Api.REPAIR_FETCH: [RepairFetchResponse(2**40)],
     Api.DESCRIBE_PRODUCERS: [
         DescribeProducersResponse([DescribeProducersResult("a", 0, 0, "", 3, 2**31 - 1, 2**40)])
     ],

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_manager import Replica, Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
@@ -110,6 +111,7 @@ class Node:
         self.replicas.write_states = partial(cluster.write, self)
         self.is_settled = True
         """False: its session was lost while it wrote, and it has not read everything anew yet."""
+        self.repairs = Repairs(self.logs, self.replicas, self.handlers.flusher, self._submit)
 
     def _submit(self, key: Any, work: Any, done: Any, /) -> None:
         self.hands.submit(key, work, done)
@@ -302,6 +304,7 @@ class Cluster:
         for node in list(self.nodes.values()):
             node.replicas.task(node.now)
             node.handlers.damage_reports.task(node.now)
+            node.repairs.task(node.now)
         self.run()
 
     def mend(self) -> None:

@@ -8,6 +8,7 @@ from itertools import count
 from math import inf
 from typing import Any
 
+from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager, Written
 from folkmoot.brokers.server.event_loop import EventLoop
@@ -23,7 +24,6 @@ from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.mapped_file import MappedFiles
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
-from folkmoot.brokers.storage.segment import Damage
 from folkmoot.coordination import partition_states
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition, VersionedState
@@ -99,14 +99,14 @@ class Broker:
             clock=self.world.clock,
         )
         replicas.write_states = self.write_states
+        repairs = Repairs(logs, replicas, flusher, submit)
         self._ids = ProducerIds(submit, network.take_ids)
-        self.reports = DamageReports(submit)
         self.handlers = RequestHandlers(
             max_batch_bytes=LOGS.max_batch_bytes,
             metadata=MetadataCache(self.broker_id, logs, replicas),
             flusher=flusher,
             retention=retention,
-            damage_reports=self.reports,
+            damage_reports=DamageReports(submit),
             producer_ids=self._ids,
             schemas=no_schemas(),
             logs=logs,
@@ -116,7 +116,7 @@ class Broker:
         )
         tasks = (
             *(logs.deletion_task, creation.task, flusher.task, retention.task),
-            *(self.reports.task, replicas.task),
+            *(repairs.task, replicas.task),
         )
         return EventLoop(self.socket, self.handlers, self._failed, tasks)  # type: ignore[arg-type]
 
@@ -258,20 +258,6 @@ class Broker:
     @property
     def log(self) -> Log | None:
         return self.logs.find(*PARTITION)
-
-    def scrub(self) -> None:
-        """Find all that is damaged."""
-        with self._disks.of(self.disk):
-            for segment in self.log.segments if self.log is not None and self.log.is_open else ():
-                reader = segment.reader()
-                for found in list(reader.batches()):
-                    if isinstance(found, Damage):
-                        segment.mark(found)
-                reader.close()
-
-    def begins_anew(self) -> None:
-        """What it knew as committed is forgotten."""
-        self.life, self.committed = next(_lives), 0
 
     def sees(self, log: Log | None) -> None:
         """A replica that was moved away, and comes back, begins with nothing."""
