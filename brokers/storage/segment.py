@@ -1120,12 +1120,13 @@ class SummaryJob:
 def headers_from(readers: Sequence[SegmentReader], offset: int) -> Iterator[BatchHeader]:
     """The headers of the batches from `offset` on, as far as they can be read, in neighbouring segments.
 
+    A batch in which `offset` lies comes first: a log may begin within it, and know it from there alone.
     Any thread, one at a time. Raises StorageError.
     """
     for reader in readers:
         try:
             for header, _ in reader.headers_left(reader.start_near(offset)):
-                if header.base_offset >= offset:
+                if header.next_offset > offset:
                     yield header
         finally:
             reader.close()
