@@ -147,9 +147,9 @@ class Metadata:
         return -1 if leader is None else leader.epoch
 
     def is_replicated(self, partition: TopicPartition) -> bool:
-        """Whether several replicas are known to be in sync."""
+        """Whether it has several replicas; which of them are in sync may have changed since."""
         leader = self._leader(partition)
-        return leader is not None and len(leader.isr) > 1
+        return leader is not None and len(leader.replicas) > 1
 
     def topic_id(self, topic: str) -> str | None:
         self.want(topic)

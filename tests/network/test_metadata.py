@@ -350,6 +350,12 @@ def test_the_nearest_replica_is_one_of_the_rack_that_is_in_sync_else_the_leader(
     assert replicated(1, 2, leader=-1).nearest_address(T0, "b") is None, "its epoch is over"
 
 
+def test_a_partition_is_replicated_whatever_was_in_sync_when_metadata_came() -> None:
+    """A consumer that knows of one in sync asks again for damage which another replica has by now."""
+    assert replicated(1).is_replicated(T0)
+    assert not Metadata().is_replicated(T0)
+
+
 def test_what_a_request_is_about_has_moved_when_another_broker_leads_it_in_a_newer_epoch() -> None:
     metadata = replicated(1, 2, 3, leader=2, epoch=5)
 
