@@ -345,7 +345,7 @@ class ReplicaManager:
         is_suspect = log.directory.name in self._logs.suspects and has_counted
         lacks = log.is_incomplete or is_blank or log.failed is not None
         replica.state.may_lead = not (lacks or is_suspect)
-        # What the only replica lacks nobody has.
+        # No other replica has what the only one lacks.
         replica.state.may_lead_alone = log.failed is None and (
             log.is_alone or (is_suspect and not lacks)
         )
@@ -513,7 +513,7 @@ class ReplicaManager:
                     log.name,
                 )
                 replica.state.may_lead = True
-            level = logging.DEBUG if replica.log.is_alone else logging.INFO  # who else
+            level = logging.DEBUG if replica.log.is_alone else logging.INFO
             logger.log(level, "%s: leader in epoch %d", replica.log.name, replica.leader.epoch)
             self.elected += 1
             self.elected_unclean += replica.leader.state.unclean_epoch == replica.leader.epoch

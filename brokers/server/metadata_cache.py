@@ -33,8 +33,8 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class ClusterView:
     """Live brokers and existing topics as of one moment, and the answer to METADATA already encoded.
 
-    The replica leads that the partition's state names, once it is active. Clients are told of a leader
-    only while it is registered.
+    The partition's state names its leader, which leads once it is active. Metadata names a leader only
+    while it is registered.
 
     Immutable. The cluster watcher's thread makes it, out of the former one and of what changed since,
     so that one topic more costs one topic's encoding; the event loop reads it.
@@ -159,7 +159,7 @@ class MetadataCache:
         """The log that a request's entry is about.
 
         Raises what the entry's result is to say: UnknownTopicOrPartition, StaleTopicId; NotLeader, also
-        while nobody leads a partition yet; StorageError if the log is out of use.
+        while the partition has no leader yet; StorageError if the log is out of use.
         """
         topic_id, logs = self._led.get(entry.topic, ("", None))
         if logs is not None and topic_id == entry.topic_id:
@@ -206,7 +206,7 @@ class MetadataCache:
             led = replica.leader
             if led is not None and leader_epoch in (ANY_EPOCH, led.epoch):
                 return replica.log, led.epoch
-            if replica.log.is_alone:  # nobody else will ever lead
+            if replica.log.is_alone:  # no other broker will ever lead
                 replica.log.require_open()
         leader, epoch = self.view.leader_of(topic, entry.partition)
         who = "nobody" if leader == NOBODY else f"broker {leader} in leader epoch {epoch}"

@@ -61,8 +61,7 @@ class ClusterWatcher:
 
     A lost session: the broker goes on serving with the view it has, and opens a new session, also while
     it registers for the first time. What it accepts as a leader that was replaced is never committed
-    (LeaderState). Clients that know its
-    address notice nothing.
+    (LeaderState). Clients that know its address notice nothing.
 
     States of partitions are written here, too, between two refreshes. If the session ends meanwhile,
     what was written is not known, and the first view of the next one says it: what an ended session had

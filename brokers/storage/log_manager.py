@@ -236,7 +236,7 @@ class LogManager:
         if self._lock < 0:
             return
         failures: list[StorageError] = []
-        logs = [log for log in self if log.failed is None]  # of the others that was said
+        logs = [log for log in self if log.failed is None]  # why others failed is in the log
         _flush_side_by_side(logs)
         for log in logs:
             # How that ends nobody hears any more, and what came since is in the page cache alone.

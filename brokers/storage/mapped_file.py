@@ -67,7 +67,8 @@ class MappedFiles:
 
     def __init__(self, limit: int = _MAX_MAPPINGS) -> None:
         self._limit = limit
-        self._owners: dict[int, object] = {}  # by address
+        # By address. The last view may end on any thread, which removes its entry and nothing else.
+        self._owners: dict[int, object] = {}
 
     def __len__(self) -> int:
         return len(self._owners)

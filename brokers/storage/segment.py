@@ -157,9 +157,9 @@ class OpenSegments:
 
     def use_index(self, segment: "Segment", memory_bytes: int) -> None:
         """This one's index is used now, and takes as many bytes."""
-        self.forget_index(segment)
+        self.index_bytes += memory_bytes - self._indexes.get(segment, 0)
         self._indexes[segment] = memory_bytes
-        self.index_bytes += memory_bytes
+        self._indexes.move_to_end(segment)
         while self.index_bytes > self._index_limit and len(self._indexes) > 1:
             oldest = next(iter(self._indexes))
             oldest.save_index()
@@ -612,7 +612,7 @@ class Segment(SegmentReader):
         self.sealed = True
 
     def save_index(self) -> None:
-        """Write the index if its file lacks a part of it. What cannot be written is made anew one day."""
+        """Write the index if its file lacks a part of it. One that cannot be written is built again later."""
         if self._index is None or self._index.saved_bytes == self.size:
             return
         try:

@@ -30,11 +30,11 @@ def wait_until_led(session: Session, topic: TopicInfo, timeout: float) -> bool:
     """
     deadline = time.monotonic() + timeout
     new = {TopicIdPartition(topic.topic_id, number) for number in range(len(topic.partitions))}
-    rang: SimpleQueue[TopicIdPartition] = SimpleQueue()
+    fired: SimpleQueue[TopicIdPartition] = SimpleQueue()
     stale = sorted(new)
     try:
         while True:
-            reads = [partition_states.read(each, partial(rang.put, each)) for each in stale]
+            reads = [partition_states.read(each, partial(fired.put, each)) for each in stale]
             left = max(0.0, deadline - time.monotonic())
             states = execute_all(session, reads, timeout=left)
             for each, found in zip(stale, states, strict=True):
@@ -43,7 +43,7 @@ def wait_until_led(session: Session, topic: TopicInfo, timeout: float) -> bool:
             if not new:
                 return True
             idle = min(deadline, time.monotonic() + WITHOUT_PROGRESS)
-            while not (stale := sorted(new.intersection(_taken(rang, idle)))):
+            while not (stale := sorted(new.intersection(_watches_fired(fired, idle)))):
                 left = idle - time.monotonic()
                 if left <= 0 or execute(session, controllers.current(), left) is None:
                     return False
@@ -51,12 +51,14 @@ def wait_until_led(session: Session, topic: TopicInfo, timeout: float) -> bool:
         return False
 
 
-def _taken(rang: "SimpleQueue[TopicIdPartition]", deadline: float) -> Iterator[TopicIdPartition]:
-    """All that rang by now; wait a moment for the first."""
+def _watches_fired(
+    fired: "SimpleQueue[TopicIdPartition]", deadline: float
+) -> Iterator[TopicIdPartition]:
+    """The partitions whose watches have fired. Waits a moment for the first."""
     left = max(0.0, deadline - time.monotonic())
     try:
-        yield rang.get(timeout=min(WITHOUT_CONTROLLER, left))
+        yield fired.get(timeout=min(WITHOUT_CONTROLLER, left))
         while True:
-            yield rang.get_nowait()
+            yield fired.get_nowait()
     except Empty:
         return
