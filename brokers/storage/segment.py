@@ -43,8 +43,8 @@ _SKIPPED_BYTES: Final = 8 * 1024
 _HEADERS_WINDOW: Final = 64 * 1024 + HEADER_BYTES
 _BATCHES_WINDOW: Final = 4 * 1024 * 1024
 _UNSAVED_BYTES: Final = 16 * 1024 * 1024
-_READ_AT_ONCE: Final = 1024 * 1024
 _READ_THREADS: Final = 8
+_KEPT_BYTES: Final = 64 * 1024 * 1024
 _NOTHING: Final = memoryview(b"")
 _NAME = re.compile(
     r"(?P<base>[0-9]{20})(-(?P<end>[0-9]{20})-(?P<generation>[1-9][0-9]{0,8}))?\.log"
@@ -128,6 +128,8 @@ class OpenSegments:
         self.index_bytes = 0
         self._index_limit = index_limit
         self._indexes: OrderedDict[Segment, int] = OrderedDict()
+        self.kept_bytes = 0
+        """What jobs have read and readers have not yet: above 64 MiB it is left to the page cache."""
 
     def __len__(self) -> int:
         return len(self._used)
@@ -532,7 +534,8 @@ class Segment(SegmentReader):
             None  # bytes that a job brings at least; None: reads may wait
         )
         self._read_jobs: dict[int, SharedJob] = {}  # by position
-        self._was_read: dict[int, int] = {}  # by position: up to where a job has read
+        # By position: what a job has read; None: it is not kept, and the next read may wait for the disk.
+        self._was_read: dict[int, memoryview | None] = {}
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
@@ -657,12 +660,13 @@ class Segment(SegmentReader):
         that is written now would be taken for that of a later segment of the same name.
         """
         self._job = None
+        self._read_jobs.clear()
         self.drop_index()
         self._close_file()
 
     def _close_file(self) -> None:
         self._mapped = None
-        self._was_read.clear()
+        self._forget_read()
         self.close()
         self._files.forget(self)
 
@@ -703,15 +707,14 @@ class Segment(SegmentReader):
         """Have no read in here wait for the disk: NotCached is raised instead, and all is done again after
         its job, which brings `max_bytes` more, for what is read next.
 
-        What a job has brought and the page cache has lost again is read all the same, so that no reader
-        waits for ever, however short of memory the machine is.
+        Its bytes are kept until then: the page cache may lose them at once where memory is short.
         """
         self._read_ahead = self._interval + HEADER_BYTES + max_bytes
         try:
             yield
         finally:
             self._read_ahead = None
-        self._was_read.clear()
+        self._forget_read()
 
     def read(self, position: int, count: int) -> memoryview:
         """As the reader does, or from the page cache alone (`without_waiting`). Raises NotCached, too."""
@@ -719,12 +722,17 @@ class Segment(SegmentReader):
         is_large = end - position >= MAPPED_BYTES
         # What is not on disk yet is in the page cache.
         if self._read_ahead is not None and (is_large or position < self.durable_size):
+            for start, found in self._was_read.items():
+                if found is not None and start <= position and end <= start + len(found):
+                    return found[position - start : end - start]
             mapped = self._mapping()
             if mapped is not None and mapped.is_cached(position, end):
                 if is_large:
                     return mapped.view(position, end)
             elif not (
-                mapped is None or self._files.may_wait or self._was_read.get(position, 0) >= end
+                mapped is None
+                or self._files.may_wait
+                or self._was_read.get(position, _NOTHING) is None
             ):
                 raise NotCached(self._read_job(position, max(end, position + self._read_ahead)))
         return super().read(position, count)
@@ -742,17 +750,28 @@ class Segment(SegmentReader):
 
     def _read_job(self, position: int, end: int) -> SharedJob:
         if position not in self._read_jobs:
+            end = min(end, self.size)
             self._read_jobs[position] = SharedJob(
-                partial(_read_through, self.reader(), position, min(end, self.size)),
-                partial(self._read_ended, position),
+                partial(_read_through, self.reader(), position, end),
+                partial(self._read_ended, position, end - position),
                 f"read {crc32c(os.fsencode(self.path)) % _READ_THREADS}",
             )
         return self._read_jobs[position]
 
-    def _read_ended(self, position: int, job: SharedJob, outcome: object) -> None:
+    def _read_ended(self, position: int, count: int, job: SharedJob, outcome: object) -> None:
         if self._read_jobs.get(position) is job:
             del self._read_jobs[position]
-            self._was_read[position] = outcome if isinstance(outcome, int) else self.size
+            self._files.kept_bytes -= len(self._was_read.pop(position, None) or _NOTHING)
+            is_kept = self._files.kept_bytes + count <= _KEPT_BYTES
+            if is_kept and isinstance(outcome, memoryview) and len(outcome) == count:
+                self._files.kept_bytes += count
+                self._was_read[position] = outcome
+            else:
+                self._was_read[position] = None
+
+    def _forget_read(self) -> None:
+        self._files.kept_bytes -= sum(map(len, filter(None, self._was_read.values())))
+        self._was_read.clear()
 
     def fetch(
         self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
@@ -1068,22 +1087,12 @@ def flush_if_crowded(segments: Iterable[Segment], files: OpenSegments) -> None:
             segment.flush()
 
 
-def _read_through(reader: SegmentReader, position: int, end: int) -> int:
-    """Bring bytes into the page cache; → up to where. What the disk cannot give is left to who reads it.
-
-    Any thread.
-    """
+def _read_through(reader: SegmentReader, position: int, end: int) -> memoryview:
+    """The bytes `[position, end)` of a file, on any thread. Raises StorageError."""
     try:
-        while position < end:
-            count = min(_READ_AT_ONCE, end - position)
-            if len(reader.read(position, count)) < count:
-                break
-            position += count
-    except StorageError as error:
-        logger.warning("%s", error)
+        return reader.read(position, end - position)
     finally:
         reader.close()
-    return end
 
 
 def _load_index(reader: SegmentReader, interval: int) -> SegmentIndex | None:
