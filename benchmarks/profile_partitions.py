@@ -14,8 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
-from folkmoot.brokers.storage.jobs import Now, at_once
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination.topic_config import LogConfig
@@ -64,7 +64,7 @@ def in_a_process_of_its_own(work: Callable[..., None], *args: object, **options:
 
 
 def checkpoint(logs: LogManager) -> None:
-    flusher = Flusher(logs, at_once)
+    flusher = Flusher(logs)
     begun = time.perf_counter()
     for _ in range(len(logs)):
         flusher.task(Now(CHECKPOINT_INTERVAL, 0))

@@ -29,13 +29,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 # Which room of a folder may import which other rooms of the same folder. Files beside the rooms may be
 # imported by all of them and import none of them, or are the row of the folder itself.
 ROOMS: dict[str, frozenset[str]] = {
+    "brokers/jobs": frozenset(),
     "brokers/storage/files": frozenset(),
-    "brokers/storage": frozenset({"brokers/storage/files"}),
-    "brokers/storage/compaction": frozenset({"brokers/storage", "brokers/storage/files"}),
+    "brokers/storage": frozenset({"brokers/jobs", "brokers/storage/files"}),
+    "brokers/storage/compaction": frozenset(
+        {"brokers/jobs", "brokers/storage", "brokers/storage/files"}
+    ),
     "brokers/controller": frozenset(),
-    "brokers/replication": frozenset({"brokers/storage", "brokers/storage/files"}),
+    "brokers/replication": frozenset({"brokers/jobs", "brokers/storage", "brokers/storage/files"}),
     "brokers/server": frozenset(
         {
+            "brokers/jobs",
             "brokers/storage",
             "brokers/storage/files",
             "brokers/storage/compaction",

@@ -197,7 +197,8 @@ class LeaderState:
         """The high watermark, when the leader's own log counts up to `own_end`."""
         self._own_end = own_end
         if self.has_enough_replicas:
-            lowest = min(self._end_of(each) for each in self.maximal_isr)
+            is_alone = self.proposed is None and len(self.isr) == 1
+            lowest = own_end if is_alone else min(map(self._end_of, self.maximal_isr))
             self.high_watermark = max(self.high_watermark, lowest)
         return self.high_watermark
 

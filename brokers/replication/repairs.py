@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit
+from folkmoot.brokers.replication.partition import Partition
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.storage.files.atomic_file import write_at
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import Damage, Segment, SegmentName, SegmentReader
@@ -71,18 +72,18 @@ class Repairs:
     is not committed resigns if others are in sync, since they may lack it: it is cut, and was never
     acknowledged by all. A follower's waits until its leader says that it is committed: before that it
     may be cut, and what others have in its place is no part of this log. What no other replica has is
-    answered with CorruptBatch, and asked for again and again; so is all of a partition with one replica.
+    answered with CorruptBatch, and asked for again and again; so is all of a partition with one partition.
 
     Owner: the event loop.
     """
 
     def __init__(
-        self, logs: LogManager, replicas: ReplicaManager, flusher: Flusher, submit: Submit
+        self, logs: LogManager, partitions: Partitions, flusher: Flusher, submit: Submit
     ) -> None:
         self._damaged = logs.files.damaged
         self._flusher = flusher
         self._logs = logs
-        self._replicas = replicas
+        self._partitions = partitions
         self._submit = submit
         self._steps: _Steps[None] | None = None
         self.repaired = 0
@@ -99,19 +100,21 @@ class Repairs:
         return LOOK_AFTER
 
     def _begin(self, segment: Segment) -> None:
-        topic_id, _, partition = segment.directory.name.rpartition("-")
-        replica = self._replicas.find(topic_id, int(partition))
-        log = self._logs.find(topic_id, int(partition)) if replica is None else replica.log
+        topic_id, _, number = segment.directory.name.rpartition("-")
+        partition = self._partitions.find(topic_id, int(number))
+        log = self._logs.find(topic_id, int(number)) if partition is None else partition.log
         if log is None or segment not in log.segments or not segment.damage:
             del self._damaged[segment]  # it is gone
-        if log is None or replica is None or segment not in self._damaged or replica.is_busy:
+        if log is None or partition is None or segment not in self._damaged:
+            return
+        if partition.is_blocked:
             return
         if log.is_alone or not log.is_open or log.failed is not None:
             return
         last = max(each.next_offset for each in segment.damage)
         if last > log.high_watermark:  # it may be cut, and others may have something else there
-            if replica.leader is not None:
-                self._replicas.give_up(replica)
+            if partition.leader is not None:
+                partition.resign()
             else:
                 self._damaged[segment] -= AGAIN_AFTER - LOOK_AFTER
             return
@@ -123,7 +126,7 @@ class Repairs:
             if not self._logs.room.is_missed(error):
                 logger.warning("%s: not repaired yet: %s", segment.path, error)
             return
-        self._steps = self._carried_out(_Repair(replica, segment))
+        self._steps = self._carried_out(_Repair(partition, segment))
         self._go_on(None)
 
     def _go_on(self, outcome: Any) -> None:
@@ -144,13 +147,13 @@ class Repairs:
                 logger.error("%s: not repaired yet: %s", repair.segment.path, error)
         except Exception:
             logger.exception("%s: not repaired yet", repair.segment.path)
-        self._logs.remove([repair.path], "cleaner")
+        self._logs.remove(repair.partition.log, [repair.path])
 
     def _look(self, repair: "_Repair") -> "_Steps[None]":
         """What is bad, if anything is, and may be repaired now?"""
-        segment, log = repair.segment, repair.replica.log
+        segment, log = repair.segment, repair.partition.log
         reader = SegmentReader(segment.directory, segment.name, segment.size, segment.end_offset)
-        bad = _sure((yield partial(self._submit, "repair", partial(_bad_in, reader))))
+        bad = _sure((yield partial(self._submit, Lane.READ, partial(_bad_in, reader))))
         if not repair.is_current():
             return
         known = bad[-1].next_offset if bad else segment.base_offset
@@ -163,7 +166,7 @@ class Repairs:
         if not bad:
             logger.warning("%s: can be read again", segment.path)
             segment.damage = ()
-            self._replicas.is_whole(repair.replica)
+            repair.partition.is_whole()
         elif bad[-1].next_offset > log.high_watermark:
             for each in bad:  # more than was known: it waits with the rest
                 segment.mark(each)
@@ -192,25 +195,25 @@ class Repairs:
 
     def _fetch_range(self, repair: "_Repair", wanted: Damage, begin: int) -> "_Steps[int]":
         """Fetch a range into the file, from the position `begin` on → where it ends there."""
-        replica, end = repair.replica, begin
+        partition, end = repair.partition, begin
         # What lies before the log's start was given up, here and by the others.
-        offset = max(wanted.offset, replica.log.log_start)
-        follower = replica.state.follower
+        offset = max(wanted.offset, partition.log.log_start)
+        follower = partition.state.follower
         first = None if follower is None else follower.leader
-        others = [each for each in replica.replicas if each != self._replicas.broker_id]
+        others = [each for each in partition.replicas if each != self._partitions.broker_id]
         peers = sorted(others, key=lambda each: each != first)
         refused = 0
         while offset < wanted.next_offset:
-            nonce = self._replicas.nonce
+            nonce = self._partitions.nonce
             if not nonce or not peers:
-                if refused == len(replica.replicas) - 1:
+                if refused == len(partition.replicas) - 1:
                     repair.segment.is_lost = True
                 raise StorageError(f"no other replica gives offset {offset} now")
             request = RepairFetchRequest(
-                *(self._replicas.broker_id, nonce, replica.log.name.topic),
-                *(*replica.partition, offset),
+                *(self._partitions.broker_id, nonce, partition.log.name.topic),
+                *(*partition.id, offset),
             )
-            ask = self._replicas.fetcher.ask
+            ask = self._partitions.fetcher.ask
             reply: Reply = yield partial(ask, peers[0], Api.REPAIR_FETCH, request)
             why: object = reply.error
             # It has lost the same, or has given it up: not just out of reach for a while.
@@ -219,7 +222,7 @@ class Repairs:
                 expected = wanted.offset if end == begin else offset
                 chunk = bytes(reply.payloads[0])
                 work = partial(_take, repair.path, end, chunk, expected, wanted.next_offset)
-                taken = yield partial(self._submit, "repair", work)
+                taken = yield partial(self._submit, Lane.READ, work)
                 if not isinstance(taken, CorruptBatch):
                     offset, end, epochs = _sure(taken)
                     repair.epochs = {**epochs, **repair.epochs}
@@ -239,22 +242,22 @@ class Repairs:
     def _rebuild(
         self, repair: "_Repair", bad: Sequence[Damage], pieces: Sequence[Piece]
     ) -> "_Steps[None]":
-        segment, replica = repair.segment, repair.replica
-        log = replica.log
+        segment, partition = repair.segment, repair.partition
+        log = partition.log
         name = SegmentName(segment.base_offset, segment.end_offset, 1)
         interval = log.config.index_interval_bytes
         work = partial(write_anew, log.directory, name, pieces, interval, repair.path)
-        replica.is_rewritten = True
+        partition.is_rewritten = True
         # With compaction in turns: both give new segments a generation of their own.
-        outcome = yield partial(self._submit, "cleaner", work)
-        replica.is_rewritten = False
+        outcome = yield partial(self._submit, Lane.COMPACTION, work)
+        partition.is_rewritten = False
         name, size = _sure(outcome)
         if not repair.is_current():
-            self._logs.remove(files_of(log.directory, name), "cleaner")
+            self._logs.remove(log, files_of(log.directory, name))
             return
         replaced = log.replace_segments([segment], name, size)
         log.forgets_compaction = True
-        self._logs.remove(replaced, "cleaner")
+        self._logs.remove(log, replaced)
         for each in bad:
             logger.warning(
                 "%s: repaired offsets %d to %d", log.name, each.offset, each.next_offset - 1
@@ -263,14 +266,14 @@ class Repairs:
         self.repaired += len(bad)
         if log.dirty:
             self._logs.dirty[log] = None
-        self._replicas.is_whole(replica)
+        partition.is_whole()
 
 
 class _Repair:
     """What is repaired, the file for what is fetched, and where leader epochs begin in that."""
 
-    def __init__(self, replica: Replica, segment: Segment) -> None:
-        self.replica = replica
+    def __init__(self, partition: Partition, segment: Segment) -> None:
+        self.partition = partition
         self.segment = segment
         self.path = segment.directory / f"{segment.name.stem}{_FETCHED_SUFFIX}"
         self.epochs: dict[int, int] = {}
@@ -278,7 +281,7 @@ class _Repair:
 
     def is_current(self) -> bool:
         """Whether the segment is still the one that was looked at."""
-        log, segment = self.replica.log, self.segment
+        log, segment = self.partition.log, self.segment
         return log.sealed(segment.base_offset) is segment and segment.size == self._size
 
 

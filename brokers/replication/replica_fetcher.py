@@ -1,11 +1,11 @@
 """What brings the records of leaders to the followers on this broker, over one connection to each leader."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from math import inf
 from typing import Any, Final
 
-from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.coordination.brokers import Registration
 from folkmoot.network.client import Connections, Reply
 from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError, UnknownFetch
@@ -65,9 +65,6 @@ class ReplicaFetcher:
     def __init__(self, broker_id: int, connections: Connections) -> None:
         self._broker_id = broker_id
         self._connections = connections
-        self.answered: Callable[[str, ReplicaFetchResult, memoryview, Now], None]
-        self.failed: Callable[[str, ReplicaFetchResult], None]
-        """They get a topic's id and what a leader tells, or has refused; set by the ReplicaManager."""
         self.follows = False
         """Whether there was anything to fetch yet; before there is nothing to do in a turn."""
         self._nonce = ""
@@ -128,10 +125,15 @@ class ReplicaFetcher:
         )
         return min(self._connections.next_event(), min(pauses, default=inf))
 
-    def turn(self, events: Mapping[Any, int], now: Now) -> None:
-        """Take what has come, and send what is ready."""
+    def receive(
+        self, events: Mapping[Any, int], now: Now
+    ) -> Iterator[tuple[str, ReplicaFetchResult, memoryview]]:
+        """What leaders have answered of partitions: the topic's id, the result and its batches."""
         for reply in self._connections.turn(events):
-            self._take(reply, now)
+            yield from self._take(reply, now)
+
+    def send(self, now: Now) -> None:
+        """Send what is ready."""
         for leader in self._leaders.values():
             if leader.wants and leader.address is not None and self._nonce:
                 self._send(leader, leader.address, now)
@@ -163,7 +165,7 @@ class ReplicaFetcher:
             leader.asked[key] = entry
             del leader.ready[key]
 
-    def _take(self, reply: Reply, now: Now) -> None:
+    def _take(self, reply: Reply, now: Now) -> Iterator[tuple[str, ReplicaFetchResult, memoryview]]:
         if reply.correlation_id in self._others:
             self._others.pop(reply.correlation_id)(reply)
             return
@@ -187,7 +189,4 @@ class ReplicaFetcher:
             ):
                 continue
             del leader.asked[key]
-            if result.error:
-                self.failed(entry.topic_id, result)
-            else:
-                self.answered(entry.topic_id, result, chunk, now)
+            yield entry.topic_id, result, chunk

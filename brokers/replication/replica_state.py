@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 from folkmoot.brokers.replication.follower_state import FollowerState
 from folkmoot.brokers.replication.leader_state import LeaderState
@@ -30,6 +32,40 @@ class Activate:
 
 
 Step = PersistEpoch | Activate | None
+
+
+class Role(Enum):
+    """What a replica does.
+
+    ```
+    WAITING ─► NOTING ─► CLAIMING ─► LEADING ─► WAITING, NOTING, CLAIMING
+       │          └────► FOLLOWING ─► WAITING, NOTING, CLAIMING
+       └─► FOLLOWING, CLAIMING              NOTING, CLAIMING ─► WAITING
+    any ─► CLOSED
+    ```
+    """
+
+    WAITING = "waiting"
+    """For a leader, or until its state is read again."""
+    NOTING = "noting"
+    """The leader epoch in which it is to act is being put on disk."""
+    CLAIMING = "claiming"
+    """That it leads, or cannot, is being written in ZooKeeper."""
+    LEADING = "leading"
+    FOLLOWING = "following"
+    CLOSED = "closed"
+    """This broker has no replica any more."""
+
+
+NEXT_ROLES: Final = {
+    Role.WAITING: {Role.NOTING, Role.CLAIMING, Role.FOLLOWING, Role.CLOSED},
+    Role.NOTING: {Role.WAITING, Role.CLAIMING, Role.FOLLOWING, Role.CLOSED},
+    Role.CLAIMING: {Role.WAITING, Role.NOTING, Role.LEADING, Role.FOLLOWING, Role.CLOSED},
+    Role.LEADING: {Role.WAITING, Role.NOTING, Role.CLAIMING, Role.CLOSED},
+    Role.FOLLOWING: {Role.WAITING, Role.NOTING, Role.CLAIMING, Role.CLOSED},
+    Role.CLOSED: set(),
+}
+"""The roles that may follow each role."""
 
 
 class ReplicaState:
@@ -78,7 +114,14 @@ class ReplicaState:
         self.reassigned = 0
         """How many ended reassignments this broker knows of, by the topic's node."""
         self._step: Step = None
-        self._wanted: VersionedState | None = None
+
+    @property
+    def role(self) -> Role:
+        if self.leader is not None:
+            return Role.LEADING
+        if self._step is not None:
+            return Role.NOTING if isinstance(self._step, PersistEpoch) else Role.CLAIMING
+        return Role.WAITING if self.follower is None else Role.FOLLOWING
 
     def observed(self, found: VersionedState | None, *, settled: bool = False) -> Step:
         """What the state is, or was a while ago → what to do next."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Final
 
-from folkmoot.brokers.replication.replica_manager import ReplicaManager
-from folkmoot.brokers.storage.jobs import Now
+from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.network.client import Reply
 from folkmoot.protocol.errors import ResponseTooLarge
 from folkmoot.protocol.messages import Api, MetadataRequest
@@ -27,26 +27,26 @@ class SessionLoss:
     Owner: the event loop.
     """
 
-    def __init__(self, replicas: ReplicaManager, is_cut_off: Callable[[], bool]) -> None:
-        self._replicas = replicas
+    def __init__(self, partitions: Partitions, is_cut_off: Callable[[], bool]) -> None:
+        self._partitions = partitions
         self._is_cut_off = is_cut_off
         self._turn = 0
         self._at_once = TOPICS_AT_ONCE
 
     def task(self, _now: Now) -> float:
-        replicas = self._replicas
+        partitions = self._partitions
         if not self._is_cut_off():
-            replicas.is_replaced = False
+            partitions.shared.is_replaced = False
             return LOOK_AFTER
-        others = sorted(replicas.live.keys() - {replicas.broker_id})
-        topics = replicas.topics()
+        others = sorted(partitions.live.keys() - {partitions.broker_id})
+        topics = partitions.topics()
         if others and topics:
             first = self._turn // len(others) * self._at_once % len(topics)
             some = islice(cycle(topics), first, first + min(self._at_once, len(topics)))
             broker = others[self._turn % len(others)]
             self._turn += 1
             request = MetadataRequest([*some])
-            replicas.fetcher.ask(broker, Api.METADATA, request, self._answered)
+            partitions.fetcher.ask(broker, Api.METADATA, request, self._answered)
         return LOOK_AFTER
 
     def _answered(self, reply: Reply) -> None:
@@ -56,4 +56,4 @@ class SessionLoss:
             return
         for topic in reply.response.topics:
             for each in topic.partitions:
-                self._replicas.heard(topic.topic_id, each)
+                self._partitions.heard(topic.topic_id, each)

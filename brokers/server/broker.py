@@ -3,7 +3,7 @@
 import logging
 import resource
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,15 @@ from uuid import uuid4
 
 from folkmoot import __version__
 from folkmoot.brokers.controller.thread import ControllerThread
+from folkmoot.brokers.jobs.job_pool import JobPool
+from folkmoot.brokers.jobs.jobs import Lane, Now
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.replication.session_loss import SessionLoss
+from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.server.event_loop import EventLoop
-from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
@@ -37,7 +39,6 @@ from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.files.atomic_file import write_atomic
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager, cluster_of
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
@@ -45,6 +46,7 @@ from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
 from folkmoot.coordination import layout, producer_ids
 from folkmoot.coordination.brokers import Registration
+from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
 from folkmoot.coordination.schemas import lookups, registering
 from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.topic_config import own_options
@@ -168,7 +170,7 @@ class Broker:
 
     def _start(self) -> None:
         config, stack = self._config, self._stack
-        jobs = JobQueue()
+        jobs = JobPool()
         open_files = _raise_open_files()
         segments = min(config.open_segments, _segments_affordable(open_files))
         files = OpenSegments(segments)
@@ -204,7 +206,6 @@ class Broker:
         )
         self._watcher = watcher
         stack.callback(watcher.close)
-        loop.handlers.replicas.write_states = watcher.write_states
         logs.carried_out = watcher.note_carried_out
         jobs.start(loop.post)
         loop.start()
@@ -248,22 +249,23 @@ class Broker:
         return session
 
     def _event_loop(
-        self, logs: LogManager, files: OpenSegments, jobs: JobQueue, socket: ServerSocket
+        self, logs: LogManager, files: OpenSegments, jobs: JobPool, socket: ServerSocket
     ) -> EventLoop:
         """What works on the logs; it is stopped before they are closed."""
         config, submit = self._config, jobs.submit
-        flusher = Flusher(logs, submit, self._disk_failed)
+        flusher = Flusher(logs, self._disk_failed)
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
         connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
         fetcher = ReplicaFetcher(config.broker_id, connections)
-        replicas = ReplicaManager(
-            *(config.broker_id, logs, creation, flusher, retention, fetcher, submit, self._post),
-            clock=time.monotonic,
+        purgatory = Purgatory()
+        partitions = Partitions(
+            *(config.broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
+            *(self._write_states, self._post, time.monotonic),
         )
         reports = DamageReports(submit)
         schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
-        repairs = Repairs(logs, replicas, flusher, submit)
+        repairs = Repairs(logs, partitions, flusher, submit)
         scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
@@ -280,20 +282,20 @@ class Broker:
             repairs.task,
             cleaner.task,
             schemas.task,
-            replicas.task,
-            SessionLoss(replicas, self._is_cut_off).task,
+            partitions.task,
+            SessionLoss(partitions, self._is_cut_off).task,
         )
         handlers = RequestHandlers(
             max_batch_bytes=config.log.max_batch_bytes,
-            metadata=MetadataCache(config.broker_id, logs, replicas),
+            metadata=MetadataCache(config.broker_id, partitions),
             flusher=flusher,
             retention=retention,
             damage_reports=reports,
             producer_ids=self._producer_ids,
             schemas=schemas,
             logs=logs,
-            purgatory=Purgatory(),
-            replicas=replicas,
+            purgatory=purgatory,
+            partitions=partitions,
             submit=submit,
         )
         loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
@@ -316,10 +318,10 @@ class Broker:
         seen = -1 if self._logs is None else self._logs.ids.producer
         return self._ask(producer_ids.take(count, max(time.time_ns() // 1000, seen + 1)))
 
-    def _note_seen(self, jobs: JobQueue, ids: HighestIds) -> None:
+    def _note_seen(self, jobs: JobPool, ids: HighestIds) -> None:
         """New schemas get higher ids; what could not be said is said by the next session."""
         work = partial(self._ask, registering.note_seen(ids.schema))
-        jobs.submit("seen ids", work, lambda outcome: None)
+        jobs.submit(Lane.ZOOKEEPER, work, lambda outcome: None)
 
     def _ask(self, recipe: Recipe[_T]) -> _T:
         if self._watcher is None:
@@ -375,6 +377,10 @@ class Broker:
 
     def _post(self, work: Callable[[], None]) -> None:
         self.event_loop.post(work)
+
+    def _write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
+        assert self._watcher is not None, "no partition has a role before the watcher has started"
+        self._watcher.write_states(writes, done)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error

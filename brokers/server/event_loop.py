@@ -12,11 +12,11 @@ from math import inf
 from threading import Thread
 from typing import Any, Final, TypeVar
 
+from folkmoot.brokers.jobs.jobs import Job, Lane, Now, Task
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
 from folkmoot.brokers.server.request_table import handle
-from folkmoot.brokers.storage.jobs import Job, Now, Task
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.server import Message, ServerSocket
@@ -88,7 +88,8 @@ class EventLoop:
         self.handlers = handlers
         self._purgatory = handlers.purgatory
         self._failed = failed
-        self._fetcher = handlers.replicas.fetcher
+        self._partitions = handlers.partitions
+        self._fetcher = handlers.partitions.fetcher
         self._inbox: deque[Callable[[], None]] = deque()
         self._wakeup = Wakeup()
         self._running = True
@@ -185,7 +186,7 @@ class EventLoop:
         self._step_ended("receiving")
         now = Now(time.monotonic(), time.time_ns() // 1_000_000)
         if self._fetcher.follows:
-            self._fetcher.turn(events, now)
+            self._partitions.turn(events, now)
             self._step_ended("followers' fetches")
         self._steps_until = time.monotonic() + TURN_TIME
         for message in messages:
@@ -195,6 +196,7 @@ class EventLoop:
             self._go_on(now)
             if self._step_began >= self._steps_until:
                 break  # the rest goes on in the next turns, in this order
+        self._partitions.shared.expire_produces(now.monotonic)
         for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
             self._respond(delayed.request, partial(self.handlers.complete_fetch, delayed, now))
         for request, response in self.handlers.replica_fetches.take_done(now.monotonic):
@@ -205,7 +207,8 @@ class EventLoop:
         if self._inbox or self._unfinished:
             return 0.0
         fetches = self.handlers.replica_fetches.next_deadline()
-        deadline = min(self._purgatory.next_deadline(), fetches, self._tasks[0][0])
+        produces = self._partitions.shared.next_deadline
+        deadline = min(self._purgatory.next_deadline(), produces, fetches, self._tasks[0][0])
         if self._fetcher.follows:
             deadline = min(deadline, self._fetcher.next_event())
         return max(0.0, deadline - time.monotonic())
@@ -268,8 +271,8 @@ class EventLoop:
         if job is None:
             self._unfinished.append((request, steps, None))
         else:
-            queue = getattr(job, "queue", "index")
-            self.handlers.submit(queue, job.run, partial(self._job_done, request, steps, job))
+            lane = getattr(job, "lane", Lane.INDEX)
+            self.handlers.submit(lane, job.run, partial(self._job_done, request, steps, job))
         self._held.setdefault(request.peer, (request, deque()))
         return True
 

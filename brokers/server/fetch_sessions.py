@@ -15,7 +15,7 @@ from folkmoot.protocol.messages import FetchEntry
 MAX_WATCHES: Final = 100_000
 MAX_WATCHES_PER_PEER: Final = 30_000
 
-Partition = tuple[str, int]
+PartitionKey = tuple[str, int]
 """A topic's name and a partition's number."""
 
 _NO_PARTITIONS: Final[dict[int, dict["FetchSession", None]]] = {}
@@ -68,10 +68,10 @@ class FetchSession:
     def __init__(self, peer: bytes, begun: float) -> None:
         self.peer = peer
         self.begun = begun
-        self.entries: dict[Partition, FetchEntry] = {}
-        self.changed: dict[Partition, None] = {}
-        self.watched: set[Partition] = set()
-        self.unwatched: list[Partition] = []
+        self.entries: dict[PartitionKey, FetchEntry] = {}
+        self.changed: dict[PartitionKey, None] = {}
+        self.watched: set[PartitionKey] = set()
+        self.unwatched: list[PartitionKey] = []
         self.waits = False
         self.missing = 0
         self.forget_at = inf
@@ -90,7 +90,7 @@ class FetchSession:
         entries = self.entries
         return [entries[partition] for partition in self.changed if partition in entries]
 
-    def told(self, partitions: Iterable[Partition], left_out: Iterable[Partition]) -> None:
+    def told(self, partitions: Iterable[PartitionKey], left_out: Iterable[PartitionKey]) -> None:
         """All that changed was looked at: these were told of, and for those there was no room."""
         for partition in partitions:
             self.entries.pop(partition, None)
@@ -164,7 +164,7 @@ class FetchSessions:
         self._watches.give_back(session.peer, len(session.watched))
         session.watched.clear()
 
-    def appended(self, partition: Partition, length: int) -> None:
+    def appended(self, partition: PartitionKey, length: int) -> None:
         """Bytes that can be read came to a partition."""
         for session in self._sessions_of(partition):
             if partition in session.entries:
@@ -173,7 +173,7 @@ class FetchSessions:
                 if session.waits and session.missing <= 0:
                     self._complete(session)
 
-    def changed(self, partition: Partition) -> None:
+    def changed(self, partition: PartitionKey) -> None:
         """Something other than an append happened to a partition: who waits on it is told at once."""
         for session in self._sessions_of(partition):
             if partition in session.entries:
@@ -186,7 +186,7 @@ class FetchSessions:
         for number in list(self._watching.get(topic, ())):
             self.changed((topic, number))
 
-    def _sessions_of(self, partition: Partition) -> Iterable[FetchSession]:
+    def _sessions_of(self, partition: PartitionKey) -> Iterable[FetchSession]:
         topic, number = partition
         return self._watching.get(topic, _NO_PARTITIONS).get(number, ())
 

@@ -1,13 +1,12 @@
 """What a broker knows of its cluster, and which of its logs it leads."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 
-from folkmoot.brokers.replication.replica_manager import ReplicaManager
-from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.replication.partition import Partition
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import VersionedState
 from folkmoot.coordination.topics import TopicInfo
@@ -24,7 +23,6 @@ from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 
 NOBODY: Final = -1
 ANY_EPOCH: Final = -1
-_NO_LOG: Final[tuple[Log | None, int]] = (None, ANY_EPOCH)
 
 _NO_STATES: Final[Mapping[int, VersionedState]] = {}
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -128,24 +126,20 @@ def _unknown(name: str) -> msgspec.Raw:
 
 
 class MetadataCache:
-    """The current view, and for each topic the logs of partitions that this broker was found to lead, with
-    their leader epochs.
+    """The current view, and the partitions that requests are about.
 
-    A look-up, one for each entry of each request, is checked against the view once; from then on it
-    costs two look-ups in dictionaries, until something about its topic changes. Whether this broker
-    leads a partition is not the view's to say: its own replica knows.
+    Whether this broker leads a partition is not the view's to say: its own replica knows. The view is
+    asked for the reason, where it does not.
 
     Owner: the event loop.
     """
 
-    def __init__(self, broker_id: int, logs: LogManager, replicas: ReplicaManager) -> None:
+    def __init__(self, broker_id: int, partitions: Partitions) -> None:
         self.broker_id = broker_id
         self.view = NOTHING_READ
-        self._logs = logs
-        self._replicas = replicas
+        self._partitions = partitions
         self.out_of_use: set[str] = set()
         """Ids of topics whose nodes are older than what this broker knows."""
-        self._led: dict[str, tuple[str, dict[int, tuple[Log, int]]]] = {}
 
     def answer(self, names: Iterable[str] | None) -> msgspec.Raw:
         """To METADATA. Raises ResponseTooLarge; ZooKeeperUnreachable as long as nothing was read there."""
@@ -155,37 +149,37 @@ class MetadataCache:
             )
         return self.view.metadata(names)
 
-    def leader_log(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Log:
-        """The log that a request's entry is about.
+    def led(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Partition:
+        """The partition that a request's entry is about, which this broker leads.
 
         Raises what the entry's result is to say: UnknownTopicOrPartition, StaleTopicId; NotLeader, also
         while the partition has no leader yet; StorageError if the log is out of use.
         """
-        topic_id, logs = self._led.get(entry.topic, ("", None))
-        if logs is not None and topic_id == entry.topic_id:
-            log, epoch = logs.get(entry.partition, _NO_LOG)
-            if log is not None and log.is_open and (leader_epoch == epoch or leader_epoch < 0):
-                return log
-        log, epoch = self._require_leader(entry, leader_epoch)
-        log.require_open()
-        if topic_id != log.topic_id or logs is None:
-            logs = {}
-            self._led[entry.topic] = log.topic_id, logs
-        logs[entry.partition] = log, epoch
-        return log
+        partition = self._partitions.find(entry.topic_id, entry.partition)
+        leader = None if partition is None else partition.leader
+        if (
+            partition is None
+            or leader is None
+            or not partition.log.is_open
+            or partition.log.name.topic != entry.topic
+            or leader_epoch not in (leader.epoch, ANY_EPOCH)
+        ):
+            self._refuse(entry, partition, leader_epoch)
+        return partition
 
-    def readable_log(self, entry: Any) -> Log:
-        """As `leader_log`, or the log of a replica that is in sync in the entry's leader epoch."""
+    def readable(self, entry: Any) -> Partition:
+        """As `led`, or a replica that is in sync in the entry's leader epoch."""
         try:
-            return self.leader_log(entry, entry.leader_epoch)
+            return self.led(entry, entry.leader_epoch)
         except NotLeader:
-            replica = self._replicas.find(entry.topic_id, entry.partition)
-            if replica is None or not replica.serves(entry.leader_epoch):
+            partition = self._partitions.find(entry.topic_id, entry.partition)
+            if partition is None or not partition.serves(entry.leader_epoch):
                 raise
-            replica.log.require_open()
-            return replica.log
+            partition.log.require_open()
+            return partition
 
-    def _require_leader(self, entry: Any, leader_epoch: int) -> tuple[Log, int]:
+    def _refuse(self, entry: Any, partition: Partition | None, leader_epoch: int) -> NoReturn:
+        """Say why this broker does not lead it."""
         topic = self.view.topics.get(entry.topic)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {entry.topic} is not known to this broker")
@@ -201,13 +195,11 @@ class MetadataCache:
                 f"topic {entry.topic} came back older from ZooKeeper than this broker knows it, and is out "
                 "of use: its log says what to do"
             )
-        replica = self._replicas.find(topic.topic_id, entry.partition)
-        if replica is not None:
-            led = replica.leader
-            if led is not None and leader_epoch in (ANY_EPOCH, led.epoch):
-                return replica.log, led.epoch
-            if replica.log.is_alone:  # no other broker will ever lead
-                replica.log.require_open()
+        if partition is not None:
+            led = partition.leader
+            is_led = led is not None and leader_epoch in (led.epoch, ANY_EPOCH)
+            if is_led or partition.log.is_alone:  # no other broker will ever lead it
+                partition.log.require_open()
         leader, epoch = self.view.leader_of(topic, entry.partition)
         who = "nobody" if leader == NOBODY else f"broker {leader} in leader epoch {epoch}"
         raise NotLeader(f"{entry.topic}-{entry.partition} is led by {who}")
@@ -221,7 +213,3 @@ class MetadataCache:
             return None
         leader, _ = self.view.leader_of(topic, entry.partition)
         return None if leader == self.broker_id else self.view.brokers.get(leader)
-
-    def forget(self, topic: str) -> None:
-        """Something about the topic has changed: its partitions are looked up again."""
-        self._led.pop(topic, None)

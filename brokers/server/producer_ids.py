@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from folkmoot.brokers.storage.jobs import Submit
+from folkmoot.brokers.jobs.jobs import Lane, Submit
 from folkmoot.protocol.errors import NoProducerId
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class ProducerIds:
         """Take another block, unless there is enough or one is being taken."""
         if not self._taking and len(self._left) <= BLOCK // 2:
             self._taking = True
-            self._submit("producer ids", partial(self._take, BLOCK), self._taken)
+            self._submit(Lane.ZOOKEEPER, partial(self._take, BLOCK), self._taken)
 
     def _taken(self, result: range | Exception) -> None:
         self._taking = False

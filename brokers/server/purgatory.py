@@ -1,4 +1,4 @@
-"""Requests that wait: fetches for bytes or their deadline, produces for their records to be committed."""
+"""Consumers' fetches that wait for bytes or for their deadline, and how many requests may wait."""
 
 import heapq
 from collections import deque
@@ -7,20 +7,13 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from folkmoot.brokers.server.fetch_sessions import FetchSession, FetchSessions, Quota
-from folkmoot.brokers.storage.log import Log
 from folkmoot.protocol.errors import (
-    ClosedError,
-    FolkmootError,
     Overloaded,
-    RequestTimeout,
-    StorageError,
 )
 
 MAX_DELAYED: Final = 20_000
 MAX_DELAYED_PER_PEER: Final = 256
 _SPARE_TIMERS: Final = 64
-_GRAIN: Final = 0.05
-"""Produces that wait are looked through so often at most."""
 
 
 class Request(NamedTuple):
@@ -91,16 +84,6 @@ class DelayedFetch(NamedTuple):
     request: Request
 
 
-class DelayedProduce(NamedTuple):
-    """Batches of a produce that end at `end`, and are committed with it: then `done` is called, or at
-    `deadline` with an error."""
-
-    end: int
-    size: int
-    deadline: float
-    done: Callable[[FolkmootError | None], None]
-
-
 class Purgatory:
     """Those that wait, found by what they wait for or by deadline, never by looking at all of them.
 
@@ -108,10 +91,7 @@ class Purgatory:
     in one answer. It leaves its timer behind; the heap of timers is rebuilt when most of it is such
     remains, so that it never holds more than about twice the fetches that wait.
 
-    A produce waits for the high watermark, and so do those who read (ReplicaManager moves it). A log whose
-    flush has failed, or that was deleted, refuses all who wait for it; and who has waited for its
-    request's timeout is refused, since the high watermark may stand for a long time. One moment is
-    watched for, the earliest deadline of them all: it comes once a timeout where all is well.
+    Produces wait at their partitions (Partition.wait).
 
     Requests that wait are bounded for each peer and in all. Owner: the event loop.
     """
@@ -122,18 +102,11 @@ class Purgatory:
         self._fetches: dict[FetchSession, DelayedFetch] = {}
         self._timers: list[DelayedFetch] = []
         self._completed: deque[DelayedFetch] = deque()
-        self._produces: dict[Log, deque[DelayedProduce]] = {}
-        self._produce_due = inf
         self._number = 0
 
     def __len__(self) -> int:
         """How many fetches wait; those already completed are not counted, nor kept sessions."""
         return len(self._fetches)
-
-    @property
-    def delayed_produces(self) -> int:
-        """How many partitions' parts of produces wait to be committed."""
-        return sum(map(len, self._produces.values()))
 
     def require_room(self, peer: bytes) -> None:
         """Raises Overloaded if no more requests may wait, of this peer or in all."""
@@ -183,7 +156,6 @@ class Purgatory:
             self._timers = [timer for timer in timers if not self._is_over(timer)]
             heapq.heapify(self._timers)
         self.sessions.expire(now)
-        self._expire_produces(now)
         return [self._completed.popleft() for _ in range(min(most, len(self._completed)))]
 
     def take_all(self) -> list[DelayedFetch]:
@@ -196,73 +168,7 @@ class Purgatory:
         """When to call `take_completed` again at the latest, in the clock of the deadlines."""
         if self._completed:
             return -inf
-        fetch = self._timers[0].deadline if self._timers else inf
-        return min(fetch, self._produce_due)
+        return self._timers[0].deadline if self._timers else inf
 
     def _is_over(self, timer: DelayedFetch) -> bool:
         return self._fetches.get(timer.session) is not timer
-
-    # -- delayed produces ------------------------------------------------------------------------------
-
-    def delay_produce(self, log: Log, delayed: DelayedProduce) -> None:
-        """Call `delayed.done` when the log is committed up to there, never will be, or time is up."""
-        self._produces.setdefault(log, deque()).append(delayed)
-        self._produce_due = min(self._produce_due, delayed.deadline)
-
-    def _expire_produces(self, now: float) -> None:
-        """Refuse those that have waited too long. What they appended stays, and may be committed yet."""
-        if now < self._produce_due:
-            return
-        late: list[tuple[Log, DelayedProduce]] = []
-        earliest = inf
-        for log, waiting in list(self._produces.items()):
-            late += ((log, each) for each in waiting if each.deadline <= now)
-            if stay := deque(each for each in waiting if each.deadline > now):
-                self._produces[log] = stay
-                earliest = min(earliest, *(each.deadline for each in stay))
-            else:
-                del self._produces[log]
-        self._produce_due = max(earliest, now + _GRAIN)
-        for log, produce in late:
-            produce.done(
-                RequestTimeout(
-                    f"{log.name}: the batch was appended, and not committed in time: it may be later"
-                )
-            )
-
-    def advanced(self, log: Log) -> None:
-        """A log's durable end or high watermark has advanced, or the log is out of use."""
-        waiting = self._produces.get(log)
-        if waiting is None:
-            return
-        error: FolkmootError | None = None
-        try:
-            log.require_writable()
-        except ClosedError:
-            error = StorageError(f"{log.name} was deleted before it was flushed")
-        except FolkmootError as failure:
-            error = failure
-        while waiting and (error or waiting[0].end <= log.high_watermark):
-            produce = waiting.popleft()
-            if error is None:
-                self.sessions.appended(log.name, produce.size)
-            produce.done(error)
-        if not waiting:
-            self._produces.pop(log, None)
-
-    def committed(self, log: Log) -> None:
-        """The high watermark of a replica has advanced: by what somebody waits for, or by what was
-        acknowledged before, or is of a former leader."""
-        waiting = self._produces.get(log)
-        if waiting is None or waiting[0].end > log.high_watermark:
-            self.sessions.changed(log.name)
-        self.advanced(log)
-
-    def refuse(self, log: Log, error: FolkmootError) -> None:
-        """Nobody waits for this log any longer: what was appended may be committed later, or never.
-
-        Who reads it goes on waiting, and is woken by what is committed next (`committed`).
-        """
-        for produce in self._produces.pop(log, ()):
-            produce.done(error)
-        self.sessions.changed(log.name)

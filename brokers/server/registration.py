@@ -14,7 +14,7 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
-from folkmoot.brokers.replication.replica_manager import Written
+from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.coordination import brokers, deletions, partition_states
 from folkmoot.coordination.brokers import Registration

@@ -5,12 +5,12 @@ from math import inf
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from folkmoot.brokers.jobs.jobs import SharedJob
 from folkmoot.brokers.replication.leader_state import Position
-from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
+from folkmoot.brokers.replication.partition import Partition
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.server.purgatory import Request, Response
-from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
-from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.brokers import Registration
 from folkmoot.protocol.errors import (
@@ -60,11 +60,11 @@ class _Session:
         self.follower = follower
         self.peer = peer
         self.broker_epoch = broker_epoch
-        self.entries: dict[Replica, ReplicaFetchEntry] = {}
-        self.changed: dict[Replica, None] = {}
-        self.moved: dict[Replica, None] = {}  # their high watermarks
+        self.entries: dict[Partition, ReplicaFetchEntry] = {}
+        self.changed: dict[Partition, None] = {}
+        self.moved: dict[Partition, None] = {}  # their high watermarks
         # Weak, since a replica that is gone is not named again, and its log is to go with it.
-        self.told: WeakKeyDictionary[Replica, tuple[int, int, bool]] = WeakKeyDictionary()
+        self.told: WeakKeyDictionary[Partition, tuple[int, int, bool]] = WeakKeyDictionary()
         self.waits: Request | None = None
         self.deadline = inf
         self.is_untold = False
@@ -77,14 +77,23 @@ class _Session:
             return inf
         return -inf if self.changed or self.is_untold else self.deadline
 
-    def news_of(self, replica: Replica) -> tuple[int, int, bool]:
+    def news_of(self, partition: Partition) -> tuple[int, int, bool]:
         """Log start, high watermark, and whether the follower has all that is committed."""
-        leader, log = replica.leader, replica.log
+        leader, log = partition.leader, partition.log
         has_committed = leader is not None and leader.has_committed(self.follower)
         return log.log_start, log.high_watermark, has_committed
 
-    def is_catching_up(self, replica: Replica) -> bool:
-        return replica.leader is None or self.follower not in replica.leader.isr
+    def appended(self, partition: Partition) -> None:
+        """There is more to read, or the leader is another one, or a read has become possible."""
+        self.changed[partition] = None
+
+    def committed(self, partition: Partition) -> None:
+        """The high watermark or the start of the log has moved."""
+        self.moved[partition] = None
+        self.is_untold = True
+
+    def is_catching_up(self, partition: Partition) -> bool:
+        return partition.leader is None or self.follower not in partition.leader.isr
 
 
 class ReplicaFetches:
@@ -95,7 +104,7 @@ class ReplicaFetches:
     which takes over what is kept. High watermarks that have moved are told of TELL_WITHIN later.
 
     Who fetches must be registered under that id with that nonce, as far as this broker knows: that
-    keeps a process out that has been replaced, and a client that takes itself for a replica. A session
+    keeps a process out that has been replaced, and a client that takes itself for a partition. A session
     belongs to one connection; a new connection begins with all partitions.
 
     Owner: the event loop.
@@ -103,17 +112,16 @@ class ReplicaFetches:
 
     def __init__(
         self,
-        replicas: ReplicaManager,
-        prepare_read: Callable[[Log, int], bool],
-        begin: Callable[[Log, SharedJob], None],
+        partitions: Partitions,
+        prepare_read: Callable[[Partition, int], bool],
+        begin: Callable[[Partition, SharedJob], None],
     ) -> None:
         """`prepare_read` begins a job that a read has to wait for, if there is one; `begin` one that a
-        read asks for. `changed` follows."""
-        self._replicas = replicas
+        read asks for. The partition wakes its followers behind that."""
+        self._partitions = partitions
         self._begin = begin
         self._prepare_read = prepare_read
         self._sessions: dict[int, _Session] = {}
-        self._watching: dict[Replica, set[int]] = {}
         self._done: list[tuple[Request, Response]] = []
 
     @property
@@ -154,8 +162,8 @@ class ReplicaFetches:
 
     def require_registered(self, body: ReplicaFetchRequest | RepairFetchRequest) -> Registration:
         """Raises UnknownReplica."""
-        found = self._replicas.live.get(body.replica)
-        if found is None or found.nonce != body.nonce or body.replica == self._replicas.broker_id:
+        found = self._partitions.live.get(body.replica)
+        if found is None or found.nonce != body.nonce or body.replica == self._partitions.broker_id:
             raise UnknownReplica(f"no broker {body.replica} is registered with that nonce")
         return found
 
@@ -164,37 +172,31 @@ class ReplicaFetches:
         if session is not None:
             if session.waits is not None:
                 self._done.append((session.waits, _response([])))
-            for each in session.entries:
-                self._unwatch(each, replica)
-
-    def _unwatch(self, replica: Replica, follower: int) -> None:
-        watching = self._watching[replica]
-        watching.discard(follower)
-        if not watching:
-            del self._watching[replica]
+            for partition in session.entries:
+                partition.followers.pop(session, None)
 
     # -- answers ------------------------------------------------------------------------------------
 
     def _named(self, session: _Session, entry: ReplicaFetchEntry) -> Answer | None:
         """Acknowledge a position, and watch for what follows it; or why not."""
-        replica = self._replicas.find(entry.topic_id, entry.partition)
+        partition = self._partitions.find(entry.topic_id, entry.partition)
         try:
-            if replica is None:
-                raise NotLeader(f"{entry.topic}-{entry.partition} has no replica here")
+            if partition is None:
+                raise NotLeader(f"{entry.topic}-{entry.partition} has no partition here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
-            end = self._replicas.fetched(
-                *(replica, session.follower, session.broker_epoch, position, entry.given_up)
+            end = partition.fetched(
+                *(session.follower, session.broker_epoch, position, entry.given_up)
             )
         except FolkmootError as error:
-            return _refused(entry, error, -1 if replica is None else replica.log.log_start)
+            return _refused(entry, error, -1 if partition is None else partition.log.log_start)
         if end is not None:
-            return _result(session, entry, replica, end), _NO_CHUNK
-        session.entries[replica] = entry
-        self._watching.setdefault(replica, set()).add(session.follower)
-        if _lacks(entry, replica):
-            session.changed[replica] = None
-        elif session.told.get(replica) != session.news_of(replica):
-            session.moved[replica] = None
+            return _result(session, entry, partition, end), _NO_CHUNK
+        session.entries[partition] = entry
+        partition.followers[session] = None
+        if _lacks(entry, partition):
+            session.changed[partition] = None
+        elif session.told.get(partition) != session.news_of(partition):
+            session.moved[partition] = None
         return None
 
     def _read(self, session: _Session, max_bytes: int, answers: list[Answer]) -> None:
@@ -203,69 +205,51 @@ class ReplicaFetches:
         First what the follower is in sync with: producers wait for that, and nobody for the rest.
         """
         found = 0
-        for replica in sorted(session.changed, key=session.is_catching_up):
-            entry = session.entries.get(replica)
+        for partition in sorted(session.changed, key=session.is_catching_up):
+            entry = session.entries.get(partition)
             if found >= max_bytes:
                 return
-            del session.changed[replica]  # a job that ends meanwhile notes it again
+            del session.changed[partition]  # a job that ends meanwhile notes it again
             if entry is None:
                 continue
             try:
-                chunk = self._chunk(replica, entry, max_bytes - found, at_least_one=not found)
+                chunk = self._chunk(partition, entry, max_bytes - found, at_least_one=not found)
                 if chunk is None:
                     continue
-                if found and not len(chunk) and _lacks(entry, replica):
-                    session.changed[replica] = None  # there is no room for its next batch
+                if found and not len(chunk) and _lacks(entry, partition):
+                    session.changed[partition] = None  # there is no room for its next batch
                     return
-                answer: Answer = _result(session, entry, replica), chunk
+                answer: Answer = _result(session, entry, partition), chunk
             except FolkmootError as error:
-                answer = _refused(entry, error, replica.log.log_start)
+                answer = _refused(entry, error, partition.log.log_start)
             answers.append(answer)
             found += len(answer[1])
-            self._told(session, replica)
+            self._told(session, partition)
 
     def _chunk(
-        self, replica: Replica, entry: ReplicaFetchEntry, room: int, *, at_least_one: bool
+        self, partition: Partition, entry: ReplicaFetchEntry, room: int, *, at_least_one: bool
     ) -> memoryview | None:
         """None: a job has to end first. Raises NotLeader, OffsetOutOfRange, StorageError."""
-        log, leader = replica.log, replica.leader
+        log, leader = partition.log, partition.leader
         if leader is None or leader.epoch != entry.leader_epoch:
             raise NotLeader(f"{log.name} is not led here any more")
         if entry.log_end < log.log_start:
             raise OffsetOutOfRange(f"{log.name} begins with offset {log.log_start}")
-        if _lacks(entry, replica) and self._prepare_read(log, entry.log_end):
+        if _lacks(entry, partition) and self._prepare_read(partition, entry.log_end):
             return None
         try:
             return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
         except NotCached as cold:
-            self._begin(log, cold.job)
+            self._begin(partition, cold.job)
             return None
 
-    def _told(self, session: _Session, replica: Replica) -> None:
-        del session.entries[replica]
-        session.moved.pop(replica, None)
-        session.told[replica] = session.news_of(replica)
-        self._unwatch(replica, session.follower)
+    def _told(self, session: _Session, partition: Partition) -> None:
+        del session.entries[partition]
+        session.moved.pop(partition, None)
+        session.told[partition] = session.news_of(partition)
+        partition.followers.pop(session, None)
 
-    # -- what happens meanwhile ---------------------------------------------------------------------
-
-    def changed(self, log: Log) -> None:
-        """A log was appended to, or has another leader, or can be read now."""
-        replica = self._replicas.of(log)
-        if replica is None:
-            return
-        for number in self._watching.get(replica, ()):
-            self._sessions[number].changed[replica] = None
-
-    def committed(self, log: Log) -> None:
-        """A log's high watermark or its start has moved."""
-        replica = self._replicas.of(log)
-        if replica is None:
-            return
-        for number in self._watching.get(replica, ()):
-            session = self._sessions[number]
-            session.moved[replica] = None
-            session.is_untold = True
+    # -- what waits ---------------------------------------------------------------------------------
 
     def next_deadline(self) -> float:
         """When to call `take_done` at the latest."""
@@ -293,25 +277,25 @@ class ReplicaFetches:
 
     def _tell_moved(self, session: _Session, answers: list[Answer]) -> None:
         """High watermarks that have moved, without records."""
-        for replica in list(session.moved):
-            entry = session.entries.get(replica)
+        for partition in list(session.moved):
+            entry = session.entries.get(partition)
             if entry is not None:
-                answers.append((_result(session, entry, replica), _NO_CHUNK))
-                self._told(session, replica)
+                answers.append((_result(session, entry, partition), _NO_CHUNK))
+                self._told(session, partition)
         session.moved.clear()
 
 
 def _result(
-    session: _Session, entry: ReplicaFetchEntry, replica: Replica, end: EpochEnd = _ON_THE_LOG
+    session: _Session, entry: ReplicaFetchEntry, partition: Partition, end: EpochEnd = _ON_THE_LOG
 ) -> ReplicaFetchResult:
     return ReplicaFetchResult(
         *(entry.topic, entry.partition, 0, "", entry.leader_epoch, entry.log_end),
-        *(*end, *session.news_of(replica)),
+        *(*end, *session.news_of(partition)),
     )
 
 
-def _lacks(entry: ReplicaFetchEntry, replica: Replica) -> bool:
-    return entry.log_end < replica.log.log_end
+def _lacks(entry: ReplicaFetchEntry, partition: Partition) -> bool:
+    return entry.log_end < partition.log.log_end
 
 
 def _refused(entry: ReplicaFetchEntry, error: FolkmootError, log_start: int = -1) -> Answer:

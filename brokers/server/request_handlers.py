@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from folkmoot.brokers.replication.replica_manager import ReplicaManager
-from folkmoot.brokers.server.fetch_sessions import FetchSession, Partition
+from folkmoot.brokers.jobs.jobs import Job, JobGroup, Now, SharedJob, Submit
+from folkmoot.brokers.replication.partition import Partition, WaitingProduce
+from folkmoot.brokers.replication.partitions import Partitions
+from folkmoot.brokers.server.fetch_sessions import FetchSession, PartitionKey
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import (
     DelayedFetch,
-    DelayedProduce,
     DelayedResponse,
     Purgatory,
     Request,
@@ -24,7 +25,6 @@ from folkmoot.brokers.server.request_counters import RequestCounters
 from folkmoot.brokers.server.schemas import Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Job, JobGroup, Now, SharedJob, Submit
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -38,12 +38,10 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
     LogTruncated,
-    NotEnoughReplicas,
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
     Overloaded,
-    RequestTimeout,
     UnknownFetch,
 )
 from folkmoot.protocol.options import NONE
@@ -100,7 +98,7 @@ class _Read(NamedTuple):
 
     results: list[messages.FetchResult]
     chunks: list[bytes | memoryview]
-    left_out: list[Partition]
+    left_out: list[PartitionKey]
     failed: bool
     preparing: list[messages.FetchResult]
     """The index of a segment is read first, by a job: then the partition counts as changed. Where it is not
@@ -142,7 +140,7 @@ class RequestHandlers:
     producer_ids: ProducerIds
     schemas: Schemas
     purgatory: Purgatory
-    replicas: ReplicaManager
+    partitions: Partitions
     submit: Submit
     counters: RequestCounters = field(default_factory=RequestCounters)
     _preparing: set[Job] = field(default_factory=set, init=False)
@@ -151,13 +149,8 @@ class RequestHandlers:
     replica_fetches: ReplicaFetches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.replica_fetches = ReplicaFetches(self.replicas, self._prepare_read, self._begin)
+        self.replica_fetches = ReplicaFetches(self.partitions, self._prepare_read, self._begin)
         self.logs.files.may_wait = False
-        self.replicas.committed = self._committed
-        self.replicas.flush_ended = self.purgatory.advanced
-        self.replicas.refused = self.purgatory.refuse
-        self.replicas.appended_to = self.replica_fetches.changed
-        self.replicas.role_changed = self._role_changed
 
     def hello(self) -> Response:
         """Name this broker and the versions that it speaks."""
@@ -168,7 +161,7 @@ class RequestHandlers:
         return Response(messages.HelloResponse(self.metadata.broker_id, self.max_batch_bytes, apis))
 
     def describe_topics(self, body: messages.MetadataRequest) -> Response:
-        if self.replicas.is_replaced:
+        if self.partitions.shared.is_replaced:
             raise NotLeader("ZooKeeper does not answer this broker, and others lead: ask them")
         return Response(self.metadata.answer(body.topics))
 
@@ -198,7 +191,7 @@ class RequestHandlers:
         Replicas begin when the broker has registered: by what was read before, an earlier incarnation
         of it, which had what this disk has lost, might still come into an ISR."""
         self.metadata.view = view
-        self.replicas.brokers_are(view.registrations, is_registered=view.is_registered)
+        self.partitions.brokers_are(view.registrations, is_registered=view.is_registered)
         is_first = view.is_registered and not self._was_registered
         self._was_registered |= is_first
         if view.is_settled or is_first:
@@ -223,14 +216,13 @@ class RequestHandlers:
         """Give way after each bounded step. `settled`: the view that they belong to was. There may be a
         newer one by now, which says no more than what has changed since; but what was written meanwhile,
         with an outcome that is not known, waits for the next one that is settled."""
-        unknown = self.replicas.unknown_outcomes
+        unknown = self.partitions.counters.unknown_outcomes
         room = PARTITIONS_PER_STEP
         for name in names:
             if room <= 0:
                 room = PARTITIONS_PER_STEP
                 yield
             room -= PARTITIONS_PER_STEP // TOPICS_PER_STEP
-            self.metadata.forget(name)
             self.purgatory.sessions.topic_changed(name)
             topic = self.metadata.view.topics.get(name)
             for former in self.logs.ids_of(name) - {"" if topic is None else topic.topic_id}:
@@ -247,23 +239,14 @@ class RequestHandlers:
                     break  # what that view has changed follows
                 numbers = range(first, min(first + PARTITIONS_PER_STEP, len(topic.partitions)))
                 states = self.metadata.view.states_of(now)
-                settled = settled and unknown == self.replicas.unknown_outcomes
+                settled = settled and unknown == self.partitions.counters.unknown_outcomes
                 if self._was_registered:
-                    self.replicas.topic_is(name, now, states, numbers=numbers, settled=settled)
+                    self.partitions.topic_is(name, now, states, numbers=numbers, settled=settled)
                 room -= len(numbers)
-
-    def _committed(self, log: Log) -> None:
-        self.purgatory.committed(log)
-        self.replica_fetches.committed(log)
-
-    def _role_changed(self, log: Log) -> None:
-        """This broker leads a partition from here on, or does not any more."""
-        self.metadata.forget(log.name.topic)
-        self.purgatory.sessions.changed(log.name)
 
     def _topic_deleted(self, topic_id: str) -> None:
         """Serve nothing of it any more; its directories go later."""
-        self.replicas.topic_gone(topic_id)
+        self.partitions.topic_gone(topic_id)
 
     def _is_set_back(self, name: str, topic: TopicInfo) -> bool:
         """Whether a topic's node is older than what this disk knows: then nothing of it is believed, since
@@ -273,7 +256,7 @@ class RequestHandlers:
             self.metadata.out_of_use.discard(topic.topic_id)
             return False
         self.metadata.out_of_use.add(topic.topic_id)
-        self.replicas.topic_gone(topic.topic_id)
+        self.partitions.topic_gone(topic.topic_id)
         if self.logs.lose(topic.topic_id):
             logger.error(
                 "topic %s comes back older from ZooKeeper (revision %d) than broker %d knows it (%d): was "
@@ -286,7 +269,7 @@ class RequestHandlers:
     def _topic_lost(self, topic_id: str, now: TopicInfo | None) -> None:
         """ZooKeeper does not know a topic any more, though nobody has deleted it: nothing of it is served,
         and all of it is kept. `now`: a later one has its name."""
-        self.replicas.topic_gone(topic_id)
+        self.partitions.topic_gone(topic_id)
         name, count = self.logs.name_of(topic_id), self.logs.lose(topic_id)
         if count and now is None:
             logger.error(
@@ -357,13 +340,14 @@ class RequestHandlers:
         """
         entry = produce.entries[numbers[0]]
         try:
-            log = self.metadata.leader_log(entry, entry.leader_epoch)
+            partition = self.metadata.led(entry, entry.leader_epoch)
+            log = partition.log
             job = log.prepare_append()
             if job is not None:
                 return job
             batches = [produce.payloads[number] for number in numbers]
             if produce.acks < 0:
-                self._require_replicas(log)
+                partition.require_replicas()
             before = log.log_end
             refusals = {
                 place: produce.refusals[number]
@@ -387,60 +371,37 @@ class RequestHandlers:
             self.counters.bytes_in += size
             self.counters.records_in += log.log_end - before
             self.flusher.appended(log, size, produce.now)
-        self._acknowledge(log, before, size, produce, results)
+        partition.appended(size, before)
+        self._acknowledge(partition, size, produce, results)
         return None
 
     def _acknowledge(
         self,
-        log: Log,
-        before: int,
+        partition: Partition,
         size: int,
         produce: _Produce,
         results: dict[int, messages.ProduceResult],
     ) -> None:
-        """Answer for what was appended from `before` on, now or when it is committed: on disk, if its topic
-        asks for that, and at all in-sync replicas. acks=1 waits for the disk alone, and only of one
-        replica."""
-        end, was_committed = log.log_end, log.high_watermark >= before
-        if log.flushes:
-            self.flusher.flush(log)
-        has_moved = self.replicas.appended(log)
-        waits = log.high_watermark < end
-        if has_moved and was_committed and not waits:  # by these bytes, which readers may wait for
-            self.replica_fetches.committed(log)
-        elif has_moved:
-            self._committed(log)
-        if size and not waits:
-            self.purgatory.sessions.appended(log.name, size)
+        """Answer for what was appended, now or when it is committed: on disk, if its topic asks for that,
+        and at all in-sync replicas. acks=1 waits for the disk alone, and only of one replica."""
+        log = partition.log
 
         def committed(failure: FolkmootError | None) -> None:
             if failure is not None:
-                self._refuse_all(produce, list(results), self._with_reason(failure, log, end))
+                self._refuse_all(produce, list(results), failure)
                 return
             for number, result in results.items():
                 produce.delayed.put(number, result)
 
-        if not waits or (produce.acks >= 0 and not log.is_alone):
+        is_committed = log.high_watermark >= log.log_end
+        if is_committed or (produce.acks >= 0 and not log.is_alone):
             # Nothing of acks=1 is kept: the high watermark may stand for a long time.
             committed(None)
             return
-        done = produce.delayed.later(committed)
         deadline = produce.now.monotonic + produce.timeout
-        self.purgatory.delay_produce(log, DelayedProduce(end, size, deadline, done))
-
-    def _with_reason(self, failure: FolkmootError, log: Log, end: int) -> FolkmootError:
-        """What has ended the wait for a commit; of a wait that was too long, whom it was for."""
-        replica = self.replicas.of(log)
-        if not isinstance(failure, RequestTimeout) or replica is None or replica.leader is None:
-            return failure
-        return RequestTimeout(f"{failure} ({replica.leader.missing(end)})")
-
-    def _require_replicas(self, log: Log) -> None:
-        """Raises NotEnoughReplicas: what is appended now could not be committed."""
-        replica = self.replicas.of(log)
-        leader = None if replica is None else replica.leader
-        if leader is not None and not leader.has_enough_replicas:
-            raise NotEnoughReplicas(f"{log.name}: {leader.missing(log.log_end)}")
+        partition.wait(
+            WaitingProduce(log.log_end, size, deadline, produce.delayed.later(committed))
+        )
 
     def _refuse_all(self, produce: _Produce, numbers: Sequence[int], error: FolkmootError) -> None:
         for number in numbers:
@@ -525,9 +486,10 @@ class RequestHandlers:
             chunk: bytes | memoryview = b""
             start = end = NO_OFFSET
             parts = _NOWHERE
-            log: Log | None = None
+            partition: Partition | None = None
             try:
-                log = self.metadata.readable_log(entry)
+                partition = self.metadata.readable(entry)
+                log = partition.log
                 end = log.high_watermark
                 if entry.offset == end:
                     continue  # most often, of thousands
@@ -540,7 +502,7 @@ class RequestHandlers:
                 if entry.offset > end and not log.is_led:
                     raise OffsetNotAvailable(f"{log.name} has no offset {entry.offset} here yet")
                 if start <= entry.offset < end:
-                    if self._prepare_read(log, entry.offset):
+                    if self._prepare_read(partition, entry.offset):
                         preparing.append(
                             messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
                         )
@@ -555,8 +517,8 @@ class RequestHandlers:
                     messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
                 )
             except NotCached as cold:
-                assert log is not None
-                self._begin(log, cold.job)
+                assert partition is not None
+                self._begin(partition, cold.job)
                 preparing.append(
                     messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
                 )
@@ -574,26 +536,26 @@ class RequestHandlers:
     def repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
         """What this replica has of what another one has lost."""
         self.replica_fetches.require_registered(body)
-        replica = self.replicas.find(body.topic_id, body.partition)
-        if replica is None or body.replica not in replica.replicas:
+        partition = self.partitions.find(body.topic_id, body.partition)
+        if partition is None or body.replica not in partition.replicas:
             raise NotLeader(f"{body.topic}-{body.partition} has no replica here")
-        replica.log.require_open()
-        while (job := replica.log.prepare_read(body.offset)) is not None:
+        partition.log.require_open()
+        while (job := partition.log.prepare_read(body.offset)) is not None:
             yield job
-        chunk = yield from _when_cached(partial(replica.log.read, body.offset, REPAIR_BYTES))
-        return Response(messages.RepairFetchResponse(replica.log.high_watermark), [chunk])
+        chunk = yield from _when_cached(partial(partition.log.read, body.offset, REPAIR_BYTES))
+        return Response(messages.RepairFetchResponse(partition.log.high_watermark), [chunk])
 
-    def _prepare_read(self, log: Log, offset: int) -> bool:
+    def _prepare_read(self, partition: Partition, offset: int) -> bool:
         """Whether a job has to check an index first; who waits for the partition hears of its end.
 
         It is a segment's: reads of the partition's other segments do not wait for it.
         """
-        job = log.prepare_read(offset)
+        job = partition.log.prepare_read(offset)
         if job is not None:
-            self._begin(log, job)
+            self._begin(partition, job)
         return job is not None
 
-    def _begin(self, log: Log, job: SharedJob) -> None:
+    def _begin(self, partition: Partition, job: SharedJob) -> None:
         """Have done what a read waits for. Its end wakes who waits for the partition."""
         if job in self._preparing:
             return
@@ -603,12 +565,11 @@ class RequestHandlers:
             try:
                 job.finish(result)
             finally:
-                self.purgatory.sessions.changed(log.name)
-                self.replica_fetches.changed(log)
+                partition.is_readable()
 
         self._preparing.add(job)
         try:
-            self.submit(job.queue, job.run, prepared)
+            self.submit(job.lane, job.run, prepared)
         except Overloaded:
             self._preparing.discard(job)  # the next read asks again
             raise
@@ -623,7 +584,7 @@ class RequestHandlers:
             later = []
             for number, entry in enumerate(waiting, start=1):
                 with suppress(FolkmootError):  # which is told when its turn comes
-                    log = self.metadata.leader_log(entry)
+                    log = self.metadata.led(entry).log
                     job = jobs.get(log) or prepare(log, entry)
                     if job is not None:
                         jobs[log] = job
@@ -681,63 +642,51 @@ class RequestHandlers:
         return self._each(body, messages.DescribeProducersResult, describe, _prepare_append)
 
     def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> Iterator[Job]:
-        log = self.metadata.leader_log(entry)
+        partition = self.metadata.led(entry)
+        log = partition.log
         if entry.timestamp == messages.EARLIEST:
             offset = log.log_start
         elif entry.timestamp == messages.LATEST:
-            offset = self._latest(log)
+            offset = partition.latest()
         else:
             while (job := log.prepare_time(entry.timestamp)) is not None:
                 yield job
                 log.require_open()
             offset = yield from _when_cached(partial(log.offset_for_time, entry.timestamp))
             if offset == log.high_watermark:  # nothing is of that time, as far as is known
-                offset = self._latest(log)
+                offset = partition.latest()
         answer((offset,))
 
-    def _latest(self, log: Log) -> int:
-        """The high watermark. Raises OffsetNotAvailable while that may be behind a former leader's."""
-        replica = self.replicas.of(log)
-        leader = None if replica is None else replica.leader
-        if leader is not None and not leader.knows_committed:
-            raise OffsetNotAvailable(f"{log.name} has a new leader: ask again")
-        return log.high_watermark
-
     def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> Iterable[Job]:
-        log = self.metadata.leader_log(entry, entry.leader_epoch)
-        end = self._latest(log)
+        partition = self.metadata.led(entry, entry.leader_epoch)
+        log, end = partition.log, partition.latest()
         offset = end if entry.offset == messages.LATEST else entry.offset
         if offset > end:
             raise OffsetOutOfRange(
                 f"{entry.topic}-{entry.partition} ends with offset {end}: {offset} is behind it"
             )
         done = partial(_deleted, log, answer)
-        self.retention.delete_records(log, offset, partial(self._given_up, log, offset, done))
+        self.retention.delete_records(log, offset, partial(_given_up, partition, offset, done))
         return ()
-
-    def _given_up(self, log: Log, offset: int, done: Done, error: FolkmootError | None) -> None:
-        if error is not None:
-            done(error)
-            return
-        self.replica_fetches.committed(log)  # followers are told
-        self.replicas.when_given_up(log, offset, done)
 
     def _describe_producer(
         self, deadline: float, entry: messages.DescribeProducersEntry, answer: _Answer
     ) -> Iterable[Job]:
         """What is not committed yet may be lost with this leader: an answer that tells of it waits."""
-        log = self.metadata.leader_log(entry, entry.leader_epoch)
+        partition = self.metadata.led(entry, entry.leader_epoch)
+        log = partition.log
         found = *log.producers().next_of(entry.producer_id), log.log_end
         if log.high_watermark >= log.log_end:
             answer(found)
         else:
-            waiting = DelayedProduce(log.log_end, 0, deadline, lambda error: answer(error or found))
-            self.purgatory.delay_produce(log, waiting)
+            partition.wait(
+                WaitingProduce(log.log_end, 0, deadline, lambda error: answer(error or found))
+            )
         return ()
 
     def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> Iterable[Job]:
-        replica = self.replicas.find(entry.topic_id, entry.partition)  # that follows, too
-        log = self.metadata.leader_log(entry) if replica is None else replica.log
+        partition = self.partitions.find(entry.topic_id, entry.partition)  # that follows, too
+        log = (partition or self.metadata.led(entry)).log
         if not log.log_start <= entry.offset < log.log_end:
             raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
         self.damage_reports.report(log, entry.offset)
@@ -771,6 +720,14 @@ def _when_cached(look_up: Callable[[], _T]) -> Generator[Job, None, _T]:
             return look_up()
         except NotCached as cold:
             yield cold.job
+
+
+def _given_up(partition: Partition, offset: int, done: Done, error: FolkmootError | None) -> None:
+    if error is not None:
+        done(error)
+        return
+    partition.start_moved()
+    partition.when_given_up(offset, done)
 
 
 def _deleted(log: Log, answer: _Answer, error: FolkmootError | None) -> None:
@@ -810,7 +767,7 @@ def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
     return False
 
 
-def _partition_of(result: messages.FetchResult) -> Partition:
+def _partition_of(result: messages.FetchResult) -> PartitionKey:
     return result.topic, result.partition
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.server.purgatory import Request
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.protocol.errors import InvalidRequest
 from folkmoot.protocol.messages import API_OF, Api
 

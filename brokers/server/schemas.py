@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from folkmoot.brokers.storage.jobs import Job, Now, Submit, log_failure
+from folkmoot.brokers.jobs.jobs import Job, Lane, Now, Submit, log_failure
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.nodes import Content
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
@@ -38,10 +38,10 @@ MAX_CACHED_CHARACTERS: Final = 16 * 1024 * 1024
 
 
 class _Job:
-    """A `storage.jobs.Job` whose result is its `outcome`."""
+    """A `jobs.Job` whose result is its `outcome`."""
 
-    def __init__(self, queue: str, run: Callable[[], Any]) -> None:
-        self.queue = queue
+    def __init__(self, lane: Lane, run: Callable[[], Any]) -> None:
+        self.lane = lane
         self.run = run
         self.outcome: Any = None
 
@@ -92,8 +92,8 @@ class Schemas:
         self._changed: deque[_Subject] = deque()
         self._schemas: dict[Key, GetSchemaResponse] = {}
         self._characters = 0
-        # A queue of its own, so that only requests with unknown ids wait for each other.
-        self._miss = _Job("unknown ids", partial(pause, MISS_PAUSE))
+        # A lane of its own, so that only requests with unknown ids wait for each other.
+        self._miss = _Job(Lane.UNKNOWN_IDS, partial(pause, MISS_PAUSE))
 
     def task(self, _now: Now) -> float:
         """Read the subjects again that have changed, or whose watch was lost with its connection."""
@@ -103,7 +103,7 @@ class Schemas:
         used = [each for each in changed if self._subjects.get(each.name) is each]
         if used:
             read = partial(self._read_again, used)
-            self._submit("subjects", read, partial(log_failure, "schema ids"))
+            self._submit(Lane.SUBJECTS, read, partial(log_failure, "schema ids"))
         return REFRESH_AFTER
 
     def refusals(self, subject: str, ids: Mapping[int, int]) -> Steps[dict[int, FolkmootError]]:
@@ -114,7 +114,7 @@ class Schemas:
         known = self._subject(subject)
         wanted = set(ids.values()) - {NO_SCHEMA, NO_VALUES}
         if not wanted <= known.ids:
-            yield _Job("subjects", partial(self._read, known, self._clock()))
+            yield _Job(Lane.SUBJECTS, partial(self._read, known, self._clock()))
             if known.error is None and not wanted <= known.ids:
                 yield self._miss
         refusals = ((number, _refusal(known, ids[number])) for number in ids)
@@ -126,7 +126,7 @@ class Schemas:
         if found is not None:
             self._schemas[key] = found  # the one used last comes last
             return found
-        job = _Job("schemas", lambda: self._schemas.get(key) or self._schema(key))
+        job = _Job(Lane.SCHEMAS, lambda: self._schemas.get(key) or self._schema(key))
         yield job
         if isinstance(job.outcome, SchemaNotFound):
             yield self._miss

@@ -6,8 +6,8 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.repairs import Repairs
-from folkmoot.brokers.replication.replica_manager import ReplicaManager
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.request_counters import ApiSnapshot
@@ -92,21 +92,23 @@ class Snapshots:
         return found
 
     def _replicas(self, logs: list[Log]) -> list[ReplicaSnapshot]:
-        return [_replica(log, self.handlers.replicas) for log in logs if log.is_open or log.failed]
+        return [
+            _replica(log, self.handlers.partitions) for log in logs if log.is_open or log.failed
+        ]
 
     def _whole(self, replicas: list[ReplicaSnapshot]) -> BrokerSnapshot:
         loop, handlers = self.loop, self.handlers
-        counters, manager = handlers.counters, handlers.replicas
+        counters, partitions = handlers.counters, handlers.partitions
         values: dict[str, float] = {
             "repaired": self.repairs.repaired,
             "scrubbed": self.scrubber.share_read,
             "open_segments": len(self.files),
             "records_in": counters.records_in,
             "bytes_in": counters.bytes_in,
-            "isr_shrinks": manager.isr_shrinks,
-            "isr_expands": manager.isr_expands,
-            "elected": manager.elected,
-            "elected_unclean": manager.elected_unclean,
+            "isr_shrinks": partitions.counters.isr_shrinks,
+            "isr_expands": partitions.counters.isr_expands,
+            "elected": partitions.counters.elected,
+            "elected_unclean": partitions.counters.elected_unclean,
             "slow_steps": loop.slow_steps,
             "longest_step": loop.longest_step,
             "busy": loop.busy,
@@ -119,7 +121,7 @@ class Snapshots:
             flushes=handlers.flusher.durations.snapshot(),
             waiting={
                 "fetch": len(handlers.purgatory),
-                "produce": handlers.purgatory.delayed_produces,
+                "produce": sum(each.waiting_produces for each in partitions),
                 "replica_fetch": handlers.replica_fetches.waiting,
             },
         )
@@ -138,10 +140,10 @@ def _sums(replicas: Sequence[ReplicaSnapshot]) -> dict[str, float]:
     }
 
 
-def _replica(log: Log, manager: ReplicaManager) -> ReplicaSnapshot:
-    replica = manager.of(log)
-    leader = None if replica is None else replica.leader
-    replicas = 1 if replica is None else replica.replica_count
+def _replica(log: Log, partitions: Partitions) -> ReplicaSnapshot:
+    partition = partitions.of(log)
+    leader = None if partition is None else partition.leader
+    replicas = 1 if partition is None else partition.replica_count
     return ReplicaSnapshot(
         topic=log.name.topic,
         partition=log.name.partition,

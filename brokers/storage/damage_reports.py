@@ -4,7 +4,7 @@ import logging
 from functools import partial
 from typing import Final
 
-from folkmoot.brokers.storage.jobs import Now, Submit
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.segment import Damage, Segment, SegmentReader
 from folkmoot.protocol.errors import Overloaded
@@ -57,7 +57,7 @@ class DamageReports:
         segment.save_index()  # it says where a damaged batch ends
         look = partial(_read, segment.reader(), offset)
         self._busy = True
-        self._submit("damage", look, partial(self._looked, log, segment, offset))
+        self._submit(Lane.READ, look, partial(self._looked, log, segment, offset))
 
     def _looked(
         self, log: Log, segment: Segment, offset: int, outcome: list[Damage] | Exception

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage.files.atomic_file import is_full
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.protocol.errors import DiskFull
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from folkmoot.brokers.jobs.jobs import Job, JobGroup, SharedJob, result_of
+from folkmoot.brokers.jobs.serial_queue import RunJob, SerialQueue, run_at_once
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
@@ -19,7 +21,6 @@ from folkmoot.brokers.storage.files.atomic_file import (
     write_checked,
 )
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
-from folkmoot.brokers.storage.jobs import Job, JobGroup, SharedJob, result_of
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
 from folkmoot.brokers.storage.producer_state import ProducerSnapshots, ProducerState
 from folkmoot.brokers.storage.recovery import (
@@ -193,6 +194,7 @@ class Log:
         topic_id: str,
         config: LogConfig,
         files: OpenSegments | None = None,
+        run_job: RunJob = run_at_once,
     ) -> None:
         self.directory = directory
         self.name = name
@@ -227,6 +229,8 @@ class Log:
         """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
         self.ids = HighestIds()
         """Of all logs of the broker, once it serves this one."""
+        self.queue = SerialQueue(run_job)
+        """All that waits for a disk to change this log: flushes, cuts, deletions of records and of files."""
         self._files = OpenSegments() if files is None else files
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False

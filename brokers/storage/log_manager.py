@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -17,6 +17,8 @@ from typing import Final, NamedTuple, Self
 import msgspec
 from msgspec.structs import replace
 
+from folkmoot.brokers.jobs.jobs import Lane, Now, PassedTime, Submit, at_once, log_failure
+from folkmoot.brokers.jobs.serial_queue import RunJob
 from folkmoot.brokers.storage.files.atomic_file import (
     is_full,
     load_json,
@@ -37,7 +39,6 @@ from folkmoot.brokers.storage.files.cluster_facts import (
     save_facts,
     topic_in,
 )
-from folkmoot.brokers.storage.jobs import Now, PassedTime, Submit, at_once, log_failure
 from folkmoot.brokers.storage.leader_epochs import (
     EPOCH_STARTS_FILE,
     NO_EPOCH,
@@ -195,6 +196,9 @@ class LogManager:
         self._has_lost = False
         self._broker_id = broker_id
         self._submit = submit
+        self.run_job: RunJob = partial(submit, Lane.DISK)
+        self.run_note: RunJob = partial(submit, Lane.NOTES)
+        """For the files of the data directory itself: one job after another."""
         self._lock = -1
         self._topics: dict[str, _Topic] = {}
         self._ids: dict[str, set[str]] = {}
@@ -210,8 +214,7 @@ class LogManager:
         self._left_behind: list[str] = []
         self._deleted: deque[Log] = deque()
         self._going: set[Path] = set()
-        self._doomed: dict[Path, list[Path]] = {}
-        self._removing: set[Path] = set()
+        self._doomed: dict[Log, list[Path]] = {}
         self._remove_again_at = self._rename_again_at = 0.0
         self._said_left: set[str] = set()
 
@@ -272,13 +275,13 @@ class LogManager:
     def abandon(self) -> None:
         """Close all files as they are, as after a crash, and let go of the directory."""
         for log in (*self, *self._deleted):
+            log.queue.close()
             log.abandon()
         for kept in (self._topics, self._ids, self._deleted, self.dirty, self.recovery_points):
             kept.clear()
         for waiting in (self._scheduled, self._left, self._left_behind, self.lost):
             waiting.clear()
         self._doomed.clear()
-        self._removing.clear()
         self._going.clear()
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
@@ -330,7 +333,7 @@ class LogManager:
             self.suspects.discard(log.directory.name)
             if not (self.suspects or self._has_lost):
                 failed = partial(log_failure, f"{self.data}: the next start trusts no page cache")
-                self._submit("leader-epochs", self._note_trusted, failed)
+                self.run_note(self._note_trusted, failed)
 
     def _note_trusted(self) -> None:
         """The background's part of `trust`; a flush may have failed since it was submitted."""
@@ -428,7 +431,7 @@ class LogManager:
                 stale.append((number, log.directory, facts))
         if stale:
             work = partial(_save_facts, topic.name, stale)
-            self._submit("topic names", work, partial(self._facts_noted, topic, topic.name, stale))
+            self._submit(Lane.FACTS, work, partial(self._facts_noted, topic, topic.name, stale))
 
     def _facts_noted(
         self,
@@ -557,7 +560,7 @@ class LogManager:
         if self.ids != self._ids_noted:
             self._ids_noted = replace(self.ids)
             work = partial(save_json, self.data / HIGHEST_IDS_FILE, self._ids_noted)
-            self._submit("highest ids", work, self._ids_saved)
+            self.run_note(work, self._ids_saved)
         return NOTE_IDS_AFTER
 
     def _ids_saved(self, outcome: object) -> None:
@@ -580,9 +583,13 @@ class LogManager:
         """Close some logs that were deleted, and hand their directories to the background."""
         self._delete_due(now.monotonic)
         names: list[str] = []
-        while self._deleted and len(names) < DELETED_AT_ONCE:
+        for _ in range(min(len(self._deleted), DELETED_AT_ONCE)):
             log = self._deleted.popleft()
             log.abandon()
+            if not log.queue.is_idle:  # what is under way there ends with an error
+                self._deleted.append(log)
+                continue
+            self._doomed.pop(log, None)
             self.dirty.pop(log, None)
             self.recovery_points.pop(log.directory.name, None)
             self.has_stale_points |= log.directory in self._going
@@ -596,14 +603,14 @@ class LogManager:
             self._delete_directories(left)
         if now.monotonic >= self._remove_again_at:
             self._remove_again_at = now.monotonic + REMOVE_AGAIN_AFTER
-            for directory in list(islice(self._doomed, DELETED_AT_ONCE)):
-                self._remove_from(directory, "deletion")
-        return 0.0 if self._deleted else 0.2
+            for log in list(islice(self._doomed, DELETED_AT_ONCE)):
+                log.queue.add(self._remove(log))
+        return 0.0 if names and self._deleted else 0.2
 
     def _delete_directories(self, names: Sequence[str]) -> None:
         if names:
             work = partial(delete_directories, self.data, names)
-            self._submit("deletion", work, partial(self._gone, names))
+            self._submit(Lane.DISK, work, partial(self._gone, names))
 
     def _gone(self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception) -> None:
         """What is left is tried again, and nothing is made in its place meanwhile."""
@@ -632,35 +639,33 @@ class LogManager:
                     logger.info("topic id %s: its directories are removed", topic_id)
                 self.carried_out(topic_id)
 
-    def remove(self, files: Sequence[Path], key: Hashable = "deletion") -> None:
-        """Have files of one log removed in the background, in order.
+    def remove(self, log: Log, files: Sequence[Path]) -> None:
+        """Have files of a log removed in the background, in order.
 
         One that cannot be removed is tried again, and so are those behind it: if they went first, what
         the next start finds would have a hole.
         """
         if files:
-            directory = files[0].parent
-            self._doomed.setdefault(directory, []).extend(files)
-            self._remove_from(directory, key)
+            self._doomed.setdefault(log, []).extend(files)
+            log.queue.add(self._remove(log))
 
-    def _remove_from(self, directory: Path, key: Hashable) -> None:
-        if directory not in self._removing:
-            files = list(self._doomed[directory])
-            self._removing.add(directory)
-            done = partial(self._removed, directory, key, len(files))
-            self._submit(key, partial(_make_room, files, self.data / SPARE_FILE), done)
+    def is_removing(self, log: Log) -> bool:
+        """Whether files of a log are still to be removed."""
+        return log in self._doomed
 
-    def _removed(
-        self, directory: Path, key: Hashable, count: int, failure: Exception | None
-    ) -> None:
-        self._removing.discard(directory)
-        left = self._doomed.pop(directory, [])
-        if failure is not None:
-            logger.error("%s: deleted files stay for now: %s", directory, failure)
-            self._doomed[directory] = left  # behind the others, that each has its turn
-        elif left[count:]:
-            self._doomed[directory] = left[count:]
-            self._remove_from(directory, key)
+    async def _remove(self, log: Log) -> None:
+        files = list(self._doomed.get(log, ()))
+        if not files:
+            return
+        try:
+            await log.queue.job(partial(_make_room, files, self.data / SPARE_FILE))
+        except OSError as error:
+            logger.error("%s: deleted files stay for now: %s", log.directory, error)
+            self._doomed[log] = self._doomed.pop(log)  # behind the others, that each has its turn
+            return
+        left = self._doomed.pop(log, [])[len(files) :]
+        if left:
+            self._doomed[log] = left
 
     def report_orphans(self, existing: Collection[str]) -> list[str]:
         """The ids of topics that have logs here and are not among the `existing` ones, nor to be deleted:
@@ -730,7 +735,7 @@ class LogManager:
             if not found.topic:
                 logger.warning("%s: its file %r cannot be read", found.path, TOPIC_FILE)
             name = TopicPartition(found.topic or found.topic_id, found.partition)
-            log = Log(found.path, name, found.topic_id, self.config, self.files)
+            log = Log(found.path, name, found.topic_id, self.config, self.files, self.run_job)
             epoch = self.leader_epochs.get(found.path.name)
             # The file with its epoch was lost, and with it what it may have acked.
             is_blank = epoch is None and (found.path / EPOCH_STARTS_FILE).exists()

@@ -8,17 +8,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit, at_once
 from folkmoot.brokers.storage.files.atomic_file import disk_error, sync_directory
 from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, save_facts
-from folkmoot.brokers.storage.jobs import Now, Submit, at_once
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import (
     LogManager,
     PartitionDirectory,
     partition_directory,
 )
-from folkmoot.brokers.storage.segment import OpenSegments
-from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import FolkmootError, StorageError
 from folkmoot.protocol.records import TopicPartition
 
@@ -78,8 +76,9 @@ class PartitionCreation:
             self._under_way = some
             logs = self._logs
             facts = [logs.facts_of(each.topic_id, each.partition) for each in some]
-            work = partial(create_logs, logs.data, list(some), facts, logs.config, logs.files)
-            self._submit("creation", work, partial(self._created, facts))
+            new_log = partial(Log, config=logs.config, files=logs.files, run_job=logs.run_job)
+            work = partial(create_logs, logs.data, list(some), facts, new_log)
+            self._submit(Lane.DISK, work, partial(self._created, facts))
 
     def _created(
         self,
@@ -102,8 +101,7 @@ def create_logs(
     data: Path,
     wanted: Sequence[PartitionDirectory],
     facts: Sequence[PartitionFacts | None],
-    config: LogConfig,
-    files: OpenSegments,
+    new_log: Callable[[Path, TopicPartition, str], Log],
 ) -> list[Log | StorageError]:
     """Make directories and open their logs: each is on disk when this returns, or why not.
 
@@ -116,7 +114,7 @@ def create_logs(
         sync_directory(data)
     except OSError as error:
         failures = dict.fromkeys(wanted, error) | failures
-    return [_opened(each, failures.get(each), config, files) for each in wanted]
+    return [_opened(each, failures.get(each), new_log) for each in wanted]
 
 
 def _make(each: PartitionDirectory, known: PartitionFacts | None) -> OSError | None:
@@ -129,12 +127,14 @@ def _make(each: PartitionDirectory, known: PartitionFacts | None) -> OSError | N
 
 
 def _opened(
-    each: PartitionDirectory, failure: OSError | None, config: LogConfig, files: OpenSegments
+    each: PartitionDirectory,
+    failure: OSError | None,
+    new_log: Callable[[Path, TopicPartition, str], Log],
 ) -> Log | StorageError:
     if failure is not None:
         shutil.rmtree(each.path, ignore_errors=True)
         return disk_error(f"{each.path} cannot be created", failure)
-    log = Log(each.path, TopicPartition(each.topic, each.partition), each.topic_id, config, files)
+    log = new_log(each.path, TopicPartition(each.topic, each.partition), each.topic_id)
     try:
         log.start()
     except StorageError as error:

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from folkmoot.brokers.jobs.jobs import SharedJob
 from folkmoot.brokers.storage.files.atomic_file import read_checked
-from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.protocol.batch_header import NO_PRODUCER_ID, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (
     FolkmootError,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit
 from folkmoot.brokers.storage.files.atomic_file import disk_error
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import save_log_start
@@ -103,7 +103,6 @@ class Retention:
         self._submit = submit
         self._round: deque[Log] = deque()
         self._reading = False
-        self._wanted: dict[Log, list[tuple[int, Done]]] = {}
         self._count = 0
 
     # -- by age and size ----------------------------------------------------------------------------
@@ -121,7 +120,7 @@ class Retention:
         if unread:
             self._reading = True
             job = SummaryJob(each for log in unread for each in unread_segments(log))
-            self._submit("summaries", job.run, partial(self._read, job, unread, now))
+            self._submit(Lane.READ, job.run, partial(self._read, job, unread, now))
         return _MORE if self._round or self._reading else RETENTION_INTERVAL
 
     def _read(
@@ -140,7 +139,7 @@ class Retention:
         for log in logs:
             if log.configured and log.is_open:
                 log.expire_producers(now.monotonic)
-                self._logs.remove(log.delete_segments(_expired(log, now)))
+                self._logs.remove(log, log.delete_segments(_expired(log, now)))
                 if log.dirty:
                     self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
 
@@ -157,18 +156,24 @@ class Retention:
         if self._count >= MOST_WAITING:
             raise Overloaded("too many partitions wait for records to be deleted: ask again later")
         self._count += 1
-        waiting = self._wanted.setdefault(log, [])
-        waiting.append((offset, done))
-        if len(waiting) == 1:
-            self._flush(log)
+        log.queue.add(self._delete(log, offset, done))
 
-    def is_deleting(self, log: Log) -> bool:
-        """Whether a deletion of records is under way there: what it notes is true of the log as it is."""
-        return log in self._wanted
+    async def _delete(self, log: Log, offset: int, done: Done) -> None:
+        failure: FolkmootError | None = None
+        try:
+            await self.give_up_before(log, offset)
+        except FolkmootError as error:
+            failure = error if log.is_open else _why_closed(log)
+        self._count -= 1
+        done(failure)
 
-    def _flush(self, log: Log) -> None:
-        """Step 1, for all that is wanted of a log by now."""
-        offset = max(each for each, _ in self._wanted[log])
+    async def give_up_before(self, log: Log, offset: int) -> None:
+        """Within an operation on the log: give up its records before `offset`, durably.
+
+        Raises StorageError, DiskFull, UnknownTopicOrPartition.
+        """
+        if offset <= log.given_up:
+            return
         try:
             if offset == log.log_end and log.is_open and log.segments[-1].size:
                 log.roll()  # so that the segments before can go
@@ -176,40 +181,14 @@ class Retention:
             if not self._logs.room.is_missed(error):
                 logger.warning("%s: the last segment stays for now: %s", log.name, error)
         log.snapshot_covers(offset)
-        self._flusher.flush(log, partial(self._note, log, offset))
-
-    def _note(self, log: Log, offset: int, error: FolkmootError | None) -> None:
-        """Step 2."""
-        error = error if log.is_open else _why_closed(log)
-        if error is not None:
-            self._answer(log, offset, error)
-        else:
-            work = partial(save_log_start, log.directory, offset)
-            self._submit("log starts", work, partial(self._noted, log, offset))
-
-    def _noted(self, log: Log, offset: int, outcome: Exception | None) -> None:
-        """Step 3."""
-        error: FolkmootError | None = None
+        await self._flusher.put_on_disk(log)
+        try:
+            await log.queue.job(partial(save_log_start, log.directory, offset))
+        except OSError as error:
+            raise disk_error(f"{log.directory}: nothing was deleted", error) from error
         if not log.is_open:
-            error = _why_closed(log)
-        elif isinstance(outcome, OSError):
-            error = disk_error(f"{log.directory}: nothing was deleted", outcome)
-        elif outcome is not None:
-            error = StorageError(f"{log.directory}: nothing was deleted: {outcome}")
-        else:
-            self._logs.remove(log.advance_log_start(offset))
-        self._answer(log, offset, error)
-
-    def _answer(self, log: Log, offset: int, error: FolkmootError | None) -> None:
-        waiting = self._wanted.pop(log)
-        later = [each for each in waiting if each[0] > offset]
-        self._count -= len(waiting) - len(later)
-        if later:
-            self._wanted[log] = later
-            self._flush(log)
-        for each, done in waiting:
-            if each <= offset:
-                done(error)
+            raise _why_closed(log)
+        self._logs.remove(log, log.advance_log_start(offset))
 
 
 def _expired(log: Log, now: Now) -> int:

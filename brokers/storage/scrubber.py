@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit, log_failure
 from folkmoot.brokers.storage.files.atomic_file import load_json, save_json
-from folkmoot.brokers.storage.jobs import Now, Submit, log_failure
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment import Damage, Segment, SegmentReader
@@ -86,7 +86,7 @@ class Scrubber:
         if self._place is None:
             self._busy = True
             self._submit(
-                "scrub", partial(load_json, self._path, _Place), partial(self._resume, now)
+                Lane.SCRUB, partial(load_json, self._path, _Place), partial(self._resume, now)
             )
             return 0.0
         if self._place.began > now.wall:  # the clock was ahead then
@@ -106,7 +106,7 @@ class Scrubber:
         self._left_bytes -= size
         self._busy = True
         step = partial(_read_step, segment.reader(), self._position, self._offset)
-        self._submit("scrub", step, self._take)
+        self._submit(Lane.SCRUB, step, self._take)
         return max(_SHORTEST_PAUSE, pause, least)
 
     # -- a round ------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Scrubber:
         if now >= self._next_note:
             self._next_note = now + NOTE_INTERVAL
             work = partial(save_json, self._path, self._place)
-            self._submit("scrub", work, self._noted)
+            self._submit(Lane.SCRUB, work, self._noted)
 
     def _noted(self, outcome: Exception | None) -> None:
         if not self._logs.room.is_missed(outcome):

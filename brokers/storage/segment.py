@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from folkmoot.brokers.jobs.jobs import Lane, SharedJob
 from folkmoot.brokers.storage.disk_room import DiskRoom
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
@@ -22,7 +23,6 @@ from folkmoot.brokers.storage.files.atomic_file import (
     sync_file,
     write_at,
 )
-from folkmoot.brokers.storage.jobs import SharedJob
 from folkmoot.brokers.storage.mapped_file import MAPPED_BYTES, MappedFile, MappedFiles
 from folkmoot.brokers.storage.segment_index import SegmentIndex, Summary, largest_timestamp
 from folkmoot.protocol import batch_header
@@ -43,7 +43,6 @@ _SKIPPED_BYTES: Final = 8 * 1024
 _HEADERS_WINDOW: Final = 64 * 1024 + HEADER_BYTES
 _BATCHES_WINDOW: Final = 4 * 1024 * 1024
 _UNSAVED_BYTES: Final = 16 * 1024 * 1024
-_READ_THREADS: Final = 8
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 _NOTHING: Final = memoryview(b"")
 _NAME = re.compile(
@@ -754,7 +753,7 @@ class Segment(SegmentReader):
             self._read_jobs[position] = SharedJob(
                 partial(_read_through, self.reader(), position, end),
                 partial(self._read_ended, position, end - position),
-                f"read {crc32c(os.fsencode(self.path)) % _READ_THREADS}",
+                Lane.READ,
             )
         return self._read_jobs[position]
 

@@ -1,12 +1,13 @@
 """A background whose jobs are done when a test says so, and logs made without waiting for it."""
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from folkmoot.brokers.jobs.jobs import result_of
 from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -14,6 +15,25 @@ from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.topic_config import LogConfig
 from tests.brokers.batches import SMALL
+
+_KINDS = {
+    "_run": "flush",
+    "save_recovery_points": "checkpoint",
+    "save_log_start": "log starts",
+    "_note_start": "log starts",
+    "delete_directories": "deletion",
+    "_make_room": "deletion",
+    "_save_epochs": "leader-epochs",
+    "write_anew": "cleaner",
+    "_take": "repair",
+}
+
+
+def kind_of(work: Callable[[], Any]) -> str:
+    """What a job does, by the function that does it."""
+    while isinstance(work, partial):
+        work = work.args[0] if work.func is result_of else work.func
+    return _KINDS.get(work.__name__, work.__qualname__)
 
 
 class Hands:
@@ -38,8 +58,8 @@ class Hands:
             self.work()
 
     def keys(self) -> list[Hashable]:
-        """What waits."""
-        return [key for key, _, _ in self.jobs]
+        """What waits, by what it does."""
+        return [kind_of(work) for _, work, _ in self.jobs]
 
 
 def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:
@@ -80,7 +100,7 @@ class OneLog:
         self.logs.start()
         self.log: Log = create(self.logs, "flights", "first", 0)
         self.logs.configure("flights", "first", {})
-        self.flusher = Flusher(self.logs, self.hands.submit)
+        self.flusher = Flusher(self.logs)
         self.retention = Retention(self.logs, self.flusher, self.hands.submit)
 
     def reopen(self, *, clean: bool) -> None:

@@ -1,13 +1,16 @@
 """Batches, contexts and a raw peer for the brokers' tests."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import zmq
 
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit, at_once, result_of
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.replica_manager import ReplicaManager, Written
+from folkmoot.brokers.replication.shared import WriteStates, Written
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
@@ -16,7 +19,6 @@ from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.server.schemas import Key, Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Now, Submit, at_once, result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
@@ -75,20 +77,26 @@ def make_handlers(
     clock: Callable[[], float] = lambda: 0.0,
     schemas: Schemas | None = None,
     fetcher: ReplicaFetcher | None = None,
+    write_states: WriteStates | None = None,
 ) -> RequestHandlers:
     """What answers requests, with all that it needs, and leads what the view says that it does; jobs are
     done at once until then, and behind it unless told otherwise."""
     jobs = _Jobs()
     own, submit = submit, jobs.submit
-    flusher = Flusher(logs, submit)
+    logs._submit, logs.run_job = submit, partial(submit, Lane.DISK)
+    logs.run_note = partial(submit, Lane.NOTES)
+    for log in logs:
+        log.queue._run_job = logs.run_job
+    flusher = Flusher(logs)
     creation = PartitionCreation(logs, submit)
     retention = Retention(logs, flusher, submit)
     fetcher = fetcher or ReplicaFetcher(broker_id, Connections(f"broker-{broker_id}"))
-    replicas = ReplicaManager(
-        *(broker_id, logs, creation, flusher, retention, fetcher, submit),
-        *(lambda work: work(), clock),
+    purgatory = Purgatory()
+    partitions = Partitions(
+        *(broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
+        *(write_states or _write_states, lambda work: work(), clock),
     )
-    metadata = MetadataCache(broker_id, logs, replicas)
+    metadata = MetadataCache(broker_id, partitions)
     handlers = RequestHandlers(
         max_batch_bytes=max_batch_bytes or logs.config.max_batch_bytes,
         metadata=metadata,
@@ -98,11 +106,10 @@ def make_handlers(
         damage_reports=DamageReports(submit),
         producer_ids=ProducerIds(submit, take_ids or range),
         schemas=schemas or no_schemas(),
-        purgatory=Purgatory(),
-        replicas=replicas,
+        purgatory=purgatory,
+        partitions=partitions,
         submit=submit,
     )
-    replicas.write_states = _write_states
     if view.topics:
         show(handlers, view)
     metadata.view = led(view, broker_id)
@@ -114,10 +121,8 @@ class _Jobs:
     def __init__(self) -> None:
         self.submit_to: Submit = at_once
 
-    def submit(
-        self, key: Hashable, work: Callable[[], Any], done: Callable[[Any], None], /
-    ) -> None:
-        self.submit_to(key, work, done)
+    def submit(self, lane: Lane, work: Callable[[], Any], done: Callable[[Any], None], /) -> None:
+        self.submit_to(lane, work, done)
 
 
 def _write_states(writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:

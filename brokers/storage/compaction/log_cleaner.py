@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit
 from folkmoot.brokers.storage.compaction.cleaning_pass import (
     CleanedSegment,
     CleanerCheckpoint,
@@ -15,7 +16,6 @@ from folkmoot.brokers.storage.compaction.cleaning_pass import (
     Pause,
     load_checkpoint,
 )
-from folkmoot.brokers.storage.jobs import Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
@@ -89,7 +89,7 @@ class LogCleaner:
             self._busy = True
             summaries = SummaryJob(each for log in new for each in unread_segments(log))
             work = partial(_load_all, [log.directory for log in new], summaries)
-            self._submit("cleaner", work, partial(self._loaded, some, new, summaries))
+            self._submit(Lane.COMPACTION, work, partial(self._loaded, some, new, summaries))
         else:
             self._look(some)
         if self._busy or self._round:
@@ -200,6 +200,8 @@ class LogCleaner:
 
     def _begin(self, log: Log) -> None:
         self._best = None
+        if not log.queue.is_idle or self._logs.is_removing(log):
+            return  # what an earlier pass has left is removed first: it may have the same names
         config, checkpoint = log.config, self.checkpoints[log]
         segments = {each.base_offset: each for each in self._cleanable(log)}
         work = CleaningPass(
@@ -225,7 +227,7 @@ class LogCleaner:
         doomed: Sequence[Path],
     ) -> None:
         step = partial(work.step, doomed, self._now.wall)
-        self._submit("cleaner", step, partial(self._take, log, segments, work, doomed))
+        self._submit(Lane.COMPACTION, step, partial(self._take, log, segments, work, doomed))
 
     def _take(
         self,
@@ -243,9 +245,9 @@ class LogCleaner:
                     self._next_step(log, segments, work, replaced)
                     return
                 # What was to be replaced has changed: begin again another time.
-                self._logs.remove(files_of(log.directory, name), "cleaner")
+                self._logs.remove(log, files_of(log.directory, name))
             case CleanerCheckpoint() if log.forgets_compaction or log.is_being_cut:
-                self._logs.remove([log.directory / CLEANER_CHECKPOINT_FILE], "cleaner")
+                self._logs.remove(log, [log.directory / CLEANER_CHECKPOINT_FILE])
             case CleanerCheckpoint():
                 self.checkpoints[log] = outcome
                 logger.info("%s: compacted up to offset %d", log.name, outcome.clean_before)
@@ -259,7 +261,7 @@ class LogCleaner:
                 if _are_there(log, segments.values()) and not is_told:
                     logger.error("%s: not compacted: %s", log.name, outcome)
                 # Else they would be back when what has replaced them goes.
-                self._logs.remove(doomed, "cleaner")
+                self._logs.remove(log, doomed)
                 self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
         self._busy = False
 

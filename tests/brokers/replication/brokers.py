@@ -8,12 +8,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.brokers.replication.partition import Partition
 from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.replica_manager import Replica, Written
+from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.coordination.brokers import Registration
@@ -106,12 +107,12 @@ class Node:
             broker_id=number,
             clock=lambda: cluster.now,
             fetcher=self.fetcher,
+            write_states=partial(cluster.write, self),
         )
-        self.replicas = self.handlers.replicas
-        self.replicas.write_states = partial(cluster.write, self)
+        self.partitions = self.handlers.partitions
         self.is_settled = True
         """False: its session was lost while it wrote, and it has not read everything anew yet."""
-        self.repairs = Repairs(self.logs, self.replicas, self.handlers.flusher, self._submit)
+        self.repairs = Repairs(self.logs, self.partitions, self.handlers.flusher, self._submit)
 
     def _submit(self, key: Any, work: Any, done: Any, /) -> None:
         self.hands.submit(key, work, done)
@@ -123,8 +124,8 @@ class Node:
         return Now(self.cluster.now, round(self.cluster.now * 1000))
 
     @property
-    def replica(self) -> Replica:
-        found = self.replicas.find(*PARTITION)
+    def replica(self) -> Partition:
+        found = self.partitions.find(*PARTITION)
         assert found is not None
         return found
 
@@ -174,7 +175,7 @@ class Node:
 
     def turn(self) -> None:
         """What its event loop does in a turn."""
-        self.fetcher.turn({}, self.now)
+        self.partitions.turn({}, self.now)
         for request, response in self.handlers.replica_fetches.take_done(self.cluster.now):
             self.cluster.answer(request, response)
 
@@ -302,7 +303,7 @@ class Cluster:
         self.now += seconds
         self._time_out()
         for node in list(self.nodes.values()):
-            node.replicas.task(node.now)
+            node.partitions.task(node.now)
             node.handlers.damage_reports.task(node.now)
             node.repairs.task(node.now)
         self.run()

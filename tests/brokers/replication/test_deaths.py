@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from folkmoot.brokers.replication.replica_manager import MAX_LAG, Written
+from folkmoot.brokers.replication.partition import MAX_LAG
+from folkmoot.brokers.replication.shared import Written
 from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
 from tests.brokers.batches import values_of
 from tests.brokers.power import NAMES, Power

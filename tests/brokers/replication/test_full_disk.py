@@ -97,7 +97,7 @@ def test_a_full_disk_is_one_line_in_the_log_and_one_when_there_is_room_again(
             go_on(1)
             if number % 10 == 0:
                 leader.delete_records(leader.log.high_watermark)
-                leader.replicas.creation.when_created("u", f"{episode}", number, lambda _: None)
+                leader.partitions.creation.when_created("u", f"{episode}", number, lambda _: None)
                 FILL[lacking](small_disk)
         lines = [each.getMessage() for each in caplog.records]
         assert [line for line in lines if "the disk is full" not in line] == []

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.brokers.replication.replica_manager import DISK_AGAIN_AFTER
+from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER
 from folkmoot.brokers.server.metadata_cache import ClusterView
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.coordination.topics import Reassignment
@@ -130,7 +130,7 @@ def test_a_replica_that_comes_back_at_once_is_made_anew_behind_its_deletion(
     assert two.hands.keys() == ["deletion"], "the old directory goes first"
     two.hands.work_all()
     two.by_hand = False
-    two.replicas.creation.task(two.now)
+    two.partitions.creation.task(two.now)
     assert two.log.log_end == 0
     cluster.later(0.6)
     cluster.run()

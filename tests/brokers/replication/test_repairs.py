@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.replication import replica_manager
+from folkmoot.brokers.replication import epoch_notes
 from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
 from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
 from folkmoot.brokers.storage.files.atomic_file import save_json
@@ -492,7 +492,7 @@ def test_a_repair_tells_a_log_that_has_begun_anew_of_no_leader_epochs(cluster: C
     node.hands.work()
     cluster.run(2)
     assert node.hands.keys() == ["repair"], "it takes what another replica has given"
-    node.logs.remove(node.log.begin_anew(node.log.log_end))
+    node.logs.remove(node.log, node.log.begin_anew(node.log.log_end))
     node.hands.work_all()
     assert [*node.log.epoch_starts] == []
     assert not list(node.log.directory.glob("*.fetched.cleaned"))
@@ -528,7 +528,7 @@ def test_a_disk_that_takes_no_leader_epoch_ends_the_broker_and_a_full_one_does_n
     def refuse(*_: object) -> None:
         raise OSError(reason, os.strerror(reason))
 
-    monkeypatch.setattr(replica_manager, "save_json", refuse)
+    monkeypatch.setattr(epoch_notes, "save_json", refuse)
     cluster.designate(2, 1, 2, 3)
     cluster.show(2)
     assert not ended

@@ -14,9 +14,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.brokers.replication import replica_manager
+from folkmoot.brokers.replication import epoch_notes
 from folkmoot.brokers.replication.leader_state import Position
-from folkmoot.brokers.replication.replica_manager import DELETED_WITHIN, DISK_AGAIN_AFTER, MAX_LAG
+from folkmoot.brokers.replication.partition import (
+    DELETED_WITHIN,
+    DISK_AGAIN_AFTER,
+    MAX_LAG,
+    Partition,
+)
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
@@ -73,7 +78,6 @@ from tests.brokers.parts import (
     into,
     make_batch,
     make_handlers,
-    make_logs,
     out_of,
     produce,
 )
@@ -133,7 +137,7 @@ def test_a_replica_that_has_all_is_never_noted_as_incomplete_when_leaders_change
 ) -> None:
     """Had all brokers died right behind such a note, nobody would lead."""
     noted: list[Path] = []
-    monkeypatch.setattr(replica_manager, "note_incomplete", noted.append)
+    monkeypatch.setattr(epoch_notes, "note_incomplete", noted.append)
     cluster.nodes[1].produce(b"a")
     cluster.run()
     for leader in (2, 3, 1):
@@ -427,7 +431,7 @@ def test_what_is_not_committed_in_time_is_refused_and_committed_later(cluster: C
     one = cluster.nodes[1]
     cluster.cut = {(2, 1), (3, 1)}
     waiting = one.produce(b"a")
-    one.handlers.purgatory.take_completed(cluster.now + 60.0, 10)
+    one.partitions.shared.expire_produces(cluster.now + 60.0)
     assert waiting[0].error == RequestTimeout.code
     assert "it waits for the in-sync replicas of broker 2 and 3" in waiting[0].message
     cluster.mend()
@@ -459,8 +463,8 @@ def test_after_an_unclean_election_a_replica_that_is_ahead_cuts_what_was_committ
     cluster.run()
     assert three.replica.leader is not None
     assert "has lost what was committed from offset 1 to 2" in caplog.text
-    assert [each.replicas.elected_unclean for each in (one, three)] == [0, 1]
-    assert [each.replicas.elected for each in (one, three)] == [1, 1]
+    assert [each.partitions.counters.elected_unclean for each in (one, three)] == [0, 1]
+    assert [each.partitions.counters.elected for each in (one, three)] == [1, 1]
     cluster.later(1.0)
     three.produce(b"b")
     cluster.run()
@@ -591,21 +595,22 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_one_flush(
     hands = Hands()
     posted: deque[Callable[[], None]] = deque()
     topic = TopicInfo(TOPIC_ID, [[1, 2]] * 20)
-    state = VersionedState(PartitionState(2, 1, (1, 2), 1, active=True), 2)
+    state = VersionedState(PartitionState(2, 2, (1, 2), 1, active=True), 2)
     states = {TOPIC_ID: dict.fromkeys(range(20), state)}
     view = ClusterView({}, {"t": topic}, None, (), states, is_registered=True)
-    with make_logs(tmp_path) as logs:
+    with LogManager(tmp_path, 1, LogConfig(), submit=hands.submit) as logs:
         handlers = make_handlers(logs, submit=hands.submit)
         for number in range(20):
             create(logs, "t", TOPIC_ID, number)
-        monkeypatch.setattr(handlers.replicas, "_post", posted.append)
+        monkeypatch.setattr(handlers.partitions, "_post", posted.append)
+        monkeypatch.setattr(handlers.partitions.shared.epochs, "_post", posted.append)
         handlers.show(view, ["t"], {}, posted.append)
         while posted:
             posted.popleft()()
         assert hands.keys().count("leader-epochs") == 1
         hands.work_all()
         assert load_json(tmp_path / LEADER_EPOCHS_FILE, dict[str, int]) == dict.fromkeys(
-            (f"{TOPIC_ID}-{number}" for number in range(20)), 1
+            (f"{TOPIC_ID}-{number}" for number in range(20)), 2
         )
 
 
@@ -1091,13 +1096,13 @@ def test_who_is_not_in_sync_and_knows_it_takes_nothing_for_replaced_by_what_the_
     cluster.run()
     cluster.later(MAX_LAG + 1.0)
     assert isr(cluster) == (1, 2)
-    three.replicas.heard(TOPIC_ID, said)
-    assert three.replicas.is_replaced, "it has not read of that yet"
-    three.replicas.is_replaced = False
+    three.partitions.heard(TOPIC_ID, said)
+    assert three.partitions.shared.is_replaced, "it has not read of that yet"
+    three.partitions.shared.is_replaced = False
     cluster.show(3)
-    three.replicas.heard(TOPIC_ID, said)
+    three.partitions.heard(TOPIC_ID, said)
     assert three.ask(MetadataRequest(["t"]))
-    three.replicas.heard(TOPIC_ID, PartitionMetadata(0, 2, 2, [*REPLICAS], [1, 2]))
+    three.partitions.heard(TOPIC_ID, PartitionMetadata(0, 2, 2, [*REPLICAS], [1, 2]))
     with pytest.raises(NotLeader):
         three.ask(MetadataRequest(["t"]))
 
@@ -1364,7 +1369,7 @@ def test_a_follower_that_died_where_it_was_to_begin_anew_follows_a_leader_that_b
         one.log.roll()
     one.log.snapshot_covers(5)
     one.handlers.flusher.flush(one.log)
-    one.logs.remove(one.log.delete_segments(2))
+    one.logs.remove(one.log, one.log.delete_segments(2))
     assert (one.log.log_start, two.log.log_start, two.log.log_end) == (5, 0, 5)
     cluster.start(3)
     three = cluster.nodes[3]
@@ -1722,7 +1727,7 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     while three.hands.keys()[:1] != ["log starts"]:
         three.hands.work()
         cluster.run()
-    assert (three.replica.asked, three.log.log_end) == (None, 2)
+    assert (three.replica._asked, three.log.log_end) == (None, 2)
     three.log.append_as_follower(memoryview(there))
     three.hands.work()
     assert three.log.log_end == 4
@@ -1738,17 +1743,17 @@ def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_i
     cluster.nodes[1].produce(b"a", b"b")
     cluster.run()
     three = cluster.nodes[3]
-    assert three.replica.asked == Position(1, 1, 2)
+    assert three.replica._asked == Position(1, 1, 2)
     three.by_hand = True
     code = OffsetOutOfRange.code
     for epoch, log_end, log_start in ((1, 2, 1), (1, 1, 2), (0, 2, 2)):
         refused = ReplicaFetchResult(
             *("t", 0, code, "", epoch, log_end, -1, -1, log_start, -1, False)
         )
-        three.replicas.fetch_failed(TOPIC_ID, refused)
+        three.replica.take(refused, memoryview(b""), three.now)
         assert not three.hands.jobs
         cluster.later(1.0)
-        assert three.replica.asked == Position(1, 1, 2), "it asks again"
+        assert three.replica._asked == Position(1, 1, 2), "it asks again"
     three.by_hand = False
 
 
@@ -1894,7 +1899,7 @@ def test_a_log_is_not_cut_before_its_recovery_point_is_taken_back(
     with monkeypatch.context() as patch:
         patch.setattr("folkmoot.brokers.storage.log_manager.save_json", full)
         # Who lacks room for that has it for leader epochs: they come first.
-        patch.setattr("folkmoot.brokers.replication.replica_manager._save_epochs", lambda *_: None)
+        patch.setattr("folkmoot.brokers.replication.epoch_notes._save_epochs", lambda *_: None)
         cluster.designate(2, 1, 2, 3)
         cluster.show()
         for _ in range(4):
@@ -1947,8 +1952,8 @@ def test_a_log_is_never_cut_below_what_is_committed_but_by_an_unclean_election(
     os.truncate(one.log.segments[0].path, 0)
     one.log.was_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
     cluster.kill(3)
-    two.replica.asked = None
-    two.replicas.flushed(two.log)
+    two.replica._asked = None
+    two.replica.flushed()
     cluster.run()
     assert two.log.log_end == 2
     assert two.log.failed is not None
@@ -2036,11 +2041,11 @@ def test_what_is_tried_again_soon_does_not_have_all_others_looked_at_as_often(
     cluster.kill(3)
     cluster.show()
     cluster.run()
-    monkeypatch.setattr(one.replicas, "_look_after_isr", looks.append)
+    monkeypatch.setattr(Partition, "look_after_isr", lambda each: looks.append(each))
     for _ in range(20):
         cluster.now += 0.1
-        one.replicas._try_again(one.replica, 0.0)
-        one.replicas.task(one.now)
+        one.replica._try_again(0.0)
+        one.partitions.task(one.now)
     assert 3 <= len(looks) <= 5
 
 
@@ -2249,11 +2254,11 @@ def test_an_answer_to_an_earlier_question_is_passed_over(
     cluster.nodes[1].produce(b"a")
     cluster.run()
     two = cluster.nodes[2]
-    assert two.replica.asked == Position(1, 1, 1)
+    assert two.replica._asked == Position(1, 1, 1)
     result = ReplicaFetchResult("t", 0, 0, "", epoch, log_end, -1, -1, 0, 1, True)
     chunk = two.log.read(0, 1000, committed=False)
-    two.replicas.answered(TOPIC_ID, result, chunk, two.now)
-    assert two.replica.asked == Position(1, 1, 1), "the answer to that is still to come"
+    two.replica.take(result, chunk, two.now)
+    assert two.replica._asked == Position(1, 1, 1), "the answer to that is still to come"
     assert (two.log.failed, two.log.log_end) == (None, 1)
 
 

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.replication.session_loss import TOPICS_AT_ONCE, SessionLoss
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.protocol.errors import ResponseTooLarge
 
 

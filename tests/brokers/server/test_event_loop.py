@@ -13,14 +13,14 @@ import msgpack
 import msgspec
 import pytest
 
+from folkmoot.brokers.jobs.job_pool import JobPool
+from folkmoot.brokers.jobs.jobs import Lane, Now, Task
 from folkmoot.brokers.server import event_loop, request_handlers
 from folkmoot.brokers.server.event_loop import NO_CORRELATION, EventLoop
 from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
-from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.storage.jobs import Now, Task
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.network.server import Message, ServerSocket
 from folkmoot.protocol import batch_header, wire
@@ -264,12 +264,12 @@ def test_stopping_answers_those_whose_batches_are_not_on_disk_yet(tmp_path: Path
     """Not that the time of their requests is up, which it is not."""
     with make_logs(tmp_path / "data", LogConfig(durability="fsync")) as logs:
         create(logs, "t", "id-1", 0)
-        jobs = JobQueue()
+        jobs = JobPool()
         served = Served(make_handlers(logs, submit=jobs.submit))
         served.loop.start()
         with Peer(served.address) as peer:
             peer.ask(Api.PRODUCE, ProduceRequest(1, 60.0, [into(0)]), [make_batch(b"a")])
-            eventually(lambda: served.handlers.purgatory.delayed_produces)
+            eventually(lambda: any(each.waiting_produces for each in served.handlers.partitions))
             served.loop.stop()
             assert peer.receive()[0].error == BrokerStopping.code
 
@@ -361,7 +361,7 @@ def test_a_fault_in_deferred_work_is_an_error_for_the_request_that_waits(tmp_pat
         raise ZeroDivisionError("a bug")
 
     with make_logs(tmp_path / "data") as logs:
-        jobs = JobQueue()
+        jobs = JobPool()
         handlers = make_handlers(logs, submit=jobs.submit)
         served = Served(handlers)
         jobs.start(served.loop.post)
@@ -380,7 +380,7 @@ def test_a_produce_of_a_topic_that_asks_for_it_is_answered_when_it_is_on_disk(
 ) -> None:
     with make_logs(tmp_path / "data", LogConfig(durability="fsync")) as logs:
         log = create(logs, "t", "id-1", 0)
-        jobs = JobQueue()
+        jobs = JobPool()
         served = Served(make_handlers(logs, submit=jobs.submit))
         disk = threading.Event()
         real = os.fdatasync
@@ -551,13 +551,13 @@ def test_a_hello_is_answered_while_the_same_clients_request_waits_for_a_job(tmp_
         for number in range(30):
             append(log, timed_batch(*[1000 + number] * 9))
     with make_logs(tmp_path / "data", config) as logs:
-        jobs = JobQueue()
+        jobs = JobPool()
         served = Served(make_handlers(logs, submit=jobs.submit))
         served.loop.start()
         with Peer(served.address) as peer:
             look_up = ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 0, 1005)])
             asked = peer.ask(Api.LIST_OFFSETS, look_up)
-            eventually(lambda: jobs._queues)
+            eventually(lambda: any(jobs._lanes[each].qsize() for each in Lane))
             ping = peer.ask(Api.HELLO, HelloRequest("a ping"))
             assert peer.receive()[0].correlation_id == ping
             jobs.start(served.loop.post)
@@ -573,14 +573,14 @@ def test_a_look_up_of_times_waits_for_cold_indexes_and_nobody_else_does(tmp_path
         for number in range(30):
             append(log, timed_batch(*[1000 + number] * 9))
     with make_logs(tmp_path / "data", config) as logs:
-        jobs = JobQueue()
+        jobs = JobPool()
         served = Served(make_handlers(logs, submit=jobs.submit))
         served.loop.start()
         with Peer(served.address) as peer, Peer(served.address) as other:
             entries = [ListOffsetsEntry("t", "id-1", 0, 1000 + number) for number in (5, 17)]
             peer.ask(Api.LIST_OFFSETS, ListOffsetsRequest(entries))
             other.ask(Api.FETCH, fetch(out_of(0), max_bytes=1))
-            eventually(lambda: jobs._queues)
+            eventually(lambda: any(jobs._lanes[each].qsize() for each in Lane))
             assert served.is_well()
             jobs.start(served.loop.post)
             response = wire.response_body(Api.LIST_OFFSETS, peer.receive()[0])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch_header, messages
@@ -134,7 +134,7 @@ def test_a_fetch_woken_before_an_index_is_read_does_not_tell_that_partition_as_o
 ) -> None:
     bench.append(1, ONE)
     cold = the_log(bench.handlers.logs, 1)
-    monkeypatch.setattr(bench.handlers, "_prepare_read", lambda log, offset: log is cold)
+    monkeypatch.setattr(bench.handlers, "_prepare_read", lambda each, offset: each.log is cold)
     bench.waits(fetch(out_of(0), out_of(1), max_wait=2.0, keep=True))
     if woken_by == "its deadline":
         bench.now += request_handlers.MAX_WAIT
@@ -316,14 +316,14 @@ def test_a_fetch_that_fails_leaves_nothing_behind(
         raise RuntimeError("a fault of ours")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataCache, "leader_log", broken)
+        patch.setattr(MetadataCache, "led", broken)
         with pytest.raises(RuntimeError):
             bench.ask(fetch(after=bench.number))
     assert not bench.handlers.purgatory.sessions._watching
     bench.waits(fetch(out_of(1), max_wait=2.0))
     bench.append(1, ONE)
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataCache, "leader_log", broken)
+        patch.setattr(MetadataCache, "led", broken)
         with pytest.raises(RuntimeError):
             bench.woken()
     assert not bench.handlers.purgatory.sessions._watching

@@ -145,7 +145,7 @@ def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_si
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.replicas, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         first = ClusterView(BROKERS, topics, is_registered=True)
         handlers.show(first, ["gone", "wide"], {}, posted.append)
@@ -177,7 +177,7 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.replicas, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         first = ClusterView(BROKERS, topics, None, (), states, is_settled=True, is_registered=True)
         handlers.show(first, sorted(topics), {}, posted.append)

@@ -1,16 +1,16 @@
 """Ids for producers: from memory, in blocks from ZooKeeper, never one twice."""
 
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Lane, Now, at_once
 from folkmoot.brokers.server.producer_ids import BLOCK, ProducerIds
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_table import handle
-from folkmoot.brokers.storage.jobs import Now, at_once
 from folkmoot.coordination import producer_ids
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import NoProducerId, ZooKeeperUnreachable
@@ -45,8 +45,8 @@ class Jobs:
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
 
-    def submit(self, key: Hashable, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.waiting.append(lambda: at_once(key, work, done))
+    def submit(self, lane: Lane, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.waiting.append(lambda: at_once(lane, work, done))
 
     def run(self) -> None:
         waiting, self.waiting = self.waiting, []

@@ -1,15 +1,12 @@
 """Requests that wait: who is completed, when, and what they cost."""
 
 import random
-from dataclasses import dataclass
-from math import inf
 
 import pytest
 
 from folkmoot.brokers.server.fetch_sessions import FetchSession, FetchSessions, Quota
-from folkmoot.brokers.server.purgatory import DelayedProduce, Purgatory, Request
-from folkmoot.brokers.storage.log import Log
-from folkmoot.protocol.errors import FolkmootError, Overloaded, RequestTimeout, StorageError
+from folkmoot.brokers.server.purgatory import Purgatory, Request
+from folkmoot.protocol.errors import Overloaded
 from folkmoot.protocol.messages import FetchEntry
 from folkmoot.protocol.records import TopicPartition
 from tests.seeds import new_seed
@@ -157,82 +154,3 @@ def test_random_histories_agree_with_a_list_that_is_searched() -> None:
             for each in due:
                 del deadlines[each]
     assert {each.request.body for each in purgatory.take_all()} == deadlines.keys()
-
-
-# -- produces that wait for the disk -------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class FlushedLog:
-    """As much of a log as a delayed produce looks at."""
-
-    name: TopicPartition
-    high_watermark: int = 0
-    failure: FolkmootError | None = None
-
-    def require_writable(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
-
-class Waiting:
-    """Produces of one log, and how they were answered."""
-
-    def __init__(self) -> None:
-        self.purgatory = Purgatory()
-        self.flushed = FlushedLog(A)
-        self.answers: list[tuple[int, FolkmootError | None]] = []
-
-    @property
-    def log(self) -> Log:
-        log: Log = self.flushed  # type: ignore[assignment]
-        return log
-
-    def produce(self, end: int, deadline: float = inf) -> None:
-        delayed = DelayedProduce(end, 10, deadline, lambda error: self.answers.append((end, error)))
-        self.purgatory.delay_produce(self.log, delayed)
-
-
-def test_a_high_watermark_that_moves_completes_every_produce_that_it_covers() -> None:
-    waiting = Waiting()
-    delay(waiting.purgatory, 10.0, 20, (A,), "reader")
-    for end in (3, 5, 8):
-        waiting.produce(end)
-    waiting.flushed.high_watermark = 5
-    waiting.purgatory.advanced(waiting.log)
-    assert waiting.answers == [(3, None), (5, None)]
-    assert taken(waiting.purgatory, 0.0) == ["reader"]
-    waiting.flushed.high_watermark = 8
-    waiting.purgatory.advanced(waiting.log)
-    assert waiting.answers[2:] == [(8, None)]
-
-
-def test_a_failed_flush_refuses_all_who_wait_for_the_log() -> None:
-    waiting = Waiting()
-    for end in (3, 5):
-        waiting.produce(end)
-    waiting.flushed.high_watermark = 5
-    waiting.flushed.failure = StorageError("a bad disk")
-    waiting.purgatory.advanced(waiting.log)
-    assert [(end, type(error)) for end, error in waiting.answers] == [
-        (3, StorageError),
-        (5, StorageError),
-    ]
-
-
-def test_a_produce_that_has_waited_for_its_timeout_is_refused_and_the_others_wait_on() -> None:
-    waiting = Waiting()
-    purgatory = waiting.purgatory
-    for end, deadline in ((3, 30.0), (5, 10.0), (8, 20.0)):
-        waiting.produce(end, deadline)
-    refused = []
-    while (due := purgatory.next_deadline()) < 30.0:
-        purgatory.take_completed(due, 10)
-        refused.append((due, [end for end, _ in waiting.answers]))
-    assert refused == [(10.0, [5]), (20.0, [5, 8])]
-    assert {type(error) for _, error in waiting.answers} == {RequestTimeout}
-    waiting.flushed.high_watermark = 8
-    purgatory.advanced(waiting.log)
-    assert waiting.answers[2:] == [(3, None)]
-    purgatory.take_completed(30.0, 10)
-    assert (len(waiting.answers), purgatory.next_deadline()) == (3, inf)

@@ -283,7 +283,7 @@ def test_while_zookeeper_is_down_nobody_was_replaced_and_all_goes_on(
     scene.cut(*scene.brokers)
     asked = Counter[int]()
     for number, broker in scene.brokers.items():
-        replicas = broker.event_loop.handlers.replicas
+        replicas = broker.event_loop.handlers.partitions
 
         def noted(*said: Any, number: int = number, hear: Any = replicas.heard) -> None:
             hear(*said)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.brokers.replication.replica_manager import Replica
+from folkmoot.brokers.jobs.jobs import Job, Lane, Now
 from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
@@ -16,7 +16,6 @@ from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.files.atomic_file import read_checked
-from folkmoot.brokers.storage.jobs import Job, Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
@@ -278,7 +277,7 @@ def test_a_partition_whose_index_is_read_first_is_not_told_as_one_at_its_end(
     cold = create(handlers.logs, "t", "id-1", 1)
     append(handlers, 0, make_batch(b"a"))
     append(handlers, 1, make_batch(b"b", b"c"))
-    monkeypatch.setattr(handlers, "_prepare_read", lambda log, offset: log is cold)
+    monkeypatch.setattr(handlers, "_prepare_read", lambda each, offset: each.log is cold)
     fetched, chunks = read(handlers, out_of(1), out_of(0))
     assert [(each.partition, each.high_watermark) for each in fetched.results] == [(0, 1), (1, 2)]
     assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
@@ -301,16 +300,17 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
     with make_logs(tmp_path / "cold", config) as logs:
         handlers = make_handlers(logs, submit=submit)
         log = logs.find("id-1", 0) or pytest.fail("there is no log")
+        partition = handlers.partitions.of(log) or pytest.fail("it is not led")
         prepare = handlers.replica_fetches._prepare_read if follower else handlers._prepare_read
         last = log.log_end - 1
-        while prepare(log, last):
+        while prepare(partition, last):
             jobs.pop()()
-        assert prepare(log, 0)
-        assert prepare(log, 0)
+        assert prepare(partition, 0)
+        assert prepare(partition, 0)
         assert len(jobs) == 1, "one job for all who wait for it"
-        assert not prepare(log, last)
+        assert not prepare(partition, last)
         jobs.pop()()
-        assert not prepare(log, 0)
+        assert not prepare(partition, 0)
 
 
 def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
@@ -346,7 +346,7 @@ def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
         assert partitions() == ([1], [0])
         assert partitions() == ([1], [0])
         [(key, job)] = jobs
-        assert key.startswith("read ")
+        assert key is Lane.READ
         job()
         assert partitions() == ([0, 1], [])
 
@@ -483,26 +483,6 @@ def test_a_topic_created_anew_takes_nothing_meant_for_the_one_before_from_its_fi
     assert anew.log_end == 0
 
 
-def test_who_leads_a_partition_is_found_out_once_until_something_about_its_topic_changes(
-    handlers: RequestHandlers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    append(handlers, 0, make_batch(b"a"))
-    found, find = list[str](), handlers.replicas.find
-
-    def counted(topic_id: str, partition: int) -> Replica | None:
-        found.append(topic_id)
-        return find(topic_id, partition)
-
-    monkeypatch.setattr(handlers.replicas, "find", counted)
-    log = handlers.metadata.leader_log(into(0))
-    assert handlers.metadata.leader_log(into(0)) is log
-    before = len(found)
-    assert before <= 1
-    handlers.metadata.forget("t")
-    assert handlers.metadata.leader_log(into(0)) is log
-    assert len(found) == before + 1
-
-
 # -- many entries -------------------------------------------------------------------------------------
 
 
@@ -607,5 +587,5 @@ def test_who_waits_to_hear_of_a_producer_brings_a_reader_no_bytes(tmp_path: Path
         ):
             assert not isinstance(carried_out(request, payloads, NOW, handlers), Response)
         hands.work_all()
-        assert handlers.purgatory.delayed_produces == 0
+        assert not any(each.waiting_produces for each in handlers.partitions)
         assert not handlers.purgatory.take_completed(NOW.monotonic, 10)

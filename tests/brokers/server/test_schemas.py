@@ -10,14 +10,14 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
+from folkmoot.brokers.jobs.job_pool import JobPool
+from folkmoot.brokers.jobs.jobs import Job, Now, result_of
 from folkmoot.brokers.server import schemas as module
 from folkmoot.brokers.server.event_loop import EventLoop
-from folkmoot.brokers.server.job_queue import JobQueue
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.server.schemas import MISS_PAUSE, Schemas, described
-from folkmoot.brokers.storage.jobs import Job, Now, result_of
 from folkmoot.consumers.broker_schemas import BrokerSchemas
 from folkmoot.coordination import topics
 from folkmoot.coordination.schemas.versions import Reference
@@ -414,8 +414,8 @@ def test_requests_for_unknown_ids_wait_where_others_do_not(registry: Registry) -
     look = next(guess)
     carried_out_job(look)
     pause, found = next(guess), next(other)
-    assert len({each.queue for each in (look, pause)}) == 2  # type: ignore[attr-defined]
-    assert found.queue == look.queue  # type: ignore[attr-defined]
+    assert len({each.lane for each in (look, pause)}) == 2  # type: ignore[attr-defined]
+    assert found.lane == look.lane  # type: ignore[attr-defined]
     carried_out_job(pause)
     assert registry.paused == pytest.approx(MISS_PAUSE)
     with pytest.raises(SchemaNotFound):
@@ -482,7 +482,7 @@ class Gate:
 
 def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry: Registry) -> None:
     gate = Gate(registry)
-    jobs = JobQueue()
+    jobs = JobPool()
     live_ids, schema = gate.held(registry.live_ids), gate.held(registry.schema)
     schemas = Schemas(live_ids, schema, jobs.submit, jobs.pause, time.monotonic)
     socket = ServerSocket()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage import damage_reports
 from folkmoot.brokers.storage.damage_reports import DamageReports
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment_index import SegmentIndex
 from folkmoot.protocol.errors import CorruptBatch, Overloaded

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.storage.jobs import Job
+from folkmoot.brokers.jobs.jobs import Job
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.segment import OpenSegments, SegmentReader, SummaryJob, write_index
 from folkmoot.protocol.errors import StorageError

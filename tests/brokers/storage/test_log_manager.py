@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as replace_struct
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage import log_manager
 from folkmoot.brokers.storage.files.atomic_file import save_json, write_checked
 from folkmoot.brokers.storage.files.cluster_facts import (
@@ -23,7 +24,6 @@ from folkmoot.brokers.storage.files.cluster_facts import (
     load_facts,
 )
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
 from folkmoot.brokers.storage.log_manager import (
     LAYOUT,
@@ -602,7 +602,7 @@ def test_a_flush_whose_outcome_was_not_taken_is_not_vouched_for_by_the_stop(data
     logs.start()
     log = create(logs, "flights", "first", 0)
     append(log, a_batch(b"a"))
-    flusher = Flusher(logs, hands.submit)
+    flusher = Flusher(logs)
     flusher.appended(log, 1, Now(0.0, 0))
     flusher.task(Now(CHECKPOINT_INTERVAL, 0))
     flusher.task(Now(CHECKPOINT_INTERVAL, 0))

@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 import zmq
 
+from folkmoot.brokers.jobs.jobs import SharedJob, result_of
 from folkmoot.brokers.storage.files.atomic_file import shorten
-from folkmoot.brokers.storage.jobs import SharedJob, result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.mapped_file import MAPPED_BYTES, MappedFiles
 from folkmoot.brokers.storage.recovery import list_segments, save_log_start

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
@@ -178,7 +178,7 @@ def test_who_appends_to_many_partitions_has_them_flushed_before_files_run_out(
     hands, files = Hands(), OpenSegments(8)
     logs = LogManager(tmp_path / "data", 1, SMALL, files, hands.submit)
     logs.start()
-    flusher = Flusher(logs, hands.submit)
+    flusher = Flusher(logs)
     flusher.task(Now(1000.0, 0))
     for number in range(40):
         log = create(logs, "t", "first", number)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage import partition_creation
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.protocol.errors import DiskFull, FolkmootError
@@ -191,7 +191,7 @@ def test_a_kill_at_any_step_leaves_directories_that_a_start_serves(
     def die(*_: object) -> None:
         raise Killed
 
-    for number, step in enumerate(("save_facts", "sync_directory", "Log")):
+    for number, step in enumerate(("save_facts", "sync_directory", "_opened")):
         data = tmp_path / str(number)
         logs = LogManager(data, 1, SMALL)
         logs.start()

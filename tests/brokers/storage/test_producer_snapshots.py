@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import result_of
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.files.atomic_file import read_checked, write_checked
-from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import save_log_start
 from folkmoot.brokers.storage.segment import SegmentReader, headers_from

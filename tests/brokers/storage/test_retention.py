@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage import retention
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import REMOVE_AGAIN_AFTER, LogManager
 from folkmoot.brokers.storage.retention import RETENTION_INTERVAL
 from folkmoot.brokers.storage.segment import Segment, SegmentReader
@@ -461,8 +461,8 @@ def test_behind_a_file_that_cannot_be_removed_newer_ones_stay_until_it_goes(
 def test_what_is_deleted_while_a_removal_is_under_way_is_removed_behind_it(tmp_path: Path) -> None:
     kept = filled(tmp_path)
     first, second = (kept.log.segments[number].files() for number in (0, 1))
-    kept.logs.remove(first)
-    kept.logs.remove(second)
+    kept.logs.remove(kept.log, first)
+    kept.logs.remove(kept.log, second)
     assert len(kept.hands.jobs) == 1
     kept.hands.work_all()
     assert not any(path.exists() for path in (*first, *second))

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage import scrubber as scrubbing
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.protocol.errors import CorruptBatch

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from math import inf
 from typing import Any
 
+from folkmoot.brokers.jobs.jobs import Lane, result_of
+from folkmoot.brokers.replication.partition import Partition
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager, Written
+from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
@@ -18,7 +22,6 @@ from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.mapped_file import MappedFiles
@@ -71,7 +74,10 @@ class Broker:
         self._died = died
         self._next_turn = inf
         self._shows: tuple[Any, ...] = ()
-        self._queues: dict[Any, list[tuple[Callable[[], Any], Callable[[Any], None]]]] = {}
+        self._lanes: dict[Lane, deque[tuple[Callable[[], Any], Callable[[Any], None]]]] = {
+            lane: deque() for lane in Lane
+        }
+        self._working: Counter[Lane] = Counter()
         name = self.name = disk.data.name
         with disks.of(disk):
             self.logs = LogManager(disk.data, broker_id, LOGS, submit=self._submit)
@@ -90,33 +96,33 @@ class Broker:
     def _event_loop(self, network: Network) -> EventLoop:
         """As `Broker` puts it together, less what this one has no use for."""
         logs, submit = self.logs, self._submit
-        flusher = Flusher(logs, submit, self._failed)
+        flusher = Flusher(logs, self._failed)
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
         fetcher = ReplicaFetcher(self.broker_id, self.client)  # type: ignore[arg-type]
-        replicas = self.replicas = ReplicaManager(
-            *(self.broker_id, logs, creation, flusher, retention, fetcher, submit, self.post),
-            clock=self.world.clock,
+        purgatory = Purgatory()
+        partitions = self.partitions = Partitions(
+            *(self.broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
+            *(self.write_states, self.post, self.world.clock),
         )
-        replicas.write_states = self.write_states
-        repairs = Repairs(logs, replicas, flusher, submit)
+        repairs = Repairs(logs, partitions, flusher, submit)
         self._ids = ProducerIds(submit, network.take_ids)
         self.handlers = RequestHandlers(
             max_batch_bytes=LOGS.max_batch_bytes,
-            metadata=MetadataCache(self.broker_id, logs, replicas),
+            metadata=MetadataCache(self.broker_id, partitions),
             flusher=flusher,
             retention=retention,
             damage_reports=DamageReports(submit),
             producer_ids=self._ids,
             schemas=no_schemas(),
             logs=logs,
-            purgatory=Purgatory(),
-            replicas=replicas,
+            purgatory=purgatory,
+            partitions=partitions,
             submit=submit,
         )
         tasks = (
             *(logs.deletion_task, creation.task, flusher.task, retention.task),
-            *(repairs.task, replicas.task),
+            *(repairs.task, partitions.task),
         )
         return EventLoop(self.socket, self.handlers, self._failed, tasks)  # type: ignore[arg-type]
 
@@ -190,33 +196,30 @@ class Broker:
         self.loop.post(work)
         self.wake()
 
-    def _submit(self, key: Any, work: Callable[[], Any], done: Callable[[Any], None], /) -> None:
-        """A job in the background: one at a time of each key, in their order."""
-        if key == "topic names":
+    def _submit(self, lane: Lane, work: Callable[[], Any], done: Callable[[Any], None], /) -> None:
+        """A job in the background: as many at a time as its lane has threads, begun in their order."""
+        if lane is Lane.FACTS:
             # For people, and for a ZooKeeper that is lost, which none is here: it would only put names of
             # segments on disk that a power cut is to take.
             return
-        queue = self._queues.setdefault(key, [])
-        queue.append((work, done))
-        if len(queue) == 1:
-            self._begin_job(key)
+        self._lanes[lane].append((work, done))
+        self._begin_jobs(lane)
 
-    def _begin_job(self, key: Any) -> None:
-        self.world.after(self.world.delay(), self.soon(partial(self._work, key)))
+    def _begin_jobs(self, lane: Lane) -> None:
+        waiting = self._lanes[lane]
+        while waiting and self._working[lane] < lane.threads:
+            self._working[lane] += 1
+            work, done = waiting.popleft()
+            self.world.after(self.world.delay(), self.soon(partial(self._work, lane, work, done)))
 
-    def _work(self, key: Any) -> None:
-        work, done = self._queues[key][0]
+    def _work(self, lane: Lane, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         result = result_of(work)
-        self.world.after(self.world.delay(), self.soon(partial(self._worked, key, done, result)))
+        self.world.after(self.world.delay(), self.soon(partial(self._worked, lane, done, result)))
 
-    def _worked(self, key: Any, done: Callable[[Any], None], result: Any) -> None:
+    def _worked(self, lane: Lane, done: Callable[[Any], None], result: Any) -> None:
         self.post(partial(done, result))
-        queue = self._queues[key]
-        del queue[0]
-        if queue:
-            self._begin_job(key)
-
-    # -- ZooKeeper ----------------------------------------------------------------------------------
+        self._working[lane] -= 1
+        self._begin_jobs(lane)
 
     def _shown(
         self,
@@ -252,8 +255,8 @@ class Broker:
     # -- how it stands ------------------------------------------------------------------------------
 
     @property
-    def replica(self) -> Replica | None:
-        return self.replicas.find(*PARTITION)
+    def replica(self) -> Partition | None:
+        return self.partitions.find(*PARTITION)
 
     @property
     def log(self) -> Log | None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from folkmoot.brokers.replication import replica_fetcher, replica_manager
+from folkmoot.brokers.replication import partition, partitions, replica_fetcher
 from folkmoot.brokers.server import event_loop
 from folkmoot.brokers.storage.log import Log
 from folkmoot.coordination import paths, topics
@@ -166,10 +166,11 @@ class ReplicationHistory:
             patch.setattr(event_loop, "time", clock)
             patch.setattr(sender, "time", clock)
             patch.setattr(cluster, "random", self.world.random)
-            patch.setattr(replica_manager, "MAX_LAG", 0.5)
-            patch.setattr(replica_manager, "LOOK_AFTER", 0.1)
-            patch.setattr(replica_manager, "DISK_AGAIN_AFTER", 0.2)
-            patch.setattr(replica_manager, "DELETED_WITHIN", 0.4)
+            patch.setattr(partition, "MAX_LAG", 0.5)
+            patch.setattr(partitions, "LOOK_AFTER", 0.1)
+            patch.setattr(partition, "DISK_AGAIN_AFTER", 0.2)
+            patch.setattr(partitions, "DISK_AGAIN_AFTER", 0.2)
+            patch.setattr(partition, "DELETED_WITHIN", 0.4)
             patch.setattr(replica_fetcher, "TIMEOUT", 0.4)
             patch.setattr(replica_fetcher, "MAX_WAIT", 0.2)
             yield

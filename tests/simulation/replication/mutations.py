@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from folkmoot.brokers.controller.leadership import Leadership
 from folkmoot.brokers.replication.follower_state import Append, FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState
-from folkmoot.brokers.replication.replica_manager import Replica, ReplicaManager
+from folkmoot.brokers.replication.partition import Partition
+from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_state import ReplicaState
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
@@ -126,16 +127,16 @@ def _compare_ends_alone(patch: pytest.MonkeyPatch) -> None:
 
 def _truncate_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """Rule 4, as in Kafka 0.8."""
-    real = ReplicaManager._take
+    real = Partition._take
 
-    def take(self: ReplicaManager, replica: Replica, step: Any) -> None:
-        follower = replica.state.follower
-        if follower is not None and not hasattr(follower, "has_begun") and replica.log.is_open:
+    def take(self: Partition, step: Any) -> None:
+        follower = self.state.follower
+        if follower is not None and not hasattr(follower, "has_begun") and self.log.is_open:
             follower.has_begun = True  # type: ignore[attr-defined]
-            truncate(replica.log, replica.log.high_watermark)
-        real(self, replica, step)
+            truncate(self.log, self.log.high_watermark)
+        real(self, step)
 
-    patch.setattr(ReplicaManager, "_take", take)
+    patch.setattr(Partition, "_take", take)
 
 
 def _truncate_to_the_end_of_the_leaders_epoch_alone(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +156,7 @@ def _truncate_to_the_end_of_the_leaders_epoch_alone(patch: pytest.MonkeyPatch) -
 
 def _acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     """Rule 5."""
-    patch.setattr(Replica, "counted_end", property(lambda self: self.log.log_end))
+    patch.setattr(Partition, "counted_end", property(lambda self: self.log.log_end))
 
 
 def _ignore_proposals(patch: pytest.MonkeyPatch) -> None:
@@ -314,9 +315,9 @@ def _cancel_whoever_is_in_sync(patch: pytest.MonkeyPatch) -> None:
 
 def _delete_when_it_begins(patch: pytest.MonkeyPatch) -> None:
     """Who leaves keeps its log until the reassignment has ended."""
-    real = ReplicaManager.topic_is
+    real = Partitions.topic_is
 
-    def topic_is(self: ReplicaManager, name: str, topic: Any, states: Any, **given: Any) -> None:
+    def topic_is(self: Partitions, name: str, topic: Any, states: Any, **given: Any) -> None:
         for number, move in topic.reassignments.items():
             if self.broker_id not in move.target:
                 key = TopicIdPartition(topic.topic_id, number)
@@ -326,7 +327,7 @@ def _delete_when_it_begins(patch: pytest.MonkeyPatch) -> None:
                 return
         real(self, name, topic, states, **given)
 
-    patch.setattr(ReplicaManager, "topic_is", topic_is)
+    patch.setattr(Partitions, "topic_is", topic_is)
 
 
 def _lead_on_in_the_epoch_of_a_reassignment_that_ends(patch: pytest.MonkeyPatch) -> None:
@@ -418,12 +419,12 @@ def _trust_the_page_cache_behind_a_failed_flush(patch: pytest.MonkeyPatch) -> No
 
 def _trust_the_page_cache_of_what_counts_on_disks_since(patch: pytest.MonkeyPatch) -> None:
     """Rule 10, where the topic's durability has changed."""
-    begin = ReplicaManager._begin
+    begin = Partition.begin
 
-    def begun(self: ReplicaManager, key: TopicIdPartition, log: Log, topic: TopicInfo) -> None:
-        begin(self, key, log, replace(topic, had_page_cache=False))
+    def begun(self: Partition, topic: TopicInfo, found: Any) -> None:
+        begin(self, replace(topic, had_page_cache=False), found)
 
-    patch.setattr(ReplicaManager, "_begin", begun)
+    patch.setattr(Partition, "begin", begun)
 
 
 def _answer_who_deletes_before_followers_have_deleted(patch: pytest.MonkeyPatch) -> None:

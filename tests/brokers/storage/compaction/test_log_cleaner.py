@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage.compaction import batch_filter, cleaning_pass
 from folkmoot.brokers.storage.compaction.cleaning_pass import load_checkpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
-from folkmoot.brokers.storage.jobs import Now
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.coordination.topic_config import DAY, LogConfig

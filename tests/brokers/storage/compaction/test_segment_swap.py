@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import result_of
 from folkmoot.brokers.storage import segment_swap
 from folkmoot.brokers.storage.compaction import cleaning_pass
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
-from folkmoot.brokers.storage.jobs import result_of
 from folkmoot.brokers.storage.recovery import list_segments
 from folkmoot.brokers.storage.segment import SegmentName
 from folkmoot.protocol import batch_header, record_batch

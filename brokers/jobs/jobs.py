@@ -1,7 +1,9 @@
 """How the storage is handed its work: a moment, a periodic task, a job on another thread."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 logger = logging.getLogger(__name__)
@@ -60,7 +62,7 @@ class Job(Protocol):
 
     `run` there, then `finish` on the event loop with what it returned or raised. Several may wait for
     the same one, and run and finish it in turn (SharedJob). What does not wait for a disk names a
-    `queue` of its own.
+    `lane` of its own.
     """
 
     def run(self) -> Any: ...
@@ -71,25 +73,27 @@ class Job(Protocol):
 class SharedJob:
     """A job for which several may wait: whoever runs it again gets what was found before.
 
-    `done` is told of each end, with the job. It always runs in the same `queue`.
+    `done` is called at each end, with the job.
     """
 
     def __init__(
         self,
         work: Callable[[], Any],
         done: Callable[["SharedJob", Any], None],
-        queue: str = "index",
+        lane: "Lane | None" = None,
     ) -> None:
-        self.queue = queue
+        self.lane = Lane.INDEX if lane is None else lane
+        self._running = Lock()
         self._work = work
         self._done = done
         self._found: list[Any] = []
 
     def run(self) -> Any:
-        """Any thread, one at a time."""
-        if not self._found:
-            self._found.append(self._work())
-        return self._found[0]
+        """Any thread."""
+        with self._running:
+            if not self._found:
+                self._found.append(self._work())
+            return self._found[0]
 
     def finish(self, outcome: Any) -> None:
         self._done(self, outcome)
@@ -111,26 +115,56 @@ class JobGroup:
             job.finish(result)
 
 
+class Lane(Enum):
+    """Which threads do a job, and how many they are: jobs of one lane never wait for those of another.
+
+    Only a lane of one thread keeps an order. Jobs that change files and need one are awaited by the
+    operations of a SerialQueue.
+    """
+
+    DISK = "disk", 4
+    """Flushes, and other writes that end soon."""
+    NOTES = "notes", 1
+    """The files of the data directory itself."""
+    FACTS = "facts", 1
+    """What the cluster says of topics, noted in the directories of their partitions."""
+    READ = "read", 8
+    """Reads of segments, each of which may wait for a slow disk."""
+    INDEX = "index", 1
+    """What a first read or append of a segment needs."""
+    COMPACTION = "compaction", 1
+    """Passes that take minutes."""
+    SCRUB = "scrub", 1
+    ZOOKEEPER = "zookeeper", 1
+    """Questions to ZooKeeper, each of which may wait for its time-out."""
+    SCHEMAS = "schemas", 1
+    SUBJECTS = "subjects", 1
+    UNKNOWN_IDS = "unknown ids", 1
+    """Pauses of requests that ask for schema ids which do not exist."""
+
+    @property
+    def threads(self) -> int:
+        """The most that are started."""
+        return self.value[1]
+
+
 class Submit(Protocol):
     """Has `work` done on a background thread and its result given to `done` on the event loop.
 
-    `work` touches only what it was given: descriptors, paths, bytes that never change. Jobs of one
-    key run in the order of submission, one at a time; jobs of different keys do not wait for each
-    other. An Exception that `work` raises is given to `done` in place of the result.
+    `work` touches only what it was given: descriptors, paths, bytes that never change. An Exception
+    that `work` raises is given to `done` in place of the result.
     """
 
     def __call__(
         self,
-        key: Hashable,
+        lane: Lane,
         work: Callable[[], _T],
         done: Callable[[_T | Exception], None],
         /,
     ) -> None: ...
 
 
-def at_once(
-    key: Hashable, work: Callable[[], _T], done: Callable[[_T | Exception], None], /
-) -> None:
+def at_once(lane: Lane, work: Callable[[], _T], done: Callable[[_T | Exception], None], /) -> None:
     """Do a job here and now: for starts, stops and tests, where nobody else waits."""
     done(result_of(work))
 

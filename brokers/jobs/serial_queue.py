@@ -1,0 +1,137 @@
+"""Operations on one partition, one after another, each of which may wait for a disk."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+from folkmoot.brokers.jobs.jobs import result_of
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class Pending(Generic[_T]):
+    """What an operation awaits: the outcome of work that another thread, or another operation, does.
+
+    Owner: the event loop.
+    """
+
+    __slots__ = ("_outcome", "_resume")
+
+    def __init__(self) -> None:
+        self._outcome: list[_T | Exception] = []
+        self._resume: Callable[[], None] | None = None
+
+    def finish(self, outcome: _T | Exception) -> None:
+        """Resume the operation with this result; an exception is raised in it."""
+        self._outcome.append(outcome)
+        if self._resume is not None:
+            self._resume()
+
+    def when_finished(self, resume: Callable[[], None]) -> None:
+        """Call `resume` once, when there is an outcome."""
+        if self._outcome:
+            resume()
+        else:
+            self._resume = resume
+
+    def __await__(self) -> "Generator[Pending[Any], None, _T]":
+        if not self._outcome:
+            yield self
+        outcome = self._outcome[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+Operation = Coroutine[Pending[Any], None, None]
+
+RunJob = Callable[[Callable[[], Any], Callable[[Any], None]], None]
+"""Runs work on a thread of a pool, then gives its result or exception to the callback on the loop."""
+
+
+def run_at_once(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    """Run a job here and now: for starts, stops and tests, where no other request waits."""
+    done(result_of(work))
+
+
+class SerialQueue:
+    """Runs operations in the order in which they were added, one at a time.
+
+    An operation is a coroutine on the event loop. It reads the state of its partition when its turn
+    comes, never before. What waits for a disk it has done by a pool of threads: `await queue.job(work)`.
+    While it waits the event loop appends and reads as ever; no other operation of this queue runs.
+    An exception that an operation does not catch is a fault of this program: it is logged, and the next
+    operation runs.
+
+    Crash story: a queue is memory. Each operation says what a death before and after each of its jobs
+    leaves on disk.
+
+    Owner: the event loop.
+    """
+
+    __slots__ = ("_current", "_run_job", "_waiting", "_when_idle")
+
+    def __init__(self, run_job: RunJob, when_idle: Callable[[], None] = lambda: None) -> None:
+        """`when_idle` is called each time that no operation is left."""
+        self._run_job = run_job
+        self._when_idle = when_idle
+        self._waiting: deque[Operation] = deque()
+        self._current: Operation | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no operation runs or waits."""
+        return self._current is None
+
+    def add(self, operation: Operation) -> None:
+        """Run it behind those that were added before; at once, up to its first job, if there are none."""
+        self._waiting.append(operation)
+        if self._current is None:
+            self._run()
+
+    def job(self, work: Callable[[], _T]) -> Pending[_T]:
+        """Have `work` done by the pool. It touches only what it was given."""
+        pending: Pending[_T] = Pending()
+        self._run_job(work, pending.finish)
+        return pending
+
+    async def outcome_of(self, work: Callable[[], _T]) -> _T | Exception:
+        """As `job`, with what `work` raises in place of its result."""
+        try:
+            return await self.job(work)
+        except Exception as error:
+            return error
+
+    def close(self) -> None:
+        """Drop the operations that have not begun. The current one ends with what it awaits."""
+        for operation in self._waiting:
+            operation.close()
+        self._waiting.clear()
+
+    def _run(self) -> None:
+        while self._waiting:
+            self._current = self._waiting.popleft()
+            if not self._step():
+                return
+        self._current = None
+        self._when_idle()
+
+    def _step(self) -> bool:
+        """Run the current operation until it waits. True: it has ended."""
+        assert self._current is not None
+        try:
+            pending = self._current.send(None)
+        except StopIteration:
+            return True
+        except Exception:
+            logger.exception("an operation on a partition failed")
+            return True
+        pending.when_finished(self._resume)
+        return False
+
+    def _resume(self) -> None:
+        if self._step():
+            self._run()
