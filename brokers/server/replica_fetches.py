@@ -111,16 +111,11 @@ class ReplicaFetches:
     """
 
     def __init__(
-        self,
-        partitions: Partitions,
-        prepare_read: Callable[[Partition, int], bool],
-        begin: Callable[[Partition, SharedJob], None],
+        self, partitions: Partitions, begin: Callable[[Partition, SharedJob], None]
     ) -> None:
-        """`prepare_read` begins a job that a read has to wait for, if there is one; `begin` one that a
-        read asks for. The partition wakes its followers behind that."""
+        """`begin` begins a job that a read asks for. The partition wakes its followers behind that."""
         self._partitions = partitions
         self._begin = begin
-        self._prepare_read = prepare_read
         self._sessions: dict[int, _Session] = {}
         self._done: list[tuple[Request, Response]] = []
 
@@ -235,8 +230,6 @@ class ReplicaFetches:
             raise NotLeader(f"{log.name} is not led here any more")
         if entry.log_end < log.log_start:
             raise OffsetOutOfRange(f"{log.name} begins with offset {log.log_start}")
-        if _lacks(entry, partition) and self._prepare_read(partition, entry.log_end):
-            return None
         try:
             return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
         except NotCached as cold:

@@ -40,6 +40,7 @@ from folkmoot.brokers.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     Damage,
+    NotCached,
     OpenSegments,
     Segment,
     SegmentName,
@@ -529,19 +530,21 @@ class Log:
         headers are searched. Raises NotCached if that would wait for the disk, StorageError.
         """
         self.require_open()
+        unread = [
+            each for each in self.sealed_segments if each.summary is None and not each.is_checked
+        ]
+        if unread and not self._files.may_wait:
+            summaries = SummaryJob(unread)
+            raise NotCached(SharedJob(summaries.run, lambda _, found: summaries.finish(found)))
         for segment in self.segments:
-            if segment.size and segment.load_summary().largest_timestamp >= timestamp:
-                with segment.without_waiting(0):
-                    found = segment.find_time(timestamp, self.log_start)
-                if found is not None:
-                    return min(max(self.log_start, found), self.high_watermark)
+            if not segment.size:
+                continue
+            with segment.without_waiting(0):
+                is_older = segment.load_summary().largest_timestamp < timestamp
+                found = None if is_older else segment.find_time(timestamp, self.log_start)
+            if found is not None:
+                return min(max(self.log_start, found), self.high_watermark)
         return self.high_watermark
-
-    def prepare_read(self, offset: int) -> SharedJob | None:
-        """The background's work before a read at `offset`; None: no index has to be loaded for it."""
-        if not self.is_open or not self.log_start <= offset < self.log_end:
-            return None
-        return self.segment_at(offset).index_job()
 
     def prepare_append(self) -> Job | None:
         """The background's work before the first append of a life; ask again until there is none."""
@@ -551,20 +554,6 @@ class Log:
         if index is not None and producers is not None:
             return JobGroup([index, producers])
         return index or producers
-
-    def prepare_time(self, timestamp: int) -> Job | None:
-        """The background's work before a look-up of a time; ask again until there is none."""
-        if not self.is_open:
-            return None
-        unread = [
-            each for each in self.sealed_segments if each.summary is None and not each.is_checked
-        ]
-        if unread:
-            return SummaryJob(unread)
-        for segment in self.segments:
-            if segment.summary is None or segment.summary.largest_timestamp >= timestamp:
-                return segment.index_job()
-        return None
 
     # -- writing ------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from folkmoot.protocol.errors import (
     OffsetNotAvailable,
 )
 from folkmoot.protocol.messages import Api, ReportDamageEntry, ReportDamageRequest
-from tests.brokers.batches import values_of
+from tests.brokers.batches import read_now, values_of
 from tests.brokers.replication.brokers import REPLICAS, TOPIC_ID, Cluster, Node
 from tests.seeds import new_seed
 
@@ -73,7 +73,7 @@ def filled(directory: Path, source: random.Random | None = None) -> Cluster:
 def contents(node: Node) -> list[tuple[int, bytes | None]]:
     found: list[tuple[int, bytes | None]] = []
     while len(found) < node.log.log_end:
-        found += values_of(node.log.read(len(found), 1 << 20, committed=False))
+        found += values_of(read_now(node.log, len(found), 1 << 20, committed=False))
     return found
 
 
@@ -133,7 +133,7 @@ def test_a_bad_batch_comes_back_from_another_replica_whoever_leads(
     node = cluster.nodes[number]
     if found is not by_start:
         with pytest.raises(OffsetNotAvailable, match="about to be repaired"):
-            node.log.read(offset, 1)
+            read_now(node.log, offset, 1)
     settle(cluster)
     assert contents(node) == right
     assert is_whole(node)
@@ -239,7 +239,7 @@ def test_what_no_other_replica_has_is_told_as_damaged(cluster: Cluster) -> None:
     for _ in range(10):
         cluster.later(3.0)
     with pytest.raises(CorruptBatch, match="go on at"):
-        cluster.nodes[1].log.read(offset, 1)
+        read_now(cluster.nodes[1].log, offset, 1)
 
 
 def _rotten(chunk: bytes) -> bytes:
@@ -358,7 +358,7 @@ def test_what_was_given_up_is_not_missed_by_a_repair(cluster: Cluster) -> None:
     settle(cluster)
     found: list[tuple[int, bytes | None]] = []
     while len(found) < len(right):
-        found += values_of(cluster.nodes[2].log.read(start + len(found), 1 << 20))
+        found += values_of(read_now(cluster.nodes[2].log, start + len(found), 1 << 20))
     assert found[: len(right)] == right
 
 
@@ -769,7 +769,7 @@ class Rot:
         assert is_whole(node)
         found: dict[int, bytes | None] = {}
         while len(found) < node.log.log_end:
-            found.update(values_of(node.log.read(len(found), 1 << 20, committed=False)))
+            found.update(values_of(read_now(node.log, len(found), 1 << 20, committed=False)))
         assert found == self.acknowledged
 
 

@@ -70,7 +70,7 @@ from folkmoot.protocol.messages import (
     ReplicaFetchRequest,
     ReplicaFetchResult,
 )
-from tests.brokers.batches import read_all, values_of
+from tests.brokers.batches import read_all, read_now, values_of
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     carried_out,
@@ -1718,7 +1718,7 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     cluster.show()
     one.produce(b"2", b"3")
     cluster.run()
-    there = bytes(one.log.read(2, 1000, committed=False))
+    there = bytes(read_now(one.log, 2, 1000, committed=False))
     one.handlers.retention.delete_records(one.log, 3, lambda error: None)
     cluster.start(3)
     three = cluster.nodes[3]
@@ -1731,7 +1731,7 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     three.log.append_as_follower(memoryview(there))
     three.hands.work()
     assert three.log.log_end == 4
-    assert values_of(three.log.read(0, 1000, committed=False))[0] == (0, b"0")
+    assert values_of(read_now(three.log, 0, 1000, committed=False))[0] == (0, b"0")
     three.by_hand = False
     three.hands.work_all()
     cluster.later(1.0)
@@ -2256,7 +2256,7 @@ def test_an_answer_to_an_earlier_question_is_passed_over(
     two = cluster.nodes[2]
     assert two.replica._asked == Position(1, 1, 1)
     result = ReplicaFetchResult("t", 0, 0, "", epoch, log_end, -1, -1, 0, 1, True)
-    chunk = two.log.read(0, 1000, committed=False)
+    chunk = read_now(two.log, 0, 1000, committed=False)
     two.replica.take(result, chunk, two.now)
     assert two.replica._asked == Position(1, 1, 1), "the answer to that is still to come"
     assert (two.log.failed, two.log.log_end) == (None, 1)
