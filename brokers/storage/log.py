@@ -221,7 +221,7 @@ class Log:
         self.is_led = False
         """False where the leader is another broker, whose log start counts."""
         self.is_incomplete = False
-        """Whether this replica may lack records that it has acked. That is on disk (ReplicaManager)."""
+        """Whether this replica may lack records that it has acked. That is on disk (Partition)."""
         self.is_being_cut = False
         """A truncation is under way: nothing is appended or flushed."""
         self.is_taken_back = False

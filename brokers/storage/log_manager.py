@@ -186,7 +186,7 @@ class LogManager:
         self.has_stale_points = False
         """That file tells of logs that are gone: one made anew would seem to have lost what they had."""
         self.leader_epochs: dict[str, int] = {}
-        """The highest leader epoch of each replica, by the name of its directory (ReplicaManager)."""
+        """The highest leader epoch of each replica, by the name of its directory (Partition)."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Until they are trusted again, each start finds them so
