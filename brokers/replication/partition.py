@@ -641,10 +641,10 @@ class Partition:
 
     # -- as a follower ------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        """Ask the leader for what follows, once all that is here counts."""
+    def _ask(self, *, again: bool = False) -> None:
+        """Ask the leader for what follows, once all that is here counts; `again`: also if that is asked."""
         follower, log, shared = self.state.follower, self.log, self._shared
-        if follower is None or self._is_blocked or self._asked is not None:
+        if follower is None or self._is_blocked or (self._asked is not None and not again):
             return
         if not log.is_open or log.failed is not None:
             return
@@ -782,9 +782,8 @@ class Partition:
                 again = self._give_up_before
                 self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(again(start)))
         else:
-            self._asked = None
             self.is_whole()
-            self._ask()
+            self._ask(again=True)
 
     def _report(self, leader: int, offset: int, chunk: memoryview) -> None:
         """Have the leader look at the first bad batch of what it sent from `offset` on."""

@@ -2262,6 +2262,39 @@ def test_an_answer_to_an_earlier_question_is_passed_over(
     assert (two.log.failed, two.log.log_end) == (None, 1)
 
 
+def test_a_follower_learns_in_each_epoch_anew_what_is_committed(cluster: Cluster) -> None:
+    """The leader stays, nothing is produced, and what it answered last was for the epoch before."""
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    one.produce(b"a")
+    cluster.run()
+    cluster.now += 0.02
+    one.turn()
+    one.turn()  # both followers' requests are answered now
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    cluster.run()
+    cluster.later(1.0)
+    follower = two.replica.state.follower
+    assert follower is not None
+    assert (follower.epoch, follower.has_committed) == (cluster.state.state.leader_epoch, True)
+    assert two.log.high_watermark == 1
+
+
+def test_an_answer_counts_though_its_position_is_about_to_be_named_again(cluster: Cluster) -> None:
+    """As behind a deletion of records: the leader does not repeat what it has answered."""
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    one.produce(b"a")
+    cluster.run()
+    assert (one.log.high_watermark, two.log.high_watermark) == (1, 0)
+    cluster.now += 0.02
+    one.turn()  # which has the followers' requests of that high watermark answered
+    one.turn()
+    two.replica._ask(again=True)
+    cluster.run()
+    cluster.later(1.0)
+    assert two.log.high_watermark == 1
+
+
 def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> None:
     one = cluster.nodes[1]
     request = ReplicaFetchRequest(2, cluster.registrations[2].nonce, False, 0.0, 1000, [])
