@@ -820,14 +820,13 @@ class Partition:
         try:
             if self.state.follower is follower and log.is_open:
                 self._take_back_committed(offset)
-                job = log.truncation(offset)
-                if job is not None:
+                if offset < log.log_end:
                     logger.warning(
                         "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which "
                         "leads in epoch %d",
                         *(log.name, log.log_end, offset, follower.leader, follower.epoch),
                     )
-                    job.finish(await log.queue.outcome_of(job.run))
+                    await log.cut(offset)
                     if log.is_incomplete:
                         self.state.may_lead = self.state.may_lead_alone = False
         except (FolkmootError, ValueError) as error:

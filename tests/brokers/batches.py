@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from mmap import PAGESIZE
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.errors import DiskFailed
 from folkmoot.protocol.records import TopicPartition
 
 NOW = 1_700_000_000_000
@@ -87,9 +89,20 @@ def reopened(data: Path, config: LogConfig = SMALL, point: RecoveryPoint | None 
 
 def flushed(log: Log) -> None:
     """As a checkpoint flushes it, so that nothing of it is on its way to the disk any more."""
-    task = log.begin_flush()
-    assert task is not None
-    log.finish_flush(task, task.run())
+    assert log.dirty
+    with suppress(DiskFailed):
+        log.queue.run_now(log.flush_some())
+
+
+def flush(log: Log, *, snapshot: bool = False) -> None:
+    """Put all of it on disk, here and now. Raises StorageError."""
+
+    async def until_clean() -> None:
+        await log.flush_some(snapshot=snapshot)
+        while log._dirty_segments():
+            await log.flush_some(snapshot=snapshot)
+
+    log.queue.run_now(until_clean())
 
 
 def evict(log: Log, *, keep_open: bool = False) -> None:

@@ -1994,7 +1994,7 @@ def test_who_could_not_cut_its_log_has_another_lead(
     def broken(*_: object) -> None:
         raise OSError(EIO, "input/output error")
 
-    monkeypatch.setattr("folkmoot.brokers.storage.log.Truncation.run", broken)
+    monkeypatch.setattr("folkmoot.brokers.storage.log.cut_files", broken)
     cluster.show()
     cluster.run()
     assert one.log.failed is not None

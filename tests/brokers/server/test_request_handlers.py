@@ -52,7 +52,7 @@ from folkmoot.protocol.messages import (
     ReplicaFetchEntry,
 )
 from tests.brokers.batches import append as append_to_log
-from tests.brokers.batches import evict, timed_batch
+from tests.brokers.batches import evict, flush, timed_batch
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     BROKERS,
@@ -338,7 +338,7 @@ def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
         cold, warm = create(logs, "t", "id-1", 0), create(logs, "t", "id-1", 1)
         for log in (cold, warm):
             append_to_log(log, make_batch(bytes(1000)))
-            log.flush()
+            flush(log)
         evict(cold)
         handlers = make_handlers(logs, submit=submit)
         body = fetch(out_of(0), out_of(1))
