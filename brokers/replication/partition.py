@@ -746,6 +746,7 @@ class Partition:
             log.queue.add(self._give_up_before(start))
         elif result.has_committed:
             self.state.may_lead |= not log.is_damaged
+            self._judge_log()
 
     def _refused(
         self, follower: FollowerState | None, asked: Position | None, result: ReplicaFetchResult

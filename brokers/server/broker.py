@@ -32,7 +32,6 @@ from folkmoot.brokers.server.snapshots import (
     BrokerHealth,
     BrokerSnapshot,
     Snapshots,
-    cluster_values,
 )
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.damage_reports import DamageReports
@@ -132,7 +131,6 @@ class Broker:
         found = self._snapshots.take(timeout)
         controller = self._controller
         found.values.update(
-            cluster_values(self._watcher.view),
             controller=controller is not None and controller.is_elected,
             zookeeper=not self._watcher.is_cut_off(),
             zookeeper_sessions=self._watcher.sessions_opened,
@@ -143,16 +141,17 @@ class Broker:
         """Whether it lives and is ready. From any thread but its own; waits so long for the event loop."""
         watcher, loop = self._watcher, self._loop
         started = loop is not None and loop.has_begun
-        moves = not started
+        moves, view = not started, False
         if loop is not None and started:
             with suppress(RequestTimeout):
-                moves = loop.call(lambda: True, timeout)
+                brokers = loop.call(lambda: loop.handlers.metadata.view.brokers, timeout)
+                moves, view = True, self._config.broker_id in brokers
         return BrokerHealth(
             event_loop=moves,
             started=started,
             registered=watcher is not None and watcher.is_registered,
             zookeeper=watcher is not None and not watcher.is_cut_off(),
-            view=watcher is not None and self._config.broker_id in watcher.view.brokers,
+            view=view,
         )
 
     def start(self) -> None:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
 from folkmoot.brokers.replication.shared import Written
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.coordination import brokers, deletions, partition_states
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.deletions import FORGOTTEN_AFTER, Deletion
+from folkmoot.coordination.deletions import FORGOTTEN_AFTER
 from folkmoot.coordination.partition_states import (
     STATES_PER_TRANSACTION,
     Answer,
@@ -47,10 +47,8 @@ EXPIRY_SLACK: Final = 45.0
 """An earlier process may have had a longer session timeout: ZooKeeper's longest is 40 s by default."""
 
 
-Show = Callable[[ClusterView, Sequence[str], Mapping[str, Deletion]], None]
-"""Gets a new view, the names of topics that differ from the former view's, by themselves or by the states
-of their partitions, and the deletions that this broker has to carry out, by the topic's id. Called on the
-watcher's thread; must not wait."""
+Show = Callable[[ClusterChange], None]
+"""Gets what has changed. Called on the watcher's thread; must not wait."""
 
 
 class ClusterWatcher:
@@ -125,7 +123,6 @@ class ClusterWatcher:
         self._is_fresh = True
         self._writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
         self._carried_out: deque[str] = deque()
-        self._view = ClusterView()
         self._wait_until = 0.0
 
     def start(self) -> None:
@@ -161,11 +158,6 @@ class ClusterWatcher:
         """Whether the broker is, as far as this session has read. From any thread."""
         found = self._reader.brokers.get(self._broker_id)
         return found is not None and found.nonce == self._mine.nonce
-
-    @property
-    def view(self) -> ClusterView:
-        """What was shown last. From any thread."""
-        return self._view
 
     def leave(self, timeout: float) -> bool:
         """Have others lead what they can lead, and wait until they do, at most `timeout` seconds.
@@ -349,37 +341,41 @@ class ClusterWatcher:
         self._handed_over.set()
 
     def _refresh(self, session: Session) -> None:
-        """Read again what rang, and show what differs."""
-        reader, former = self._reader, self._view
+        """Read again what rang, and show it."""
+        reader = self._reader
         if not reader.listen():
             return
         while reads := reader.reads():
             execute_all(session, reads)
         changed, reader.changed = reader.changed, {}
-        names = {each for each in changed if isinstance(each, str)}
-        ids = {topic.topic_id for topic in reader.topics.values()}
         deleted = {
             topic_id: found
             for topic_id, found in reader.deletions.items()
-            if self._broker_id in found.pending and topic_id not in ids
+            if self._broker_id in found.pending
         }
-        differ = names | (former.topics.keys() - reader.topics.keys())
-        differ = {name for name in differ if former.topics.get(name) != reader.topics.get(name)}
-        read = {each.topic_id for each in changed if isinstance(each, TopicIdPartition)}
-        states = {topic.topic_id: former.states_of(topic) for topic in reader.topics.values()}
-        for name, topic in reader.topics.items():
-            if topic.topic_id in read:
-                found = reader.states_of(topic)
-                if found != states[topic.topic_id]:
-                    states[topic.topic_id] = found
-                    differ.add(name)
-        self._view = ClusterView(
-            *(reader.brokers, reader.topics, former, differ, states),
+        if deleted:
+            for topic in reader.topics.values():
+                deleted.pop(topic.topic_id, None)
+        whole, topics, states = None, {}, {}
+        if self._is_fresh:
+            whole = ClusterView(reader.brokers, reader.topics, reader.states)
+        else:
+            for each in changed:
+                if isinstance(each, str) and each not in reader.illegible:
+                    topics[each] = reader.topics.get(each)
+                elif isinstance(each, TopicIdPartition):
+                    states[each] = reader.states.get(each)
+        change = ClusterChange(
+            brokers=dict(reader.brokers),
+            topics=topics,
+            states=states,
+            whole=whole,
+            deleted=deleted,
             is_settled=self._is_fresh,
             is_registered=self.is_registered,
         )
         self._is_fresh = False
-        self._show(self._view, sorted(differ), deleted)
+        self._show(change)
 
     def _new_reader(self) -> ClusterReader:
         reader = ClusterReader(self._wakeup.wake)
