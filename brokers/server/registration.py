@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
 from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
+from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.coordination import brokers, deletions, partition_states
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.deletions import FORGOTTEN_AFTER
@@ -25,9 +25,8 @@ from folkmoot.coordination.partition_states import (
     StateWrite,
     TopicIdPartition,
 )
-from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
-from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost, Sync
+from folkmoot.coordination.zookeeper.operations import SessionLost, Sync
 from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import (
@@ -89,6 +88,7 @@ class ClusterWatcher:
     def __init__(
         self,
         connect: Connect,
+        link: ZooKeeperLink,
         broker_id: int,
         mine: Registration,
         session_timeout: float,
@@ -98,11 +98,14 @@ class ClusterWatcher:
         told_to_stop: Callable[[], None] = lambda: None,
         takes_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """`mine` is registered, with a nonce of its own in each session; `post` has something done on
+        """`link` gets each session, and has what waits to be written.
+
+        `mine` is registered, with a nonce of its own in each session; `post` has something done on
         the event loop; `failed` gets what ends the broker, on the watcher's thread, and so
         `told_to_stop` is called when its registration says `leaving`; `takes_over` has been called
         before any view says that the broker is registered."""
         self._connect = connect
+        self._link = link
         self._broker_id = broker_id
         self._session_timeout = session_timeout
         self._show = show
@@ -111,18 +114,15 @@ class ClusterWatcher:
         self._told_to_stop = told_to_stop
         self._takes_over = takes_over
         self._former: str | None = None
-        self._wakeup = Wakeup()
+        self._wakeup = link.wakeup
         self._stopping = False
         self._leaving = False
         self._handed_over = Event()
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
-        self._session: Session | None = None
         self.sessions_opened = 0
         self._mine = mine
         self._reader = self._new_reader()
         self._is_fresh = True
-        self._writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
-        self._carried_out: deque[str] = deque()
         self._wait_until = 0.0
 
     def start(self) -> None:
@@ -134,24 +134,6 @@ class ClusterWatcher:
         while not self._serve_session(until_registered=True):
             self._reopen()
         self._thread.start()
-
-    def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
-        """Write partitions' states; `done` gets the answers on the event loop, None if they are not
-        known. Then all is read again in a new session, which is shown behind that. Any thread.
-
-        The answers to all that is written side by side come together."""
-        self._writes.append((writes, done))
-        self._wakeup.wake()
-
-    def note_carried_out(self, topic_id: str) -> None:
-        """Nothing of a deleted topic is left here. Any thread."""
-        self._carried_out.append(topic_id)
-        self._wakeup.wake()
-
-    def is_cut_off(self) -> bool:
-        """Whether ZooKeeper does not answer at the moment. From any thread."""
-        session = self._session
-        return session is not None and session.state is not SessionState.CONNECTED
 
     @property
     def is_registered(self) -> bool:
@@ -165,10 +147,9 @@ class ClusterWatcher:
         False if that took longer, as where there is no controller, or if ZooKeeper is out of reach: then
         they lead when we are gone. With no replicas there is nothing to wait for.
         """
-        session = self._session
         if not self._reader.states:
             return True
-        if session is None or session.state is not SessionState.CONNECTED:
+        if not self._link.is_connected:
             return False
         self._leaving = True
         self._wakeup.wake()
@@ -181,25 +162,13 @@ class ClusterWatcher:
         """
         self._stopping = True
         self._wakeup.wake()
-        if self._session is not None:
-            self._session.close()
+        if self._link.session is not None:
+            self._link.session.close()
         while self._thread.is_alive():
             self._thread.join(REMIND_AFTER)
             if self._thread.is_alive():
                 logger.warning("stopping waits for an answer of ZooKeeper")
-        if self._session is not None:
-            self._session.close()  # one that the thread may have opened meanwhile
-        self._wakeup.close()
-
-    def execute(self, recipe: Recipe[_T], timeout: float) -> _T:
-        """Carry a recipe out in the session of the moment. From any thread. Raises ZooKeeperUnreachable.
-
-        For recipes that do no harm when they are left in the middle.
-        """
-        session = self._session
-        if session is None or session.state is not SessionState.CONNECTED:
-            raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        return execute(session, recipe, timeout)
+        self._link.close()  # with a session that the thread may have opened meanwhile
 
     def _run(self) -> None:
         try:
@@ -213,7 +182,7 @@ class ClusterWatcher:
 
     def _serve_session(self, *, until_registered: bool = False) -> bool:
         """Keep up until the broker stops, or is registered. False when the session is lost."""
-        session = self._session
+        session = self._link.session
         assert session is not None
         try:
             while not self._stopping:
@@ -242,7 +211,7 @@ class ClusterWatcher:
 
     def _open_session(self) -> None:
         session = self._connect(self._session_timeout)
-        self._session = session
+        self._link.session = session
         self.sessions_opened += 1
         if self._stopping:
             session.close()
@@ -268,8 +237,8 @@ class ClusterWatcher:
         if not self.is_registered:
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
-        while self._carried_out:
-            topic_id = self._carried_out.popleft()
+        while self._link.carried_out:
+            topic_id = self._link.carried_out.popleft()
             self._reader.deletions.pop(topic_id, None)
             with suppress(Malformed):
                 execute(session, deletions.carried_out(topic_id, [number]))
@@ -304,11 +273,11 @@ class ClusterWatcher:
     def _carry_out(self, session: Session) -> None:
         """Write the states that were asked for, each hundred in a transaction, side by side; a second
         write of a state comes behind the first."""
-        while self._writes:
+        while self._link.writes:
             wanted: dict[TopicIdPartition, StateWrite] = {}
             dones: list[Written] = []
-            while self._writes and wanted.keys().isdisjoint(self._writes[0][0]):
-                writes, done = self._writes.popleft()
+            while self._link.writes and wanted.keys().isdisjoint(self._link.writes[0][0]):
+                writes, done = self._link.writes.popleft()
                 wanted |= writes
                 dones.append(done)
             items, parts = iter(wanted.items()), []

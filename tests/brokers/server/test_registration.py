@@ -10,6 +10,7 @@ import pytest
 from folkmoot.brokers.server import registration as module
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.registration import ClusterWatcher
+from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import (
@@ -47,8 +48,9 @@ class Watched:
         self.told_to_stop = threading.Event()
         self.taken_over: list[bool] = []
         mine = Registration(ADDRESS, "", directory, "r1")
+        self.link = ZooKeeperLink()
         self.watcher = ClusterWatcher(
-            *(self._connect, 1, mine, 0.2),
+            *(self._connect, self.link, 1, mine, 0.2),
             *(self._show, lambda work: work(), self.failures.append),
             self.told_to_stop.set,
             lambda: self.taken_over.append(self.watcher.is_registered),
@@ -270,7 +272,7 @@ def test_who_has_lost_the_id_to_another_broker_writes_no_state(ensemble: MemoryZ
     execute(ensemble.connect(), brokers.register(1, Registration({}, "n", "d2")))
     answers: list[object] = []
     write = StateWrite(known.state.activate(), known.partition_epoch)
-    watched.watcher.write_states({replicated.at(0): write}, answers.append)
+    watched.link.write_states({replicated.at(0): write}, answers.append)
     watched.reachable = True
     eventually(lambda: watched.failures)
     watched.watcher.close()
@@ -478,7 +480,7 @@ def test_states_are_written_and_the_answers_told(watched: Watched, replicated: R
         replicated.at(0): StateWrite(known.state.activate(), known.partition_epoch),
         replicated.at(1): StateWrite(known.state.activate(), 7),
     }
-    watched.watcher.write_states(writes, answers.append)
+    watched.link.write_states(writes, answers.append)
     eventually(lambda: answers)
     active = VersionedState(known.state.activate(), 1)
     assert answers == [{replicated.at(0): active, replicated.at(1): Superseded(None)}]
@@ -517,7 +519,7 @@ def test_what_is_under_way_when_the_session_ends_is_told_by_the_next_settled_vie
     ensemble.is_armed = True
     activation = StateWrite(known.state.activate(), known.partition_epoch)
     answered_after: list[tuple[object, int]] = []
-    watched.watcher.write_states(
+    watched.link.write_states(
         {replicated.at(0): activation},
         lambda answers: answered_after.append((answers, len(watched.views))),
     )
