@@ -24,7 +24,7 @@ from folkmoot.brokers.replication.replica_state import (
 from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, EpochEnd
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import note_complete, save_log_start
+from folkmoot.brokers.storage.recovery import note_complete, note_incomplete, save_log_start
 from folkmoot.coordination.partition_states import (
     Answer,
     StateWrite,
@@ -284,7 +284,6 @@ class Partition:
         """This broker has no replica of it any more, or the topic is gone."""
         self.observe(None)
         self._shared.forget(self)
-        self._shared.epochs.forget(self.log)
         self._enter(Role.CLOSED)
 
     def _enter(self, role: Role) -> None:
@@ -307,8 +306,7 @@ class Partition:
             self._shared.fetcher.forget(log.name.topic, log.name.partition)
         self._judge_log()
         if isinstance(step, PersistEpoch):
-            done = partial(self._epoch_noted, step.epoch)
-            self._shared.epochs.note(log, step.epoch, self._lacks_something, done)
+            self._note_epoch(step.epoch)
         elif isinstance(step, Activate):
             self._claim(step.write)
         elif (
@@ -357,11 +355,34 @@ class Partition:
         except OSError as error:
             log_failure(f"{self.log.name}: not noted as complete", error)
 
-    def _lacks_something(self) -> bool:
-        return not (self.state.may_lead or self.state.may_lead_alone or self.log.is_incomplete)
+    def _note_epoch(self, epoch: int) -> None:
+        """Have an epoch on disk, before the replica acts in it.
 
-    def _epoch_noted(self, epoch: int, error: OSError | None) -> None:
+        A log that has no epoch is known by that to lack something. So one that does is noted as incomplete
+        first: a death in between leaves it incomplete, as it is.
+        """
+        state, log = self.state, self.log
+        if log.is_open and not (state.may_lead or state.may_lead_alone or log.is_incomplete):
+            log.queue.add(self._note_incomplete(epoch))
+            return
+        epochs, name = self._shared.logs.notes.leader_epochs, log.directory.name
+        epochs[name] = max(epoch, epochs.get(name, epoch))
+        self._shared.flusher.note(partial(self._epoch_noted, epoch))
+
+    async def _note_incomplete(self, epoch: int) -> None:
+        try:
+            await self.log.queue.job(partial(note_incomplete, self.log.directory))
+        except OSError as error:
+            self._epoch_noted(epoch, error)
+        else:
+            self.log.is_incomplete = True
+            self._note_epoch(epoch)
+
+    def _epoch_noted(self, epoch: int, error: Exception | None) -> None:
+        if self._role is Role.CLOSED:
+            return
         if error is None:
+            self.log.leader_epoch = max(self.log.leader_epoch, epoch)
             self._take(self.state.persisted(epoch))
         else:
             self.state.failed()
@@ -849,15 +870,13 @@ class Partition:
     async def _take_point_back(self, offset: int) -> None:
         """Have nothing behind `offset` noted as on disk. Raises OSError."""
         name, logs = self.log.directory.name, self._shared.logs
-        noted = logs.checkpointed.get(name)
+        noted = logs.noted.recovery_points.get(name)
         end = max(self.log.recovery_point_offset, 0 if noted is None else noted.end_offset)
         if end <= offset:
             return
-        logs.recovery_points.pop(name, None)
+        logs.notes.recovery_points.pop(name, None)
         ended: Pending[None] = Pending()
-        work = partial(logs.save_recovery_points, dict(logs.recovery_points))
-        # Behind a note that may be under way, so that what it notes is not the last word.
-        logs.run_note(work, ended.finish)
+        self._shared.flusher.note(ended.finish)
         await ended
 
     async def _begin_anew(self, follower: FollowerState, offset: int) -> None:
@@ -877,7 +896,7 @@ class Partition:
                         "%s: broker %d has nothing before offset %d: this replica goes on there, from %d",
                         *(log.name, follower.leader, offset, log.log_end),
                     )
-                    self._shared.logs.recovery_points.pop(log.directory.name, None)
+                    self._shared.logs.notes.recovery_points.pop(log.directory.name, None)
                     self._shared.logs.remove(log, log.begin_anew(offset))
                     self._shared.flusher.flush(log)
                 self._is_blocked = False

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final
 
 from folkmoot.brokers.jobs.jobs import Now
-from folkmoot.brokers.replication.epoch_notes import EpochNotes
 from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, TRY_AGAIN_AFTER, Partition
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import Counters, Readers, Shared, Tended, WriteStates
@@ -67,7 +66,6 @@ class Partitions:
             retention=retention,
             fetcher=fetcher,
             readers=readers,
-            epochs=EpochNotes(logs, post, flusher.disk_failed),
             write_states=write_states,
             post=post,
             clock=clock,

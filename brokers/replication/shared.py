@@ -8,7 +8,6 @@ from math import inf
 from typing import Final, Protocol
 
 from folkmoot.brokers.jobs.serial_queue import Pending
-from folkmoot.brokers.replication.epoch_notes import EpochNotes
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -73,7 +72,6 @@ class Shared:
     retention: Retention
     fetcher: ReplicaFetcher
     readers: Readers
-    epochs: EpochNotes
     write_states: WriteStates
     post: Callable[[Callable[[], None]], None]
     clock: Callable[[], float]

@@ -238,7 +238,7 @@ class Broker:
             joined = layout.join(self._cluster, self._config.data)
             self._cluster = execute(session, joined, JOIN_TIMEOUT)
             if self._logs is not None:
-                execute(session, registering.note_seen(self._logs.ids.schema), JOIN_TIMEOUT)
+                execute(session, registering.note_seen(self._logs.notes.ids.schema), JOIN_TIMEOUT)
         except BaseException:
             session.close()
             raise
@@ -268,7 +268,6 @@ class Broker:
         tasks = (
             partial(_release_idle, files),
             logs.deletion_task,
-            logs.ids_task,
             creation.task,
             flusher.task,
             retention.task,
@@ -308,7 +307,7 @@ class Broker:
 
     def _take_producer_ids(self, count: int) -> range:
         """Take ids from ZooKeeper, on any thread. Raises ZooKeeperUnreachable, ZooKeeperError."""
-        seen = -1 if self._logs is None else self._logs.ids.producer
+        seen = -1 if self._logs is None else self._logs.notes.ids.producer
         taken = producer_ids.take(count, max(time.time_ns() // 1000, seen + 1))
         return self._link.execute(taken, IDS_WAIT)
 

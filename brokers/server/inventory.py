@@ -9,17 +9,16 @@ from pathlib import Path
 import msgspec
 
 from folkmoot.brokers.server.broker import DIRECTORY_ID_FILE
-from folkmoot.brokers.storage.files.atomic_file import load_json
-from folkmoot.brokers.storage.files.cluster_facts import HIGHEST_IDS_FILE, HighestIds, load_facts
-from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, load_highest_epochs
+from folkmoot.brokers.storage.files.cluster_facts import load_facts
+from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts
 from folkmoot.brokers.storage.log_manager import (
     IDENTITY_FILE,
     LOCK_FILE,
-    RECOVERY_POINTS_FILE,
     PartitionDirectory,
     identity_in,
     partition_directories,
 )
+from folkmoot.brokers.storage.notes import Notes, load_notes
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
 from folkmoot.coordination.cluster.restoring import FoundReplica
@@ -45,19 +44,15 @@ def take_inventory(data: Path) -> Inventory:
     if identity is None:
         raise ConfigError(f"{data} is no data directory: it has no {IDENTITY_FILE}")
     with _held(data) as is_stopped:
-        points = load_json(data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint]) or {}
-        epochs = load_highest_epochs(data)
-        ids = load_json(data / HIGHEST_IDS_FILE, HighestIds) or HighestIds()
-        replicas = [
-            _found(identity.broker_id, each, points.get(each.path.name), epochs)
-            for each in sorted(partition_directories(data))
-        ]
+        notes = load_notes(data)
+        directories = sorted(partition_directories(data))
+        replicas = [_found(identity.broker_id, each, notes) for each in directories]
     directory = ""
     with suppress(FileNotFoundError):
         directory = (data / DIRECTORY_ID_FILE).read_text(encoding="ascii", errors="replace").strip()
     return Inventory(
         *(identity.broker_id, identity.cluster, directory, is_stopped),
-        *(ids.producer, ids.schema, replicas),
+        *(notes.ids.producer, notes.ids.schema, replicas),
     )
 
 
@@ -80,14 +75,12 @@ def _held(data: Path) -> Iterator[bool]:
         os.close(lock)
 
 
-def _found(
-    broker: int, each: PartitionDirectory, point: RecoveryPoint | None, epochs: dict[str, int]
-) -> FoundReplica:
+def _found(broker: int, each: PartitionDirectory, notes: Notes) -> FoundReplica:
     name, facts = load_facts(each.path)
-    last_epoch, log_end = _log_end(each.path, point)
+    last_epoch, log_end = _log_end(each.path, notes.recovery_points.get(each.path.name))
     found = FoundReplica(
         *(broker, name or each.topic_id, each.topic_id, each.partition),
-        leader_epoch=epochs.get(each.path.name, NO_EPOCH),
+        leader_epoch=notes.leader_epochs.get(each.path.name, NO_EPOCH),
         last_epoch=last_epoch,
         log_end=log_end,
     )

@@ -1,5 +1,6 @@
 """Flushing logs: when somebody waits for it, from time to time, and noting how far they are on disk."""
 
+import errno
 import heapq
 import logging
 from collections import deque
@@ -11,7 +12,7 @@ from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.jobs.serial_queue import Pending
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.brokers.storage.recovery import RecoveryPoint
+from folkmoot.brokers.storage.notes import NOTES_FILE, Notes, save_notes
 from folkmoot.protocol.errors import DiskFailed, FolkmootError
 from folkmoot.protocol.histogram import Histogram
 
@@ -22,6 +23,7 @@ CHECKPOINT_BYTES: Final = 512 * 1024 * 1024
 """After so much the next round begins earlier: a start checks about a gigabyte in a second."""
 
 SHORTEST_INTERVAL: Final = 2.0
+NOTE_AFTER: Final = 1.0
 LOGS_AT_ONCE: Final = 32
 """So many of a round are flushed side by side."""
 FLUSHES_AT_ONCE: Final = 128
@@ -31,6 +33,7 @@ _TICK = 0.1
 _BUSY = 0.02
 
 Done = Callable[[FolkmootError | None], None]
+Noted = Callable[[Exception | None], None]
 
 
 class Flusher:
@@ -44,8 +47,8 @@ class Flusher:
     Flushed at once are logs for which a request waits (`wait_for`, `flush`), and those whose
     `flush_interval` is over. What is appended while a flush is under way is in the next one. Every
     CHECKPOINT_INTERVAL, or after CHECKPOINT_BYTES, all others follow, LOGS_AT_ONCE side by side, and then
-    `recovery-points` is written. It may be old, which costs the next start time, and it is never ahead
-    of the disk.
+    their recovery points are noted. They may be old, which costs the next start time, and they are never
+    ahead of the disk.
 
     Crash story: a death before a flush has ended leaves what the page cache kept, which the next start
     checks behind the recovery point; no request that waits was answered. A death between flush and note:
@@ -71,7 +74,10 @@ class Flusher:
         self._turns: deque[Pending[None]] = deque()
         self._round: deque[Log] | None = None
         self._round_under_way = 0
+        self._unnoted: list[Noted] = []
+        self._is_noting = False
         self._next_round = self._soonest = self._next_relief = self._looked_at = 0.0
+        self._next_note = 0.0
         self._appended_before = 0
 
     def appended(self, log: Log, size: int, now: Now) -> None:
@@ -108,11 +114,13 @@ class Flusher:
             self._next_relief = now.monotonic + SHORTEST_INTERVAL
             for log in list(self._logs.dirty):
                 self.flush(log)
+        logs = self._logs
+        has_news = logs.has_stale_points or logs.notes.ids != logs.noted.ids
+        if has_news and now.monotonic >= self._next_note:
+            self._next_note = now.monotonic + NOTE_AFTER
+            self.note()
         if self._round is not None:
             self._go_round(self._round)
-        elif self._logs.has_stale_points and now.monotonic >= self._soonest:
-            self._soonest = now.monotonic + SHORTEST_INTERVAL
-            self._note()
         elif now.monotonic >= self._next_round or self._is_much(now):
             self._next_round = now.monotonic + CHECKPOINT_INTERVAL
             self._soonest = now.monotonic + SHORTEST_INTERVAL
@@ -136,7 +144,8 @@ class Flusher:
             self.flush(left.popleft(), flushed)
         if not (left or self._round_under_way):
             self._round = None
-            self._note()
+            if self._logs.notes != self._logs.noted:
+                self.note()
 
     def _flush_at(self, log: Log, due: float) -> None:
         if log not in self._timed:
@@ -190,7 +199,7 @@ class Flusher:
             self.durations.observe(seconds)
             if log.is_open:
                 if (point := log.point_to_note) is not None:
-                    self._logs.recovery_points[log.directory.name] = point
+                    self._logs.notes.recovery_points[log.directory.name] = point
                 if log.dirty:
                     self._logs.dirty[log] = None
             self.advanced(log)
@@ -202,17 +211,33 @@ class Flusher:
         self._logs.distrust()
         self.failed(error)
 
-    # -- recovery points ----------------------------------------------------------------------------
+    # -- notes --------------------------------------------------------------------------------------
 
-    def _note(self) -> None:
-        points = dict(self._logs.recovery_points)
-        if points != self._logs.checkpointed:
-            work = partial(self._logs.save_recovery_points, points)
-            self._logs.run_note(work, partial(self._noted, points))
+    def note(self, done: Noted = lambda outcome: None) -> None:
+        """Put the notes on disk as they are now. `done` is called once, with what went wrong if it did.
 
-    def _noted(self, points: dict[str, RecoveryPoint], outcome: Exception | None) -> None:
+        What is asked for while they are written is in the next write, which is one for all of it.
+        """
+        self._unnoted.append(done)
+        if not self._is_noting:
+            self._write_notes()
+
+    def _write_notes(self) -> None:
+        self._is_noting = True
+        waiting, self._unnoted = self._unnoted, []
+        notes = self._logs.notes.copy()
+        work = partial(save_notes, self._logs.data, notes)
+        self._logs.run_note(work, partial(self._noted, notes, waiting))
+
+    def _noted(self, notes: Notes, waiting: list[Noted], outcome: Exception | None) -> None:
         if outcome is None:
-            self._logs.checkpointed = points
-            self._logs.has_stale_points = bool(points.keys() - self._logs.recovery_points.keys())
+            self._logs.are_noted(notes)
         elif not self._logs.room.is_missed(outcome):
-            logger.warning("the logs' recovery points were not noted: %s", outcome)
+            logger.error("%s: %s could not be written: %s", self._logs.data, NOTES_FILE, outcome)
+        for done in waiting:
+            done(outcome)
+        if isinstance(outcome, OSError) and outcome.errno in (errno.EIO, errno.EROFS):
+            self.disk_failed(DiskFailed(f"{NOTES_FILE} could not be written: {outcome}"))
+        self._is_noting = False
+        if self._unnoted:
+            self._write_notes()

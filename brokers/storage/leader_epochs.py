@@ -1,4 +1,4 @@
-"""Where each leader epoch begins in a log, and the highest epoch that a broker has acted in."""
+"""Where each leader epoch begins in a log."""
 
 import logging
 from bisect import bisect_left, bisect_right
@@ -13,9 +13,6 @@ from msgspec import Meta
 from folkmoot.brokers.storage.files.atomic_file import load_json, write_checked
 
 logger = logging.getLogger(__name__)
-
-LEADER_EPOCHS_FILE: Final = "leader-epochs"
-"""In the data directory: the highest epoch of every replica, by the name of its directory."""
 
 EPOCH_STARTS_FILE: Final = "leader-epoch-checkpoint"
 """In a partition's directory: where its epochs begin (`EpochStarts`)."""
@@ -125,17 +122,3 @@ class EpochStarts:
 def save_epoch_starts(directory: Path, encoded: bytes) -> None:
     """Write what `EpochStarts.encode` gave; on disk once the directory is flushed. Raises OSError."""
     write_checked(directory / EPOCH_STARTS_FILE, encoded, sync_name=False)
-
-
-def load_highest_epochs(data: Path) -> dict[str, int]:
-    """The highest leader epoch that each replica has acted in, by the name of its directory.
-
-    One file for all of them, so that a thousand partitions of a broker that died go to their new
-    leaders by one flush of each. Without it a replica might act in an epoch that it has left: if the file
-    is not trustworthy its broker is as one with an empty disk. Raises OSError.
-    """
-    path = data / LEADER_EPOCHS_FILE
-    epochs = load_json(path, dict[str, _Natural])
-    if epochs is None and path.exists():
-        logger.error("%s is damaged: replicas here lead only after they have followed again", path)
-    return epochs or {}

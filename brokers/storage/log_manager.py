@@ -16,7 +16,6 @@ from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
-from msgspec.structs import replace
 
 from folkmoot.brokers.jobs.jobs import (
     Lane,
@@ -30,16 +29,13 @@ from folkmoot.brokers.jobs.jobs import (
 from folkmoot.brokers.jobs.serial_queue import RunJob, SerialQueue
 from folkmoot.brokers.storage.files.atomic_file import (
     is_full,
-    load_json,
     make_directory,
     make_spare,
     overwrite,
-    save_json,
     sync_directory,
     write_atomic,
 )
 from folkmoot.brokers.storage.files.cluster_facts import (
-    HIGHEST_IDS_FILE,
     TOPIC_FILE,
     HighestIds,
     PartitionFacts,
@@ -48,13 +44,10 @@ from folkmoot.brokers.storage.files.cluster_facts import (
     save_facts,
     topic_in,
 )
-from folkmoot.brokers.storage.leader_epochs import (
-    EPOCH_STARTS_FILE,
-    NO_EPOCH,
-    load_highest_epochs,
-)
+from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import NOTES_SPARE_FILE, SPARE_FILE, RecoveryPoint
+from folkmoot.brokers.storage.notes import NOTES_SPARE_FILE, Notes, load_notes, save_notes
+from folkmoot.brokers.storage.recovery import SPARE_FILE
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topic_config import LogConfig, topic_config
@@ -71,12 +64,11 @@ from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """The version of what lies in a data directory; another one is refused."""
 
 LOCK_FILE: Final = ".lock"
 IDENTITY_FILE: Final = "broker.json"
-RECOVERY_POINTS_FILE: Final = "recovery-points"
 RUNNING_FILE: Final = "running"
 STOPPED_FILE: Final = "stopped"
 """What `running` is called after an orderly stop: to rename it needs no room on a full disk."""
@@ -87,7 +79,6 @@ CLOSING_THREADS: Final = 8
 REMOVE_AGAIN_AFTER: Final = 60.0
 RENAME_AGAIN_AFTER: Final = 5.0
 ORPHANS_SHOWN: Final = 5
-NOTE_IDS_AFTER: Final = 1.0
 
 _MAX_PARTITION = 99_999
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -133,14 +124,11 @@ class LogManager:
 
     ```
     .lock                     held by flock as long as the broker lives; names its process
-    broker.json               {"broker_id":1,"layout":2,"cluster":"4c…"}: whose directory this is, what
+    broker.json               {"broker_id":1,"layout":3,"cluster":"4c…"}: whose directory this is, what
                               lies in it, and which cluster it belongs to (coordination/layout.py)
-    recovery-points           up to where each log is on disk (Flusher); an orderly stop writes the ends
+    notes                     recovery points, leader epochs, the highest ids, the scrub's place (Notes)
     running                   the machine's boot that it runs in; called `stopped` by an orderly stop
     spare, spare-notes        room on a full disk, for logs' starts and for the notes here
-    highest-ids               the highest ids of producers and schemas that were seen (cluster_facts.py)
-    scrub                     how far the scrub has come (Scrubber)
-    leader-epochs             the highest leader epoch that each replica has acted in
     <topic id>-<partition>/   a log (see Log), with the topic's name in the file `topic`
     <…>.deleted/              given up; removed by the deletion task, or by the next start
     ```
@@ -196,20 +184,16 @@ class LogManager:
         """What producers have brought since the start, over all logs."""
         self.dirty: dict[Log, None] = {}
         """Logs with something that a flush would put on disk, the oldest first (Flusher)."""
-        self.recovery_points: dict[str, RecoveryPoint] = {}
-        """The newest recovery point of each log, by the name of its directory."""
-        self.checkpointed: Mapping[str, RecoveryPoint] = {}
-        """What of them is in the file `recovery-points`: where a start would begin to check."""
+        self.notes = Notes()
+        """Put on disk by `Flusher.note`."""
+        self.noted = Notes()
+        """What of them is on disk."""
         self.has_stale_points = False
-        """That file tells of logs that are gone: one made anew would seem to have lost what they had."""
-        self.leader_epochs: dict[str, int] = {}
-        """The highest leader epoch of each replica, by the name of its directory (Partition)."""
+        """There are those of logs that are gone: one made anew would seem to have lost what they had."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Until they are trusted again, each start finds them so
         (`trust`)."""
-        self.ids = HighestIds()
-        self._ids_noted = HighestIds()
         self._has_lost = False
         self._broker_id = broker_id
         self._submit = submit
@@ -266,23 +250,17 @@ class LogManager:
                 failures.append(error)
                 continue
             if point is not None:
-                self.recovery_points[log.directory.name] = point
+                self.notes.recovery_points[log.directory.name] = point
         try:
             names = [log.directory.name for log in self._deleted]
             if left := delete_directories(self.data, names):
                 logger.error("%s: left behind: %s", self.data, "; ".join(map(str, left.values())))
-            self.save_recovery_points(self.recovery_points)
+            save_notes(self.data, self.notes)
             if not (self.suspects or self._has_lost):
                 (self.data / RUNNING_FILE).replace(self.data / STOPPED_FILE)
                 sync_directory(self.data)
         except OSError as error:
             failures.append(StorageError(f"{self.data}: the logs' ends were not noted: {error}"))
-        # Last, and no failure: on a full disk the ids of the last moment are not worth an unclean stop.
-        if self.ids != self._ids_noted:
-            try:
-                save_json(self.data / HIGHEST_IDS_FILE, self.ids)
-            except OSError as error:
-                logger.warning("%s: the highest ids were not noted: %s", self.data, error)
         self.abandon()
         if failures:
             raise failures[0]
@@ -292,7 +270,7 @@ class LogManager:
         for log in (*self, *self._deleted):
             log.queue.close()
             log.abandon()
-        for kept in (self._topics, self._ids, self._deleted, self.dirty, self.recovery_points):
+        for kept in (self._topics, self._ids, self._deleted, self.dirty):
             kept.clear()
         for waiting in (self._scheduled, self._left, self._left_behind, self.lost):
             waiting.clear()
@@ -356,10 +334,6 @@ class LogManager:
         if self._has_lost:
             self.distrust()
 
-    def save_recovery_points(self, points: Mapping[str, RecoveryPoint]) -> None:
-        """On disk when this returns. Any thread, one at a time. Raises OSError."""
-        save_json(self.data / RECOVERY_POINTS_FILE, points, self.data / NOTES_SPARE_FILE)
-
     def mark_incomplete(self) -> None:
         """Of all replicas, on disk: another data directory had this broker's id last, and what that one has
         acked may be missing here. Raises StorageError."""
@@ -387,7 +361,7 @@ class LogManager:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
             self._ids.setdefault(topic.name, set()).add(log.topic_id)
         topic.logs[log.name.partition] = log
-        log.ids = self.ids
+        log.ids = self.notes.ids
         name, facts = load_facts(log.directory) if noted is None else noted
         topic.noted[log.name.partition] = name, facts
         topic.revision = max(topic.revision, 0 if facts is None else facts.revision)
@@ -570,27 +544,21 @@ class LogManager:
             self._deleted.append(log)
             self._going.add(log.directory)
 
-    def ids_task(self, now: Now) -> float:
-        """Have the highest ids noted, if there were higher ones."""
-        if self.ids != self._ids_noted:
-            self._ids_noted = replace(self.ids)
-            work = partial(save_json, self.data / HIGHEST_IDS_FILE, self._ids_noted)
-            self.run_note(work, self._ids_saved)
-        return NOTE_IDS_AFTER
-
-    def _ids_saved(self, outcome: object) -> None:
-        if not self.room.is_missed(outcome):
-            log_failure(f"{self.data}: the highest ids were not noted", outcome)
-        if isinstance(outcome, Exception):
-            self._ids_noted = HighestIds()
-        else:
-            self._have_ids_noted(self.ids)
+    def are_noted(self, notes: Notes) -> None:
+        """These are on disk."""
+        are_higher = notes.ids != self.noted.ids
+        self.noted = notes
+        points = self.notes.recovery_points
+        self.has_stale_points = bool(notes.recovery_points.keys() - points.keys())
+        if are_higher:
+            self._have_ids_noted(notes.ids)
 
     def is_going(self, directory: Path) -> bool:
         """Whether a partition's directory is being removed, while its topic stays, or its recovery point is
         still on disk."""
         is_stale = (
-            directory.name in self.checkpointed and directory.name not in self.recovery_points
+            directory.name in self.noted.recovery_points
+            and directory.name not in self.notes.recovery_points
         )
         return directory in self._going or is_stale
 
@@ -606,9 +574,9 @@ class LogManager:
                 continue
             self._doomed.pop(log, None)
             self.dirty.pop(log, None)
-            self.recovery_points.pop(log.directory.name, None)
+            self.notes.recovery_points.pop(log.directory.name, None)
             self.has_stale_points |= log.directory in self._going
-            self.leader_epochs.pop(log.directory.name, None)
+            self.notes.leader_epochs.pop(log.directory.name, None)
             self.trust(log)
             names.append(log.directory.name)
         self._delete_directories(names)
@@ -739,10 +707,9 @@ class LogManager:
 
     def _open_all(self) -> None:
         _remove_deleted(self.data)
-        points = load_json(self.data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint]) or {}
-        self.leader_epochs = load_highest_epochs(self.data)
-        self.ids = load_json(self.data / HIGHEST_IDS_FILE, HighestIds) or HighestIds()
-        self._ids_noted = replace(self.ids)
+        self.noted = load_notes(self.data)
+        self.notes = self.noted.copy()
+        points = self.notes.recovery_points = {}
         # Names of partitions that a life before has made, and was killed over, are on disk then, too.
         sync_directory(self.data)
         failure: FolkmootError | None = None
@@ -751,15 +718,15 @@ class LogManager:
                 logger.warning("%s: its file %r cannot be read", found.path, TOPIC_FILE)
             name = TopicPartition(found.topic or found.topic_id, found.partition)
             log = Log(found.path, name, found.topic_id, self.config, self.files, self.run_job)
-            epoch = self.leader_epochs.get(found.path.name)
+            epoch = self.notes.leader_epochs.get(found.path.name)
             # The file with its epoch was lost, and with it what it may have acked.
             is_blank = epoch is None and (found.path / EPOCH_STARTS_FILE).exists()
             log.leader_epoch = NO_EPOCH if epoch is None else epoch
             noted = load_facts(found.path)
             log.is_alone = noted[1] is not None and len(noted[1].replicas) == 1
-            point = points.get(found.path.name)
+            point = self.noted.recovery_points.get(found.path.name)
             if point is not None:
-                self.recovery_points[found.path.name] = point
+                points[found.path.name] = point
             try:
                 if is_blank:
                     log.may_lack_acked()
@@ -769,8 +736,7 @@ class LogManager:
                 log.fail(str(error))
                 failure = failure or error
             self.add(log, noted)
-        self.checkpointed = points
-        self.has_stale_points = bool(points.keys() - self.recovery_points.keys())
+        self.has_stale_points = bool(self.noted.recovery_points.keys() - points.keys())
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
 

@@ -33,8 +33,6 @@ logger = logging.getLogger(__name__)
 LOG_START_FILE: Final = "log-start"
 _ANEW: Final = b"anew"
 SPARE_FILE: Final = "spare"
-NOTES_SPARE_FILE: Final = "spare-notes"
-"""For the notes of the data directory itself: a start on a full disk needs them."""
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-checkpoint"
 """How far the log is compacted (CleanerCheckpoint)."""
 INCOMPLETE_FILE: Final = "incomplete"

@@ -5,35 +5,24 @@ import logging
 from functools import partial
 from typing import Final, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
-from folkmoot.brokers.jobs.jobs import Lane, Now, Submit, log_failure
-from folkmoot.brokers.storage.files.atomic_file import load_json, save_json
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.notes import ScrubPlace
 from folkmoot.brokers.storage.segment import Damage, Segment, SegmentReader
 
 logger = logging.getLogger(__name__)
 
-SCRUB_FILE: Final = "scrub"
 STEP_BYTES: Final = 8 * 1024 * 1024
 LOGS_AT_ONCE: Final = 200
-NOTE_INTERVAL: Final = 60.0
 NOTHING_TO_DO: Final = 600.0
 LEAST_SHARE: Final = 0.1
 """What is left of a round that is late takes this part of its period: the disk is left to others."""
 
 _BUSY: Final = 0.1
 _SHORTEST_PAUSE: Final = 0.01
-
-
-class _Place(msgspec.Struct, frozen=True):
-    """The file `scrub`: when the round began (ms), and the segment that is next in it."""
-
-    began: int
-    directory: str = ""
-    base_offset: int = 0
 
 
 class _Step(NamedTuple):
@@ -49,7 +38,7 @@ class Scrubber:
 
     The background reads STEP_BYTES at a time, on descriptors of its own; the pauses between are such
     that a round takes its period. Logs come in the order of their directories' names, so that a place
-    in a round means the same after a restart: it is noted in `scrub` about every NOTE_INTERVAL. A crash
+    in a round means the same after a restart: it is noted with each checkpoint. A crash
     reads again what came since. What is sealed later than a round lists its log is read in the next one,
     since the pace is that for what was listed.
 
@@ -60,8 +49,7 @@ class Scrubber:
         self._logs = logs
         self._submit = submit
         self._period = period
-        self._path = logs.data / SCRUB_FILE
-        self._place: _Place | None = None
+        self._place: ScrubPlace | None = None
         self._busy = False
         self._unlisted: list[Log] = []
         self._left: list[tuple[str, int, int, Log]] = []
@@ -70,7 +58,6 @@ class Scrubber:
         self._last_base = 0
         self._segment: Segment | None = None
         self._position = self._offset = 0
-        self._next_note = 0.0
 
     @property
     def share_read(self) -> float:
@@ -84,17 +71,16 @@ class Scrubber:
         if self._busy:
             return _BUSY
         if self._place is None:
-            self._busy = True
-            self._submit(
-                Lane.SCRUB, partial(load_json, self._path, _Place), partial(self._resume, now)
-            )
+            noted = self._logs.notes.scrub
+            is_behind = noted is not None and noted.began <= now.wall
+            self._begin_round(noted if noted is not None and is_behind else ScrubPlace(now.wall))
             return 0.0
         if self._place.began > now.wall:  # the clock was ahead then
             self._place = replace(self._place, began=now.wall)
         if self._unlisted:
             self._list_some(self._place)
             return 0.0
-        if self._segment is None and not self._next_segment(self._place, now):
+        if self._segment is None and not self._next_segment(self._place):
             return self._end_round(self._place, now)
         segment = self._segment
         assert segment is not None
@@ -111,19 +97,12 @@ class Scrubber:
 
     # -- a round ------------------------------------------------------------------------------------
 
-    def _resume(self, now: Now, outcome: _Place | Exception | None) -> None:
-        self._busy = False
-        place = outcome if isinstance(outcome, _Place) else None
-        if place is None or place.began > now.wall:
-            place = _Place(now.wall)
-        self._begin_round(place)
-
-    def _begin_round(self, place: _Place) -> None:
+    def _begin_round(self, place: ScrubPlace) -> None:
         self._place = place
         self._unlisted = list(self._logs)
         self._listed_bytes = self._left_bytes = 0
 
-    def _list_some(self, place: _Place) -> None:
+    def _list_some(self, place: ScrubPlace) -> None:
         """Put some logs in the order of their directories' names."""
         for _ in range(min(LOGS_AT_ONCE, len(self._unlisted))):
             log = self._unlisted.pop()
@@ -136,39 +115,29 @@ class Scrubber:
                 self._listed_bytes += found
                 self._left_bytes += found
 
-    def _next_segment(self, place: _Place, now: Now) -> bool:
+    def _next_segment(self, place: ScrubPlace) -> bool:
         while True:
             if self._log is None:
                 if not self._left:
                     return False
                 name, _, self._last_base, self._log = heapq.heappop(self._left)
                 base = place.base_offset if name == place.directory else 0
-                place = _Place(place.began, name, base)
+                place = ScrubPlace(place.began, name, base)
             for segment in self._log.sealed_segments if self._log.is_open else ():
                 if place.base_offset <= segment.base_offset <= self._last_base:
                     self._segment = segment
                     self._position, self._offset = 0, segment.base_offset
-                    self._place = _Place(place.began, place.directory, segment.base_offset)
-                    self._note(now.monotonic)
+                    self._place = ScrubPlace(place.began, place.directory, segment.base_offset)
+                    self._logs.notes.scrub = self._place
                     return True
             self._log = None
 
-    def _end_round(self, place: _Place, now: Now) -> float:
+    def _end_round(self, place: ScrubPlace, now: Now) -> float:
         over = place.began + round(self._period * 1000)
         if now.wall < over:
             return min(NOTHING_TO_DO, self._period, (over - now.wall) / 1000)
-        self._begin_round(_Place(now.wall))
+        self._begin_round(ScrubPlace(now.wall))
         return _SHORTEST_PAUSE
-
-    def _note(self, now: float) -> None:
-        if now >= self._next_note:
-            self._next_note = now + NOTE_INTERVAL
-            work = partial(save_json, self._path, self._place)
-            self._submit(Lane.SCRUB, work, self._noted)
-
-    def _noted(self, outcome: Exception | None) -> None:
-        if not self._logs.room.is_missed(outcome):
-            log_failure("the scrub's place was not noted", outcome)
 
     # -- a step -------------------------------------------------------------------------------------
 
@@ -190,7 +159,7 @@ class Scrubber:
                 segment.mark(damage)
         if self._position >= segment.size:
             self._segment = None
-            self._place = _Place(place.began, place.directory, segment.base_offset + 1)
+            self._place = ScrubPlace(place.began, place.directory, segment.base_offset + 1)
 
 
 def _read_step(reader: SegmentReader, position: int, offset: int) -> _Step:

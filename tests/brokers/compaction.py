@@ -70,7 +70,7 @@ class Upkept(OneLog):
         return offsets
 
     def checkpoint(self) -> None:
-        """Until `recovery-points` says where the log ends."""
+        """Until the notes say where the log ends."""
         while True:
             self.later(CHECKPOINT_INTERVAL)
             for _ in range(6):

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from folkmoot.brokers.jobs.jobs import result_of
-from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.flusher import Flusher
-from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.notes import save_notes
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.topic_config import LogConfig
@@ -18,12 +17,11 @@ from tests.brokers.batches import SMALL
 
 _KINDS = {
     "put_on_disk": "flush",
-    "save_recovery_points": "checkpoint",
+    "save_notes": "notes",
     "save_log_start": "log starts",
     "_note_start": "log starts",
     "delete_directories": "deletion",
     "_make_room": "deletion",
-    "_save_epochs": "leader-epochs",
     "write_anew": "cleaner",
     "_take": "repair",
 }
@@ -72,9 +70,9 @@ def create(logs: LogManager, topic: str, topic_id: str, partition: int) -> Log:
     log = logs.find(topic_id, partition)
     assert log is not None
     name = log.directory.name
-    if name not in logs.leader_epochs:
-        logs.leader_epochs[name] = log.leader_epoch = 0
-        save_json(logs.data / LEADER_EPOCHS_FILE, logs.leader_epochs)
+    if name not in logs.notes.leader_epochs:
+        logs.notes.leader_epochs[name] = log.leader_epoch = 0
+        save_notes(logs.data, logs.notes)
     return lead(log)
 
 

@@ -153,7 +153,7 @@ class LogCleaner:
         record is left. What they tell of producers is in a snapshot on disk. They end where
         `min_compaction_lag` begins. What is not committed may still be cut, and stays as it is.
         """
-        point = self._logs.checkpointed.get(log.directory.name)
+        point = self._logs.noted.recovery_points.get(log.directory.name)
         if point is None or point.end_offset <= point.segment:
             return []
         if not log.snapshot_covers(point.segment):

@@ -2,7 +2,7 @@
 
 The file `topic` has the topic's name in its first line, for people, and these facts in the second one, behind
 their checksum. It is on disk before the log takes its first record. Who dies while it is written leaves the
-one before. `highest-ids` in the data directory has the highest ids that were seen in batches.
+one before.
 """
 
 from pathlib import Path
@@ -17,7 +17,6 @@ from folkmoot.protocol.errors import InvalidName
 from folkmoot.protocol.names import check_name
 
 TOPIC_FILE: Final = "topic"
-HIGHEST_IDS_FILE: Final = "highest-ids"
 HIGHEST_BELIEVED: Final = 2**30
 HIGHEST_PRODUCER: Final = 2**62
 """An id above it was never given: a client made it up, and new ids would find no room above."""

@@ -37,7 +37,7 @@ def test_brokers_that_were_stopped_start_on_full_disks_and_lead_and_delete_recor
         cluster.cut.update((other, 1) for other in (2, 3))
         leader.produce(b"alone", acks=1)
         leader.handlers.flusher.flush(leader.log)
-        leader.logs.save_recovery_points(leader.logs.recovery_points)
+        leader.handlers.flusher.note()
     for node in cluster.nodes.values():
         node.logs.close() if stop == "in order" else node.logs.abandon()
     cluster.cut.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, save_facts
-from folkmoot.brokers.storage.leader_epochs import load_highest_epochs
+from folkmoot.brokers.storage.notes import load_notes
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.protocol.errors import NotLeader, StorageError
 from tests.brokers.hands import create
@@ -80,7 +80,7 @@ def test_it_is_led_in_an_epoch_that_is_on_disk_and_commits_what_it_appends(
     assert ends_at(node) == (2, 2)
     assert [header.leader_epoch for header in node.log.headers(0)] == [1]
     assert list(node.log.epoch_starts) == [(1, 0)]
-    assert load_highest_epochs(cluster.directory / "1") == {f"{TOPIC_ID}-0": 1}
+    assert load_notes(cluster.directory / "1").leader_epochs == {f"{TOPIC_ID}-0": 1}
 
 
 def test_a_restart_begins_the_next_epoch_with_all_that_was_there(cluster: Cluster) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.brokers.replication import epoch_notes
 from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
+from folkmoot.brokers.storage import flusher
 from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
 from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE, note_incomplete
@@ -528,13 +528,13 @@ def test_a_disk_that_takes_no_leader_epoch_ends_the_broker_and_a_full_one_does_n
     def refuse(*_: object) -> None:
         raise OSError(reason, os.strerror(reason))
 
-    monkeypatch.setattr(epoch_notes, "save_json", refuse)
+    monkeypatch.setattr(flusher, "save_notes", refuse)
     cluster.designate(2, 1, 2, 3)
     cluster.show(2)
     assert not ended
     reason = errno.EIO
     cluster.later(2.0)
-    assert "leader epochs" in str(ended[0])
+    assert "notes" in str(ended[0])
     assert node.replica.leader is None
 
 

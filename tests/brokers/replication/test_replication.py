@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.brokers.replication import epoch_notes
+from folkmoot.brokers.replication import partition as partition_module
 from folkmoot.brokers.replication.leader_state import Position
 from folkmoot.brokers.replication.partition import (
     DELETED_WITHIN,
@@ -27,11 +27,10 @@ from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import log as log_module
-from folkmoot.brokers.storage.files.atomic_file import load_json
-from folkmoot.brokers.storage.leader_epochs import LEADER_EPOCHS_FILE
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.log_manager import RECOVERY_POINTS_FILE, LogManager
-from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
+from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.notes import load_notes
+from folkmoot.brokers.storage.recovery import save_log_start
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import (
@@ -138,7 +137,7 @@ def test_a_replica_that_has_all_is_never_noted_as_incomplete_when_leaders_change
 ) -> None:
     """Had all brokers died right behind such a note, nobody would lead."""
     noted: list[Path] = []
-    monkeypatch.setattr(epoch_notes, "note_incomplete", noted.append)
+    monkeypatch.setattr(partition_module, "note_incomplete", noted.append)
     cluster.nodes[1].produce(b"a")
     cluster.run()
     for leader in (2, 3, 1):
@@ -582,15 +581,15 @@ def test_an_epoch_is_on_disk_before_the_activation_is_written(cluster: Cluster) 
     before = len(cluster.writes)
     cluster.show()
     assert len(cluster.writes) == before
-    assert two.hands.keys() == ["leader-epochs"]
+    assert two.hands.keys() == ["notes"]
     two.hands.work_all()
     two.by_hand = False
     assert cluster.writes[before].state.leader_epoch == 2
-    noted = load_json(two.logs.data / LEADER_EPOCHS_FILE, dict[str, int])
+    noted = load_notes(two.logs.data).leader_epochs
     assert noted == {f"{TOPIC_ID}-0": 2}
 
 
-def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_one_flush(
+def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_two_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hands = Hands()
@@ -604,13 +603,15 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_one_flush(
         for number in range(20):
             create(logs, "t", TOPIC_ID, number)
         monkeypatch.setattr(handlers.partitions, "_post", posted.append)
-        monkeypatch.setattr(handlers.partitions.shared.epochs, "_post", posted.append)
         handlers.show(change, posted.append)
         while posted:
             posted.popleft()()
-        assert hands.keys().count("leader-epochs") == 1
-        hands.work_all()
-        assert load_json(tmp_path / LEADER_EPOCHS_FILE, dict[str, int]) == dict.fromkeys(
+        for _ in range(2):  # what comes while the first is written is in the second
+            [number] = [each for each, kind in enumerate(hands.keys()) if kind == "notes"]
+            hands.jobs.insert(0, hands.jobs.pop(number))
+            hands.work()
+        assert hands.keys().count("notes") == 0
+        assert load_notes(tmp_path).leader_epochs == dict.fromkeys(
             (f"{TOPIC_ID}-{number}" for number in range(20)), 2
         )
 
@@ -1866,17 +1867,17 @@ def test_a_recovery_point_behind_a_cut_is_taken_back_before_the_cut(cluster: Clu
     cluster.cut = {(2, 1), (3, 1)}
     for number in range(4):
         one.produce(b"lost %d" % number)
-    one.logs.recovery_points[one.log.directory.name] = one.log.recovery_point  # type: ignore[assignment]
+    one.logs.notes.recovery_points[one.log.directory.name] = one.log.recovery_point  # type: ignore[assignment]
     assert one.log.recovery_point_offset == 4
     one.by_hand = True
     cluster.designate(2, 1, 2, 3)
     cluster.show()
     one.hands.work_all()
     cluster.run(2)
-    assert one.hands.keys() == ["checkpoint"]
+    assert one.hands.keys() == ["notes"]
     assert one.log.log_end == 4
     one.hands.work_all()
-    noted = load_json(one.logs.data / RECOVERY_POINTS_FILE, dict[str, RecoveryPoint])
+    noted = load_notes(one.logs.data).recovery_points
     assert noted == {}
     assert one.log.log_end == 0
     one.by_hand = False
@@ -1896,11 +1897,12 @@ def test_a_log_is_not_cut_before_its_recovery_point_is_taken_back(
         raise OSError(ENOSPC, os.strerror(ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("folkmoot.brokers.storage.log_manager.save_json", full)
-        # Who lacks room for that has it for leader epochs: they come first.
-        patch.setattr("folkmoot.brokers.replication.epoch_notes._save_epochs", lambda *_: None)
+        one.by_hand = True
         cluster.designate(2, 1, 2, 3)
         cluster.show()
+        one.hands.work_all()  # the leader epoch, which comes first, finds room
+        patch.setattr("folkmoot.brokers.storage.flusher.save_notes", full)
+        one.by_hand = False
         for _ in range(4):
             cluster.later(1.0)
         assert cluster.ends() == [1, 0, 0]
@@ -2127,7 +2129,7 @@ def test_who_was_alone_in_sync_leads_without_its_page_cache_but_not_without_its_
         one.handlers.flusher.flush(one.log)
         for _ in range(3):
             one.handlers.flusher.task(one.now)
-        assert one.logs.checkpointed
+        assert one.logs.noted.recovery_points
     lose_power(cluster, 1, monkeypatch)
     cluster.start(1)
     cluster.show()

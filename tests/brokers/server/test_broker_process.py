@@ -62,7 +62,7 @@ def test_sigterm_stops_a_broker_in_order(tmp_path: Path, chroot: str) -> None:
     assert list(execute(session, brokers.live())) == [1]
     broker.stop()
     assert execute(session, brokers.live()) == {}
-    assert (tmp_path / "b" / "recovery-points").exists(), "the orderly stop's note"
+    assert (tmp_path / "b" / "notes").exists(), "the orderly stop's note"
     session.close()
 
 
@@ -75,7 +75,7 @@ def test_a_broker_can_be_stopped_in_order_from_anywhere(
     assert "broker 1 has left the cluster" in capsys.readouterr().out
     eventually(lambda: not broker.is_running)
     assert broker.child.exit_code == 0
-    assert (tmp_path / "b" / "recovery-points").exists(), "the orderly stop's note"
+    assert (tmp_path / "b" / "notes").exists(), "the orderly stop's note"
     assert main(["broker", "stop", "1", "--zookeeper", chroot]) == 3
     assert "no broker 1 is registered" in capsys.readouterr().err
 
@@ -87,7 +87,7 @@ def test_ctrl_c_twice_is_one_orderly_stop(tmp_path: Path, chroot: str) -> None:
     os.kill(broker.pid, signal.SIGINT)
     eventually(lambda: not broker.is_running)
     assert broker.child.exit_code == 0
-    assert (tmp_path / "b" / "recovery-points").exists(), "the orderly stop's note"
+    assert (tmp_path / "b" / "notes").exists(), "the orderly stop's note"
 
 
 def test_a_killed_broker_comes_back_with_what_it_had_acknowledged(

@@ -202,7 +202,7 @@ def test_a_stop_in_order_on_a_full_disk_leaves_what_one_with_room_does(tmp_path:
         flush(one.log)
         one.logs.close()
     names = {path.name for path in one.data.iterdir()}
-    assert {"stopped", "recovery-points"} <= names
+    assert {"stopped", "notes"} <= names
     assert RUNNING_FILE not in names
     one.open()
     assert one.log.recovery_point_offset == 22

@@ -1,15 +1,17 @@
 """Group commit, flushes by time, and what an unclean stop leaves to be read."""
 
+import errno
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage import flusher as flushing
-from folkmoot.brokers.storage import log_manager
+from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.flusher import (
     CHECKPOINT_BYTES,
     CHECKPOINT_INTERVAL,
@@ -18,6 +20,7 @@ from folkmoot.brokers.storage.flusher import (
 )
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.notes import load_notes
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import StorageError
@@ -28,6 +31,10 @@ from tests.brokers.storage.test_log_manager import found
 
 def refuse(*_: object) -> None:
     raise OSError(5, "Input/output error")
+
+
+def refuse_for_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class Disk:
@@ -68,8 +75,7 @@ class Disk:
         self.hands.work_all()
 
     def points(self) -> bytes:
-        path = self.data / "recovery-points"
-        return path.read_bytes() if path.exists() else b""
+        return msgspec.json.encode(load_notes(self.data).recovery_points)
 
 
 @pytest.fixture
@@ -538,14 +544,78 @@ def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_roun
     log = disk.log()
     disk.append(log, a_batch(b"a"))
     with monkeypatch.context() as full:
-        full.setattr(log_manager, "save_json", refuse)
+        full.setattr(flushing, "save_notes", refuse)
         disk.checkpoint()
-    assert disk.points() == b""
-    assert disk.logs.checkpointed == {}
+    assert disk.points() == b"{}"
+    assert disk.logs.noted.recovery_points == {}
     disk.append(log, a_batch(b"b"))
     disk.checkpoint()
-    assert disk.logs.checkpointed["first-0"].end_offset == 2
+    assert disk.logs.noted.recovery_points["first-0"].end_offset == 2
     assert values_of(log.read(0, 1000)) == [(0, b"a"), (1, b"b")]
+    disk.logs.close()
+
+
+def test_what_is_noted_while_the_notes_are_written_is_in_one_further_write(disk: Disk) -> None:
+    noted: list[tuple[int, dict[str, int]]] = []
+    epochs = disk.logs.notes.leader_epochs
+    for number in range(5):
+        epochs[f"first-{number}"] = number
+
+        def done(outcome: Exception | None, number: int = number) -> None:
+            assert outcome is None
+            noted.append((number, load_notes(disk.data).leader_epochs))
+
+        disk.flusher.note(done)
+    assert disk.hands.keys() == ["notes"]
+    disk.hands.work()
+    assert noted == [(0, {"first-0": 0})], "as they were when it began"
+    assert disk.hands.keys() == ["notes"]
+    disk.hands.work()
+    assert [number for number, _ in noted] == [0, 1, 2, 3, 4]
+    assert noted[1][1] == {f"first-{number}": number for number in range(5)}
+    assert disk.hands.keys() == []
+    disk.logs.close()
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EIO])
+def test_notes_that_cannot_be_written_fail_who_waits_and_a_broken_disk_ends_the_broker(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    outcomes: list[Exception | None] = []
+
+    def refuse(*_: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(flushing, "save_notes", refuse)
+        for _ in range(3):
+            disk.flusher.note(outcomes.append)
+        disk.hands.work_all()
+    assert [isinstance(each, OSError) for each in outcomes] == [True] * 3
+    assert bool(disk.failures) == (reason == errno.EIO)
+    disk.flusher.note(outcomes.append)
+    disk.hands.work_all()
+    assert outcomes[3] is None
+    disk.logs.close()
+
+
+def test_the_highest_ids_are_on_disk_a_second_later_or_when_there_is_room(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    disk.logs._have_ids_noted = lambda ids: told.append(ids.schema)
+    disk.logs.notes.ids.seen(9, 4)
+    with monkeypatch.context() as full:
+        full.setattr(flushing, "save_notes", refuse_for_room)
+        disk.later(1.0)
+        disk.hands.work_all()
+    assert told == []
+    assert load_notes(disk.data).ids == HighestIds()
+    for _ in range(3):
+        disk.later(1.0)
+        disk.hands.work_all()
+    assert told == [4], "once: new schemas get higher ids"
+    assert load_notes(disk.data).ids == HighestIds(9, 4)
     disk.logs.close()
 
 

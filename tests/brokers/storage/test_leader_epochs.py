@@ -13,13 +13,12 @@ from folkmoot.brokers.jobs.serial_queue import SerialQueue
 from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.leader_epochs import (
     EPOCH_STARTS_FILE,
-    LEADER_EPOCHS_FILE,
     NO_EPOCH,
     EpochStarts,
-    load_highest_epochs,
 )
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.notes import NOTES_FILE, Notes, load_notes, save_notes
 from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.protocol.errors import StorageError
@@ -190,14 +189,14 @@ def test_what_a_replica_has_lost_is_not_passed_over(tmp_path: Path) -> None:
 
 
 def test_the_highest_epochs_are_not_guessed(tmp_path: Path) -> None:
-    assert load_highest_epochs(tmp_path) == {}
-    path = tmp_path / LEADER_EPOCHS_FILE
-    save_json(path, {"id-0": 7})
-    assert load_highest_epochs(tmp_path) == {"id-0": 7}
+    assert load_notes(tmp_path).leader_epochs == {}
+    path = tmp_path / NOTES_FILE
+    save_notes(tmp_path, Notes(leader_epochs={"id-0": 7}))
+    assert load_notes(tmp_path).leader_epochs == {"id-0": 7}
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    assert load_highest_epochs(tmp_path) == {}
+    assert load_notes(tmp_path) == Notes()
 
 
 def test_a_replica_whose_epoch_is_lost_does_not_take_itself_for_one_that_has_all(
@@ -206,12 +205,12 @@ def test_a_replica_whose_epoch_is_lost_does_not_take_itself_for_one_that_has_all
     with LogManager(tmp_path, 1, SMALL) as logs:
         log = create(logs, "t", "id-1", 0)
         log.append_as_leader([a_batch(b"v")], NOW, 3)
-    (tmp_path / LEADER_EPOCHS_FILE).write_bytes(b"rotten")
+    (tmp_path / NOTES_FILE).write_bytes(b"rotten")
     for _ in range(2):
         with LogManager(tmp_path, 1, SMALL) as logs:
             [log] = logs
             assert (log.is_incomplete, log.high_watermark) == (True, 0)
-        save_json(tmp_path / LEADER_EPOCHS_FILE, {"another-0": 1})
+        save_notes(tmp_path, Notes(leader_epochs={"another-0": 1}))
 
 
 def test_epoch_starts_that_are_not_in_order_are_not_believed(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,8 @@ from msgspec.structs import replace as replace_struct
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage import log as log_module
-from folkmoot.brokers.storage import log_manager
-from folkmoot.brokers.storage.files.atomic_file import save_json, write_checked
-from folkmoot.brokers.storage.files.cluster_facts import (
-    HIGHEST_IDS_FILE,
-    HighestIds,
-    PartitionFacts,
-    load_facts,
-)
+from folkmoot.brokers.storage.files.atomic_file import write_checked
+from folkmoot.brokers.storage.files.cluster_facts import HighestIds, PartitionFacts, load_facts
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
 from folkmoot.brokers.storage.log import FlushResult, Log
 from folkmoot.brokers.storage.log_manager import (
@@ -33,6 +26,8 @@ from folkmoot.brokers.storage.log_manager import (
     RUNNING_FILE,
     LogManager,
 )
+from folkmoot.brokers.storage.notes import NOTES_FILE, Notes, load_notes, save_notes
+from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
@@ -125,7 +120,7 @@ def test_what_was_on_disk_at_the_stop_is_not_read_again_and_all_else_is(data: Pa
     # What was on disk before is not read again; the scrub will find it.
     with logs_in(killed) as logs:
         assert found(logs).log_end == 2
-    (forgetful / "recovery-points").unlink()
+    (forgetful / NOTES_FILE).unlink()
     with logs_in(forgetful) as logs:
         assert found(logs).log_end == 1
 
@@ -152,8 +147,10 @@ def test_what_was_appended_since_the_last_stop_is_checked_after_a_kill(data: Pat
         lambda path: path.write_bytes(
             path.read_bytes().replace(b'"end_offset":1', b'"end_offset":2')
         ),
-        lambda path: write_checked(path, b'{"first-0": 1}'),
-        lambda path: write_checked(path, b'{"first-0":{"end_offset":9,"segment":5,"size":118}}'),
+        lambda path: write_checked(path, b'{"recovery_points":{"first-0": 1}}'),
+        lambda path: save_notes(
+            path.parent, Notes(recovery_points={"first-0": RecoveryPoint(9, 5, 118)})
+        ),
         lambda path: write_checked(path, b"{}"),
         lambda path: path.unlink(),
     ],
@@ -163,7 +160,7 @@ def test_a_wrong_word_about_the_last_stop_is_not_believed(
 ) -> None:
     with logs_in(data) as logs:
         append(create(logs, "flights", "first", 0), a_batch(b"a"))
-    spoil(data / "recovery-points")
+    spoil(data / NOTES_FILE)
     with logs_in(data) as logs:
         assert values_of(found(logs).read(0, 1)) == [(0, b"a")]
 
@@ -221,12 +218,12 @@ def test_a_data_path_that_is_a_file_is_a_config_error(tmp_path: Path) -> None:
             logs_in(data).start()
 
 
-@pytest.mark.parametrize("layout", [b"", b',"layout":1', b',"layout":3'])
+@pytest.mark.parametrize("layout", [b"", b',"layout":1', b',"layout":4'])
 def test_another_layout_is_refused_in_one_line_and_left_as_it_is(data: Path, layout: bytes) -> None:
     (data / "flights-0").mkdir(parents=True)
     (data / "broker.json").write_bytes(b'{"broker_id":1%b}' % layout)
     before = {path: path.is_file() and path.read_bytes() for path in data.rglob("*")}
-    with pytest.raises(ConfigError, match=r"has layout [13], .* reads layout 2") as refused:
+    with pytest.raises(ConfigError, match=r"has layout [14], .* reads layout 3") as refused:
         logs_in(data).start()
     assert "\n" not in str(refused.value)
     after = {path: path.is_file() and path.read_bytes() for path in data.rglob("*")}
@@ -341,25 +338,6 @@ def test_an_id_that_a_client_made_up_is_not_taken_for_one_that_was_given() -> No
     for producer_id in (7, 2**63 - 1, 2**62 + 1):
         ids.seen(producer_id, 0)
     assert ids.producer == 7
-
-
-def test_the_ids_of_the_last_moment_cost_no_orderly_stop_on_a_full_disk(
-    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def save(path: Path, value: object, spare: Path | None = None) -> None:
-        if path.name == HIGHEST_IDS_FILE:
-            raise OSError(ENOSPC, "no room")
-        save_json(path, value, spare)
-
-    monkeypatch.setattr(log_manager, "save_json", save)
-    logs = LogManager(data, 1, SMALL)
-    logs.start()
-    logs.ids.seen(9, 0)
-    for now in range(3):
-        logs.ids_task(Now(float(now), 0))
-    logs.close()
-    assert (data / "stopped").exists()
-    assert caplog.text.count("the highest ids were not noted") == 1  # by the stop
 
 
 def test_a_directory_says_what_its_topic_is_and_how_new_that_is(data: Path) -> None:
@@ -590,7 +568,7 @@ def test_a_log_that_cannot_be_closed_in_order_is_recovered_at_the_next_start(
         broken.setattr(Log, "close", refuse)
         with pytest.raises(StorageError, match="no"):
             logs.close()
-    points = json.loads((data / "recovery-points").read_bytes().partition(b"\n")[2])
+    points = load_notes(data).recovery_points
     assert list(points) == ["first-1"]
     with logs_in(data) as again:
         assert [read_all(lead(log)) for log in again] == [[(0, b"a")]] * 2
@@ -610,7 +588,7 @@ def test_a_flush_whose_outcome_was_not_taken_is_not_vouched_for_by_the_stop(data
     [(_, work, _)] = hands.jobs
     work()  # and the event loop has ended before it was told
     logs.close()
-    points = json.loads((data / "recovery-points").read_bytes().partition(b"\n")[2])
+    points = load_notes(data).recovery_points
     assert points == {}
 
 

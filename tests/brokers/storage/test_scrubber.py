@@ -4,12 +4,13 @@ import itertools
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage import scrubber as scrubbing
+from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.notes import NOTES_FILE, load_notes
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import SMALL, a_batch, append, delete_before, read_all, values_of
@@ -46,6 +47,7 @@ class Scrubbed:
         self.logs = LogManager(self.data, 1, SMALL, submit=self.hands.submit)
         self.logs.start()
         self.scrubber = Scrubber(self.logs, self.hands.submit, PERIOD)
+        self.flusher = Flusher(self.logs)
 
     def reopen(self) -> None:
         self.logs.abandon()
@@ -60,6 +62,8 @@ class Scrubbed:
         segment = self.scrubber._segment
         if segment is not None and self.hands.jobs:
             self.read.append((segment.directory.name, segment.base_offset))
+        self.hands.work_all()
+        self.flusher.task(self.now)
         self.hands.work_all()
         self.later(pause)
         return pause
@@ -142,12 +146,11 @@ def test_what_is_sealed_during_a_round_does_not_hold_it_up(tmp_path: Path) -> No
 def test_rounds_begin_one_period_apart(scrubbed: Scrubbed) -> None:
     """Pauses at least as long as a late round's, up to the last step, made each round longer."""
     began: list[int] = []
-    path = scrubbed.data / scrubbing.SCRUB_FILE
     while scrubbed.now.monotonic < PERIOD * 3.5:
         scrubbed.step()
-        if path.exists():
-            noted = msgspec.json.decode(path.read_bytes().partition(b"\n")[2])["began"]
-            began += [noted] if noted not in began else []
+        noted = load_notes(scrubbed.data).scrub
+        if noted is not None and noted.began not in began:
+            began.append(noted.began)
     first, *others = began
     assert first - NOW < 100
     assert len(others) == 3
@@ -177,8 +180,8 @@ def test_a_place_that_cannot_be_read_begins_a_new_round(
 ) -> None:
     while scrubbed.now.monotonic < PERIOD / 2:
         scrubbed.step()
-    path = scrubbed.data / scrubbing.SCRUB_FILE
-    assert path.exists()
+    path = scrubbed.data / NOTES_FILE
+    assert load_notes(scrubbed.data).scrub is not None
     path.write_bytes(content) if content is not None else path.unlink()
     scrubbed.reopen()
     scrubbed.read.clear()

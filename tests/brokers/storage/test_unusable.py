@@ -1,11 +1,11 @@
 """A start among files that cannot be read, or removed: whoever is not concerned is served."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.notes import load_notes
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import SMALL, a_batch, append, read_all
 from tests.brokers.hands import create
@@ -25,7 +25,7 @@ def test_a_log_that_cannot_be_opened_is_out_of_use_and_the_others_are_served(dat
     with logs_in(data) as logs:
         for partition in range(3):
             append(create(logs, "flights", "first", partition), a_batch(b"a", b"b"))
-    before = json.loads((data / "recovery-points").read_bytes().partition(b"\n")[2])
+    before = load_notes(data).recovery_points
     segment = data / "first-1" / f"{0:020}.log"
     kept = segment.rename(data / "kept")
     segment.mkdir()
@@ -49,7 +49,7 @@ def test_a_log_that_cannot_be_opened_is_out_of_use_and_the_others_are_served(dat
     logs.close()
 
     # What was known of its end outlives that.
-    durable = json.loads((data / "recovery-points").read_bytes().partition(b"\n")[2])
+    durable = load_notes(data).recovery_points
     assert durable["first-1"] == before["first-1"]
     segment.rmdir()
     kept.rename(segment)

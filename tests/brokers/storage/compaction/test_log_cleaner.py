@@ -12,6 +12,7 @@ from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.storage.compaction import batch_filter, cleaning_pass
 from folkmoot.brokers.storage.compaction.cleaning_pass import load_checkpoint
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, LogCleaner
+from folkmoot.brokers.storage.notes import NOTES_FILE
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.coordination.topic_config import DAY, LogConfig
@@ -465,7 +466,7 @@ def test_without_its_checkpoint_a_log_is_read_as_before_and_compacted_anew(tmp_p
     before = records_in(upkept.log)
     upkept.logs.close()
     (upkept.log.directory / CLEANER_CHECKPOINT_FILE).unlink()
-    (tmp_path / "recovery-points").unlink()
+    (tmp_path / NOTES_FILE).unlink()
     upkept.open()
     assert records_in(upkept.log) == before
     assert not any(segment.damage for segment in upkept.log.segments)
