@@ -16,6 +16,7 @@ from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
 from folkmoot.brokers.storage import flusher
 from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
 from folkmoot.brokers.storage.files.atomic_file import save_json
+from folkmoot.brokers.storage.notes import load_notes, save_notes
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE, note_incomplete
 from folkmoot.brokers.storage.segment import Damage, OpenSegments, Segment, SegmentName
 from folkmoot.coordination.partition_states import NOBODY
@@ -114,6 +115,9 @@ def by_report(cluster: Cluster, node: Node, offset: int) -> None:
 def by_start(cluster: Cluster, node: Node, offset: int) -> None:
     """The recovery points were not noted, so all of it is checked."""
     cluster.kill(node.number)
+    notes = load_notes(node.logs.data)
+    notes.recovery_points.clear()
+    save_notes(node.logs.data, notes)
     cluster.start(node.number)
     cluster.show()
     cluster.run()
