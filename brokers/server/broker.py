@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import Final, Self, TypeVar
-from uuid import uuid4
 
 from folkmoot import __version__
 from folkmoot.brokers.controller.thread import ControllerThread
@@ -31,7 +29,6 @@ from folkmoot.brokers.server.snapshots import BrokerHealth, BrokerSnapshot, Snap
 from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.damage_reports import DamageReports
-from folkmoot.brokers.storage.files.atomic_file import write_atomic
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log_manager import LogManager, cluster_of
@@ -55,7 +52,6 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     NoCluster,
     RequestTimeout,
-    StorageError,
 )
 from folkmoot.protocol.messages import GetSchemaResponse
 
@@ -63,7 +59,6 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-DIRECTORY_ID_FILE: Final = "directory-id"
 RELEASE_FILES_AFTER: Final = 60.0
 HANDOVER_TIMEOUT: Final = 5.0
 TAKEOVER_TIMEOUT: Final = 300.0
@@ -189,7 +184,7 @@ class Broker:
         self._producer_ids = ProducerIds(jobs.submit, self._take_producer_ids)
         loop = self._event_loop(logs, files, jobs, socket)
         mine = Registration(
-            *(self.listeners, "", _directory_id(config.data), config.rack),
+            *(self.listeners, "", logs.directory_id, config.rack),
             default_replicas=config.default_replicas,
             version=__version__,
             log=own_options(config.log),
@@ -376,21 +371,6 @@ class Broker:
         if self._loop is not None:
             self._loop.end()
         self._fail(error)
-
-
-def _directory_id(data: Path) -> str:
-    """What tells this data directory from any other, made when it is first used."""
-    path = data / DIRECTORY_ID_FILE
-    try:
-        with suppress(FileNotFoundError):
-            known = path.read_text(encoding="ascii", errors="replace").strip()
-            if known:
-                return known
-        new = uuid4().hex
-        write_atomic(path, new.encode())
-        return new
-    except OSError as error:
-        raise StorageError(f"{path} cannot be used: {error.strerror}") from error
 
 
 def _release_idle(files: OpenSegments, _now: Now) -> float:

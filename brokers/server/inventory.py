@@ -3,12 +3,11 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
 
-from folkmoot.brokers.server.broker import DIRECTORY_ID_FILE
 from folkmoot.brokers.storage.files.cluster_facts import load_facts
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts
 from folkmoot.brokers.storage.log_manager import (
@@ -47,11 +46,8 @@ def take_inventory(data: Path) -> Inventory:
         notes = load_notes(data)
         directories = sorted(partition_directories(data))
         replicas = [_found(identity.broker_id, each, notes) for each in directories]
-    directory = ""
-    with suppress(FileNotFoundError):
-        directory = (data / DIRECTORY_ID_FILE).read_text(encoding="ascii", errors="replace").strip()
     return Inventory(
-        *(identity.broker_id, identity.cluster, directory, is_stopped),
+        *(identity.broker_id, identity.cluster, identity.directory, is_stopped),
         *(notes.ids.producer, notes.ids.schema, replicas),
     )
 

@@ -14,8 +14,10 @@ from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Self
+from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from folkmoot.brokers.jobs.jobs import (
     Lane,
@@ -91,6 +93,8 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     broker_id: int
     layout: int = 1
     cluster: str = ""
+    directory: str = ""
+    """What tells this data directory from any other."""
 
 
 class PartitionDirectory(NamedTuple):
@@ -124,8 +128,9 @@ class LogManager:
 
     ```
     .lock                     held by flock as long as the broker lives; names its process
-    broker.json               {"broker_id":1,"layout":3,"cluster":"4c…"}: whose directory this is, what
-                              lies in it, and which cluster it belongs to (coordination/layout.py)
+    broker.json               {"broker_id":1,"layout":3,"cluster":"4c…","directory":"9a…"}: whose
+                              directory this is, what lies in it, which cluster it belongs to
+                              (coordination/layout.py), and what tells it from any other
     notes                     recovery points, leader epochs, the highest ids, the scrub's place (Notes)
     running                   the machine's boot that it runs in; called `stopped` by an orderly stop
     spare, spare-notes        room on a full disk, for logs' starts and for the notes here
@@ -200,6 +205,7 @@ class LogManager:
         self.run_job: RunJob = partial(submit, Lane.DISK)
         self.run_note: RunJob = partial(submit, Lane.NOTES)
         """For the files of the data directory itself: one job after another."""
+        self.directory_id = ""
         self._lock = -1
         self._topics: dict[str, _Topic] = {}
         self._ids: dict[str, set[str]] = {}
@@ -687,10 +693,12 @@ class LogManager:
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _check_identity(self) -> None:
-        path, mine = self.data / IDENTITY_FILE, Identity(self._broker_id, LAYOUT, self._cluster)
+        path = self.data / IDENTITY_FILE
         identity = identity_in(self.data)
         if identity is None:
+            mine = Identity(self._broker_id, LAYOUT, self._cluster, uuid4().hex)
             write_atomic(path, msgspec.json.encode(mine) + b"\n")
+            self.directory_id = mine.directory
             return
         if identity.layout != LAYOUT:
             raise ConfigError(
@@ -702,7 +710,9 @@ class LogManager:
                 f"broker_id={self._broker_id} is not allowed with data={self.data}, which belongs "
                 f"to broker {identity.broker_id}: use that id or another directory"
             )
+        self.directory_id = identity.directory
         if self._cluster and not identity.cluster:
+            mine = replace(identity, cluster=self._cluster)
             write_atomic(path, msgspec.json.encode(mine) + b"\n")
 
     def _open_all(self) -> None:

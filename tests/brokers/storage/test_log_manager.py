@@ -191,13 +191,18 @@ def test_a_directory_is_free_again_when_its_process_is_gone(data: Path) -> None:
 
 
 def test_a_directory_belongs_to_the_broker_that_made_it(data: Path) -> None:
-    with logs_in(data, broker_id=1):
-        pass
-    assert json.loads((data / "broker.json").read_text()) == {"broker_id": 1, "layout": LAYOUT}
+    with logs_in(data, broker_id=1) as logs:
+        directory = logs.directory_id
+    noted = json.loads((data / "broker.json").read_text())
+    assert noted == {"broker_id": 1, "layout": LAYOUT, "directory": directory}
     with pytest.raises(ConfigError, match=r"broker_id=2 .* belongs to broker 1"):
         logs_in(data, broker_id=2).start()
-    with logs_in(data, broker_id=1):
-        pass
+    with LogManager(data, 1, SMALL, cluster="4c") as logs:
+        assert logs.directory_id == directory
+    noted = json.loads((data / "broker.json").read_text())
+    assert (noted["cluster"], noted["directory"]) == ("4c", directory)
+    with logs_in(data.with_name("another")) as logs:
+        assert logs.directory_id != directory
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"broker_id": "1"}', b"\xff\xfe"])
