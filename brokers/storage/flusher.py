@@ -71,13 +71,13 @@ class Flusher:
         self._timers: list[tuple[float, int, Log]] = []
         self._timed: set[Log] = set()
         self._under_way = 0
+        self._unnoted: list[Noted] = []
+        self._is_noting = False
+        self._next_note = 0.0
         self._turns: deque[Pending[None]] = deque()
         self._round: deque[Log] | None = None
         self._round_under_way = 0
-        self._unnoted: list[Noted] = []
-        self._is_noting = False
         self._next_round = self._soonest = self._next_relief = self._looked_at = 0.0
-        self._next_note = 0.0
         self._appended_before = 0
 
     def appended(self, log: Log, size: int, now: Now) -> None:
