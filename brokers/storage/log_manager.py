@@ -693,13 +693,8 @@ class LogManager:
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
     def _check_identity(self) -> None:
-        path = self.data / IDENTITY_FILE
-        identity = identity_in(self.data)
-        if identity is None:
-            mine = Identity(self._broker_id, LAYOUT, self._cluster, uuid4().hex)
-            write_atomic(path, msgspec.json.encode(mine) + b"\n")
-            self.directory_id = mine.directory
-            return
+        path, found = self.data / IDENTITY_FILE, identity_in(self.data)
+        identity = found or Identity(self._broker_id, LAYOUT)
         if identity.layout != LAYOUT:
             raise ConfigError(
                 f"data={self.data} has layout {identity.layout}, and this version reads layout "
@@ -710,10 +705,11 @@ class LogManager:
                 f"broker_id={self._broker_id} is not allowed with data={self.data}, which belongs "
                 f"to broker {identity.broker_id}: use that id or another directory"
             )
-        self.directory_id = identity.directory
-        if self._cluster and not identity.cluster:
-            mine = replace(identity, cluster=self._cluster)
-            write_atomic(path, msgspec.json.encode(mine) + b"\n")
+        self.directory_id = identity.directory or uuid4().hex
+        cluster = identity.cluster or self._cluster
+        known = replace(identity, cluster=cluster, directory=self.directory_id)
+        if known != found:
+            write_atomic(path, msgspec.json.encode(known) + b"\n")
 
     def _open_all(self) -> None:
         _remove_deleted(self.data)
@@ -791,7 +787,7 @@ def identity_in(data: Path) -> Identity | None:
         return msgspec.json.decode(path.read_bytes(), type=Identity)
     except FileNotFoundError:
         return None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a broker's identity: {error}") from error
 
 

@@ -205,7 +205,9 @@ def test_a_directory_belongs_to_the_broker_that_made_it(data: Path) -> None:
         assert logs.directory_id != directory
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"broker_id": "1"}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"broker_id": "1"}', b"\xff\xfe", b'{"broker_id":1,"cluster":"\xb4"}']
+)
 def test_an_identity_that_cannot_be_read_is_an_error_and_not_replaced(
     data: Path, content: bytes
 ) -> None:
