@@ -29,11 +29,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from folkmoot.coordination import brokers, partition_states, topics
-from folkmoot.coordination.partition_states import GuardRefused, StateWrite, TopicIdPartition
+from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
 from folkmoot.coordination.topics import Reassignment, TopicInfo
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import GuardRefused
 from folkmoot.protocol.errors import (
     InvalidReplicaAssignment,
     NoReassignmentInProgress,

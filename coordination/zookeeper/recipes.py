@@ -1,9 +1,9 @@
 """Recipes that all others are made of: reads that survive a lost reply, nodes that are there, updates."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Delete,
     Exists,
     Get,
+    Multi,
     MultiFailed,
     Node,
     NodeExists,
@@ -26,8 +27,12 @@ from folkmoot.coordination.zookeeper.operations import (
     Set,
     Stat,
     WatchCallback,
+    Write,
     ZooKeeperError,
 )
+
+CAREFUL: Final = 100
+"""After a refusal a transaction has at most so many parts: one that has lost many sends less in vain."""
 
 _T = TypeVar("_T")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -172,6 +177,51 @@ def ensured(path: str, data: bytes = b"") -> Recipe[Node]:
         if node is not None:
             return node
         yield from ensure(path, data)
+
+
+class GuardRefused(ZooKeeperError):
+    """What all parts stand on has changed: those without an answer are not written, or were before."""
+
+
+class Part(Protocol):
+    """Writes that belong together, beside others in one transaction. It is over once it has an answer."""
+
+    answer: Any
+
+    def writes(self) -> Sequence[Write]: ...
+
+    def written(self, result: Any) -> None:
+        """Note that it is over: `result` is that of the first of its writes."""
+
+    def look(self, refused: Write | None) -> Recipe[None]:
+        """Read what became of it. That write was refused; None: the transaction was not answered."""
+        ...
+
+
+def write_parts(parts: Sequence[Part], guards: Sequence[Write], most: int) -> Recipe[None]:
+    """Write parts in transactions of `most` until all have an answer; the guards are in each.
+
+    A part that is refused looks what became of it; the others are sent again. Raises GuardRefused.
+    """
+    while parts := [part for part in parts if part.answer is None]:
+        batch: list[tuple[Part | None, Write]] = [(None, guard) for guard in guards]
+        batch += ((part, write) for part in parts[:most] for write in part.writes())
+        try:
+            results = yield Multi(tuple(write for _, write in batch))
+        except MultiFailed as refusal:
+            check_foreseen(refusal)
+            refused, write = batch[refusal.failed]
+            if refused is None:
+                raise GuardRefused(f"somebody else has taken over: {refusal}") from None
+            most = min(most, CAREFUL)
+            yield from refused.look(write)
+        except ConnectionLost:
+            for part in parts[:most]:
+                yield from part.look(None)
+        else:
+            for (done, _), result in zip(batch, results, strict=True):
+                if done is not None and done.answer is None:
+                    done.written(result)
 
 
 class Resumable(Generic[_T]):
