@@ -23,9 +23,7 @@ Who may write what (the rules have the numbers of the protocol's description, do
 | activate | designated, until another is | it led an epoch in which nothing was appended |
 | change the ISR | as before | it counts, for the next leader too |
 
-Each recipe ends with a definite answer even if a reply is lost: it reads back and knows its own write by
-the version and all of the contents, which name the writer's epoch. What it reads may be old, from a
-server that lags; then it writes again, is refused, and a read after a refusal is not older than that.
+If a reply is lost a writer knows its own write by the version and all of the contents, which name its epoch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -171,9 +169,8 @@ def write(
 ) -> Recipe[dict[TopicIdPartition, Answer]]:
     """Write states, each if it still has the partition epoch that it stands on → what became of each.
 
-    A hundred go into one transaction, which also checks `guard`; one that is refused is sorted out and
-    the others are sent again. VersionedState: it was written, and this is its partition epoch now.
-    Raises GuardRefused: none of those that are left was written, or it was before.
+    Each transaction of them checks `guard`, too. VersionedState: it was written, and this is its partition
+    epoch now. Raises GuardRefused.
     """
     parts = [_Part(partition, wanted) for partition, wanted in writes.items()]
     guards = () if guard is None else (guard,)

@@ -177,9 +177,7 @@ def join_as_static(
 ) -> Recipe[str | Superseded]:
     """Register under an instance id and remove who had it; `last` is the name that we had before.
 
-    A member younger than `last` has taken the id from us: it stays. Dying after the node is made
-    and before the older one is removed leaves both; the younger counts for all who see them, and the
-    older ends with its session at the latest.
+    A member younger than `last` has taken the id from us: it stays.
     """
     yield from ensure(paths.members(group))
     yield from retry_on_connection_loss(zk.Sync())

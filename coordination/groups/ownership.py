@@ -12,19 +12,8 @@ above the transaction number (czxid) that made the offset's node: each epoch has
 own, so no earlier node of that name can have come so far, and what applications keep as a fencing
 token stays the highest there was.
 
-| if the process dies | right before the transaction | right after it |
-|---|---|---|
-| claim | nothing has changed | the owner's node goes with the session; the next one starts there, too |
-| commit | what was processed since the last one comes again | committed |
-| release | as a crash: the owner's node goes with the session | free for the next owner |
-
-A transaction holds many partitions. One that is refused fails it: that one is sorted out by itself, and
-the rest is sent again.
-
-Each recipe ends with a definite answer even if a reply is lost: it reads back and recognises its own
-hand by the nonce and the epoch. What it reads may be old, from a server that lags; the write that
-follows is conditional, and a write that was refused is followed by reads that are not older than it.
-So a refusal is no verdict either: whoever was refused looks whose epoch it is. SessionLost gets out.
+A lost reply is no verdict, nor is a refusal: each recipe looks whose nonce and epoch are there then.
+docs/groups.md says what happens if the process dies right before a transaction, or right after it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
