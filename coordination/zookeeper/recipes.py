@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -23,7 +23,6 @@ from folkmoot.coordination.zookeeper.operations import (
     Operation,
     Recipe,
     Refused,
-    SessionLost,
     Set,
     Stat,
     WatchCallback,
@@ -222,36 +221,3 @@ def write_parts(parts: Sequence[Part], guards: Sequence[Write], most: int) -> Re
             for (done, _), result in zip(batch, results, strict=True):
                 if done is not None and done.answer is None:
                     done.written(result)
-
-
-class Resumable(Generic[_T]):
-    """A recipe that outlives the session it is carried out in, since nothing it does belongs to one.
-
-    When a session is lost, what was under way was done or never will be: the recipe takes that for a
-    lost reply, and goes on in the next one.
-    """
-
-    def __init__(self, recipe: Recipe[_T]) -> None:
-        self._recipe = recipe
-        self._begun = False
-
-    def go_on(self) -> Recipe[_T]:
-        """What is left of it. Raises what it raises, and SessionLost, after which it can go on."""
-        error: ZooKeeperError | None = None
-        if self._begun:
-            error = ConnectionLost("the session was lost before the answer")
-        result = None
-        self._begun = True
-        try:
-            while True:
-                asked = self._recipe.send(result) if error is None else self._recipe.throw(error)
-                result, error = None, None
-                try:
-                    result = yield asked
-                except SessionLost:
-                    raise
-                except ZooKeeperError as raised:
-                    error = raised
-        except StopIteration as stop:
-            returned: _T = stop.value
-            return returned
