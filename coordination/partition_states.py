@@ -131,15 +131,10 @@ def read(
     Raises Malformed. Many are read side by side, by `execute_all`.
     """
     path = paths.partition_state(*partition)
-    while True:
-        state, stat = yield from recipes.read(_decoder, path, watch)
-        if state is not None and stat is not None:
-            return VersionedState(state, stat.version)
-        # An absent node is watched by asking whether it exists; it may have come by then.
-        if watch is None or (
-            (yield from recipes.retry_on_connection_loss(zk.Exists(path, watch))) is None
-        ):
-            return None
+    node = yield from recipes.watched(zk.Get(path, watch))
+    if node is None:
+        return None
+    return VersionedState(recipes.decode(_decoder, path, node), node.stat.version)
 
 
 def topic_ids(watch: WatchCallback | None = None) -> Recipe[list[str]]:

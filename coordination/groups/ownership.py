@@ -187,7 +187,7 @@ def _send(
         elif isinstance(refusal.cause, zk.NodeExists):
             yield from _look_at_owners(me, some, watch, done)
         elif isinstance(writes[refusal.failed], zk.Create):
-            yield from _make_room(me.group, [refused.partition])
+            yield from make_room(me.group, [refused.partition.topic])
     except zk.ConnectionLost:
         for each in some:
             each.is_in_doubt = True
@@ -412,7 +412,7 @@ def offset_nodes(
         except zk.MultiFailed as refusal:
             check_foreseen(refusal)  # that one is there is no harm: it is read
             if isinstance(refusal.cause, zk.NoNode):
-                yield from _make_room(group, todo)
+                yield from make_room(group, {each.topic for each in todo})
         guesses = False
 
 
@@ -421,8 +421,8 @@ def next_epoch(state: OffsetState, node: zk.Node) -> int:
     return max(state.epoch, node.stat.czxid) + 1
 
 
-def _make_room(group: str, partitions: Iterable[TopicPartition]) -> Recipe[None]:
+def make_room(group: str, topics: Iterable[str]) -> Recipe[None]:
     """The parents of offsets' and owners' nodes."""
-    for topic in sorted({each.topic for each in partitions}):
+    for topic in sorted(topics):
         yield from ensure(paths.offsets(group, topic))
         yield from ensure(paths.owners(group, topic))

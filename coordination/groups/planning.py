@@ -19,6 +19,7 @@ from folkmoot.coordination import brokers, paths, topics
 from folkmoot.coordination.groups import history, membership
 from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.ownership import make_room
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper import operations as zk
@@ -137,9 +138,7 @@ def write(
     notes what has changed (history.py), which keeps no plan from being written.
     """
     # A thousand first claims would otherwise each find that these are missing.
-    for topic in sorted(plan.topics.keys() - snapshot.current.plan.topics.keys()):
-        yield from ensure(paths.offsets(group, topic))
-        yield from ensure(paths.owners(group, topic))
+    yield from make_room(group, plan.topics.keys() - snapshot.current.plan.topics.keys())
     is_member = zk.Check(paths.member(group, planner))
     replaced = zk.Set(paths.plan(group), plans.encode(plan), snapshot.current.version)
     noted = yield from history.notes(

@@ -236,8 +236,8 @@ def listing_writes(name: SubjectName, before: Subject, after: Subject) -> list[W
 def _listing(name: SubjectName, subject: Subject) -> list[str]:
     if not subject.versions:
         return []
-    where = paths.live_subject if subject.live() else paths.deleted_subject
-    return [where(name.context, name.name)]
+    listing = paths.LIVE_SUBJECTS if subject.live() else paths.DELETED_SUBJECTS
+    return [paths.listed_subject(name.context, listing, name.name)]
 
 
 def reference_paths(

@@ -74,14 +74,19 @@ def delete_node(path: str) -> Recipe[None]:
 
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names below `path`, in no order; none if it does not exist, which is watched as well."""
+    return (yield from watched(Children(path, watch))) or []
+
+
+def watched(reading: Get | Children) -> Recipe[Any | None]:
+    """The answer to a read, None if the node does not exist, which is watched as well."""
     while True:
         try:
-            found: list[str] = yield from retry_on_connection_loss(Children(path, watch))
-            return found
+            return (yield from retry_on_connection_loss(reading))
         except NoNode:
             # An absent node is watched by asking whether it exists; it may have come by then.
-            if (yield from retry_on_connection_loss(Exists(path, watch))) is None:
-                return []
+            exists = Exists(reading.path, reading.watch)
+            if reading.watch is None or (yield from retry_on_connection_loss(exists)) is None:
+                return None
 
 
 def numbers(path: str, watch: WatchCallback | None = None) -> Recipe[list[int]]:
