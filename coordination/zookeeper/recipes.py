@@ -183,6 +183,24 @@ def ensured(path: str, data: bytes = b"") -> Recipe[Node]:
         yield from ensure(path, data)
 
 
+def begin_epoch(
+    path: str, mine: msgspec.Struct, epoch_path: str, last: Node, noted: bytes = b""
+) -> Recipe[None]:
+    """Try to create an ephemeral node in an epoch of its own, the next version of another node, which was
+    `last` seen and gets `noted`. Read what came of it.
+
+    A death right before the transaction leaves at most the epoch's node; right after it the ephemeral node
+    goes with its session, and the next one begins a greater epoch.
+    """
+    node = Create(path, msgspec.json.encode(mine), ephemeral=True)
+    try:
+        yield Multi((node, Set(epoch_path, noted, last.stat.version)))
+    except MultiFailed as refusal:
+        check_foreseen(refusal)
+    except ConnectionLost:
+        pass
+
+
 class GuardRefused(ZooKeeperError):
     """What all parts stand on has changed: those without an answer are not written, or were before."""
 
