@@ -102,10 +102,10 @@ class Session:
         """Batches that are not committed yet were appended."""
 
     def committed(self, partition: "Partition", size: float, /) -> None:
-        """The high watermark has moved by so many bytes, inf if that is not known; or the start has, by 0."""
+        """The high watermark has moved by so many bytes, inf if that is not known."""
 
     def altered(self, partition: "Partition", /) -> None:
-        """Another broker leads now, or a read has become possible, or the partition is closed."""
+        """Another broker leads, a read has become possible, the log's start has moved, or it is closed."""
         self.committed(partition, inf)
 
 
@@ -265,7 +265,7 @@ class Partition:
         is_new, self.found = found != self.found, found
         self._take(self.state.observed(found, settled=settled))
         if is_new and self.leader is None:
-            self._wake_all()  # consumers may read of a follower that is in sync
+            self.wake_all()  # consumers may read of a follower that is in sync
 
     def look_again(self) -> None:
         """A view of the cluster was shown: what has failed meanwhile is tried again."""
@@ -286,7 +286,7 @@ class Partition:
             is_out = self.serves(known.leader_epoch) and shared.broker_id not in known.isr
             if (is_newer or is_out) and not self.is_outdated:
                 self.is_outdated = shared.is_replaced = True
-                self._wake_all()
+                self.wake_all()
 
     def close(self) -> None:
         """This broker has no replica of it any more, or the topic is gone."""
@@ -342,7 +342,7 @@ class Partition:
                 )
             )
         self._answer_deletions()
-        self._wake_all()
+        self.wake_all()
 
     def _judge_log(self) -> None:
         """A replica that may lead has all that is committed: its disk is trusted, and it is complete."""
@@ -485,7 +485,7 @@ class Partition:
     def _fail(self, reason: str) -> None:
         """Nothing is written to the log any more. It can be read."""
         self.log.fail(reason, readable=True)
-        self._wake_all()
+        self.wake_all()
         self._refuse_if_unusable()
 
     def _refuse_if_unusable(self) -> None:
@@ -579,16 +579,8 @@ class Partition:
             raise OffsetNotAvailable(f"{self.log.name} has a new leader: ask again")
         return self.log.high_watermark
 
-    def is_readable(self) -> None:
-        """What a read has waited for is there."""
-        self._wake_all()
-
-    def start_moved(self) -> None:
-        """The log begins at a later offset: followers are to know."""
-        for session in self.sessions:
-            session.committed(self, 0)
-
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
+        """Something has changed other than by an append: all who wait look again."""
         for session in self.sessions:
             session.altered(self)
 

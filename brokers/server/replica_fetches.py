@@ -49,8 +49,8 @@ class News(NamedTuple):
 
 
 class FollowerSession(FetchSession[ReplicaFetchEntry]):
-    """Of a follower's fetches. Of partitions in `moved` there is a new high watermark or start alone: for
-    that a fetch waits TELL_WITHIN longer."""
+    """Of a follower's fetches. Of partitions in `moved` there is a new high watermark alone: for that a
+    fetch waits TELL_WITHIN longer."""
 
     __slots__ = ("broker_epoch", "follower", "moved", "told")
 

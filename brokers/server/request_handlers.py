@@ -572,7 +572,7 @@ class RequestHandlers:
             try:
                 job.finish(result)
             finally:
-                partition.is_readable()
+                partition.wake_all()
 
         self._preparing.add(job)
         try:
@@ -730,7 +730,7 @@ def _given_up(partition: Partition, offset: int, done: Done, error: FolkmootErro
     if error is not None:
         done(error)
         return
-    partition.start_moved()
+    partition.wake_all()  # followers are to know where the log begins
     partition.when_given_up(offset, done)
 
 
