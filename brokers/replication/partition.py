@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from folkmoot.brokers.jobs.jobs import Now, log_failure
 from folkmoot.brokers.jobs.serial_queue import Pending
@@ -92,14 +93,20 @@ class _Deletion(NamedTuple):
     done: Done
 
 
-class FollowerSession(Protocol):
-    """What another broker has named of the partitions that this one leads, and waits for news of."""
+class Session:
+    """What a consumer or a follower has named, and waits for news of."""
+
+    __slots__ = ()
 
     def appended(self, partition: "Partition", /) -> None:
-        """There is more to read, or the leader is another one."""
+        """Batches that are not committed yet were appended."""
 
-    def committed(self, partition: "Partition", /) -> None:
-        """The high watermark or the start of the log has moved."""
+    def committed(self, partition: "Partition", size: float, /) -> None:
+        """The high watermark has moved by so many bytes, inf if that is not known."""
+
+    def altered(self, partition: "Partition", /) -> None:
+        """Another broker leads, a read has become possible, the log's start has moved, or it is closed."""
+        self.committed(partition, inf)
 
 
 class Partition:
@@ -132,7 +139,6 @@ class Partition:
     __slots__ = (
         *("_again", "_asked", "_deletions", "_is_blocked", "_produces", "_role", "_shared"),
         *(
-            "followers",
             "found",
             "id",
             "is_outdated",
@@ -141,7 +147,7 @@ class Partition:
             "replica_count",
             "replicas",
         ),
-        *("state", "throttle", "__weakref__"),
+        *("sessions", "state", "throttle", "__weakref__"),
     )
 
     def __init__(
@@ -161,8 +167,8 @@ class Partition:
         """Another broker knows a newer leader, or an ISR without this replica."""
         self.is_rewritten = False
         """A segment is written anew: its name would bring back what is cut meanwhile (Repairs)."""
-        self.followers: dict[FollowerSession, None] = {}
-        """Sessions of followers that wait for news of this partition."""
+        self.sessions: dict[Session, None] = {}
+        """Those who have named it, and were not answered yet."""
         self._shared = shared
         self._role = Role.WAITING
         self._asked: Position | None = None
@@ -256,8 +262,10 @@ class Partition:
 
     def observe(self, found: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read. `settled`: in a new session, in which nothing was written before."""
-        self.found = found
+        is_new, self.found = found != self.found, found
         self._take(self.state.observed(found, settled=settled))
+        if is_new and self.leader is None:
+            self.wake_all()  # consumers may read of a follower that is in sync
 
     def look_again(self) -> None:
         """A view of the cluster was shown: what has failed meanwhile is tried again."""
@@ -278,7 +286,7 @@ class Partition:
             is_out = self.serves(known.leader_epoch) and shared.broker_id not in known.isr
             if (is_newer or is_out) and not self.is_outdated:
                 self.is_outdated = shared.is_replaced = True
-                shared.readers.changed(self.log.name)
+                self.wake_all()
 
     def close(self) -> None:
         """This broker has no replica of it any more, or the topic is gone."""
@@ -334,8 +342,7 @@ class Partition:
                 )
             )
         self._answer_deletions()
-        self._shared.readers.changed(log.name)
-        self._wake_followers()
+        self.wake_all()
 
     def _judge_log(self) -> None:
         """A replica that may lead has all that is committed: its disk is trusted, and it is complete."""
@@ -459,18 +466,15 @@ class Partition:
 
     def _wake(self, appended: int = 0) -> None:
         """The high watermark has moved."""
-        name, readers, end = self.log.name, self._shared.readers, self.log.high_watermark
-        if appended:
-            readers.appended(name, appended)
-        elif not self._produces or self._produces[0].end > end:
-            # By what was acknowledged before, or is of a former leader.
-            readers.changed(name)
+        end, size = self.log.high_watermark, float(appended)
+        if not appended and (not self._produces or self._produces[0].end > end):
+            size = inf  # by what was acknowledged before, or is of a former leader
         while self._produces and self._produces[0].end <= end:
             produce = self._produces.popleft()
-            readers.appended(name, produce.size)
+            size += produce.size
             produce.done(None)
-        for session in self.followers:
-            session.committed(self)
+        for session in self.sessions:
+            session.committed(self, size)
 
     def _flush(self) -> None:
         """Have all that is here now put on disk."""
@@ -489,7 +493,7 @@ class Partition:
     def _fail(self, reason: str) -> None:
         """Nothing is written to the log any more. It can be read."""
         self.log.fail(reason, readable=True)
-        self._shared.readers.changed(self.log.name)
+        self.wake_all()
         self._refuse_if_unusable()
 
     def _refuse_if_unusable(self) -> None:
@@ -498,16 +502,12 @@ class Partition:
         try:
             self.log.require_writable()
         except ClosedError:
-            self._answer_all(StorageError(f"{self.log.name} was deleted before it was flushed"))
+            self._refuse(StorageError(f"{self.log.name} was deleted before it was flushed"))
         except FolkmootError as error:
-            self._answer_all(error)
+            self._refuse(error)
 
     def _refuse(self, error: FolkmootError) -> None:
         """Answer all produces that wait: what was appended may be committed later, or never."""
-        self._answer_all(error)
-        self._shared.readers.changed(self.log.name)
-
-    def _answer_all(self, error: FolkmootError) -> None:
         waiting, self._produces = self._produces, deque()
         for each in waiting:
             each.done(error)
@@ -526,7 +526,8 @@ class Partition:
         if self.leader is not None:
             self.leader.appended(self._shared.clock())
             self._shared.restless[self] = None
-        self._wake_followers()
+        for session in self.sessions:
+            session.appended(self)
         if self.log.flushes:
             self._flush()
         self.advance(size if was_committed else 0)
@@ -586,19 +587,10 @@ class Partition:
             raise OffsetNotAvailable(f"{self.log.name} has a new leader: ask again")
         return self.log.high_watermark
 
-    def is_readable(self) -> None:
-        """What a read has waited for is there."""
-        self._shared.readers.changed(self.log.name)
-        self._wake_followers()
-
-    def start_moved(self) -> None:
-        """The log begins at a later offset: followers are to know."""
-        for session in self.followers:
-            session.committed(self)
-
-    def _wake_followers(self) -> None:
-        for session in self.followers:
-            session.appended(self)
+    def wake_all(self) -> None:
+        """Something has changed other than by an append: all who wait look again."""
+        for session in self.sessions:
+            session.altered(self)
 
     def when_given_up(self, offset: int, done: Done) -> None:
         """Call `done` when what this log has given up before `offset` is deleted wherever the next

@@ -10,7 +10,7 @@ from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.replication.epoch_notes import EpochNotes
 from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, TRY_AGAIN_AFTER, Partition
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.shared import Counters, Readers, Shared, Tended, WriteStates
+from folkmoot.brokers.replication.shared import Counters, Shared, Tended, WriteStates
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -46,7 +46,6 @@ class Partitions:
         retention: Retention,
         creation: PartitionCreation,
         fetcher: ReplicaFetcher,
-        readers: Readers,
         write_states: WriteStates,
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float],
@@ -66,7 +65,6 @@ class Partitions:
             flusher=flusher,
             retention=retention,
             fetcher=fetcher,
-            readers=readers,
             epochs=EpochNotes(logs, post, flusher.disk_failed),
             write_states=write_states,
             post=post,

@@ -254,9 +254,8 @@ class Broker:
         retention = Retention(logs, flusher, submit)
         connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
         fetcher = ReplicaFetcher(config.broker_id, connections)
-        purgatory = Purgatory()
         partitions = Partitions(
-            *(config.broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
+            *(config.broker_id, logs, flusher, retention, creation, fetcher),
             *(self._link.write_states, self._post, time.monotonic),
         )
         reports = DamageReports(submit)
@@ -290,7 +289,7 @@ class Broker:
             producer_ids=self._producer_ids,
             schemas=schemas,
             logs=logs,
-            purgatory=purgatory,
+            purgatory=Purgatory(),
             partitions=partitions,
             submit=submit,
         )

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from folkmoot.brokers.jobs.jobs import Job, JobGroup, Now, SharedJob, Submit
 from folkmoot.brokers.replication.partition import Partition, WaitingProduce
 from folkmoot.brokers.replication.partitions import Partitions
-from folkmoot.brokers.server.fetch_sessions import FetchSession, PartitionKey
+from folkmoot.brokers.server.fetch_sessions import ConsumerSession, FetchSessions
 from folkmoot.brokers.server.metadata_cache import ClusterChange, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import (
@@ -94,15 +94,20 @@ _NOTHING: Final[dict[type[Any], tuple[int, ...]]] = {
 
 
 class _Read(NamedTuple):
-    """What there is to tell of a fetch's entries: `left_out` found no room in the response."""
+    """What there is to answer to a fetch's entries, and of which partitions."""
 
     results: list[messages.FetchResult]
     chunks: list[bytes | memoryview]
-    left_out: list[PartitionKey]
+    answered: list[Partition]
     failed: bool
-    preparing: list[messages.FetchResult]
-    """A job reads first what is not cached: then the partition counts as changed. Where that is not waited
-    for, who asks hears that there is something, and asks again."""
+    preparing: int
+    """So many results are without their bytes: a job reads first what is not cached, and its end alters the
+    partition. Where that is not waited for, who asks hears that there is something, and asks again."""
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether jobs have to end before there is anything to answer."""
+        return 0 < self.preparing == len(self.results)
 
 
 class _Produce(NamedTuple):
@@ -151,10 +156,11 @@ class RequestHandlers:
     )
     """Topics and states that partitions have not learnt of yet; of each, when it was settled."""
     _walk: Iterator[None] | None = field(default=None, init=False)
+    sessions: FetchSessions = field(default_factory=FetchSessions, init=False)
     replica_fetches: ReplicaFetches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.replica_fetches = ReplicaFetches(self.partitions, self._begin)
+        self.replica_fetches = ReplicaFetches(self.partitions, self.purgatory, self._begin)
         self.logs.files.may_wait = False
 
     def hello(self) -> Response:
@@ -243,7 +249,6 @@ class RequestHandlers:
                 self._state_changed(changed, settled_at)
                 continue
             room -= PARTITIONS_PER_STEP // TOPICS_PER_STEP
-            self.purgatory.sessions.topic_changed(changed)
             topic = self.metadata.view.topics.get(changed)
             for former in self.logs.ids_of(changed) - {"" if topic is None else topic.topic_id}:
                 self._topic_lost(former, topic)
@@ -264,7 +269,6 @@ class RequestHandlers:
     def _state_changed(self, key: TopicIdPartition, settled_at: int) -> None:
         found = self.metadata.view.find(key)
         if found is not None and not self._is_set_back(*found):
-            self.purgatory.sessions.changed((found[0], key.partition))
             self._partitions_are(*found, [key.partition], settled_at)
 
     def _partitions_are(
@@ -446,16 +450,16 @@ class RequestHandlers:
     # -- fetch -------------------------------------------------------------------------------------------
 
     def fetch(self, request: Request, now: Now) -> Response | None:
-        """Read batches. None: it waits, and `complete_fetch` has the response.
+        """Read batches. None: it waits, and `_complete_fetch` has the response.
 
         What is kept of a fetch is gone on with once; where it is not known (any more: the broker was
         started anew, or needed the room) the client is told UnknownFetch and names all partitions again.
         """
-        body, sessions = request.body, self.purgatory.sessions
+        body = request.body
         if body.after is None:
-            session = FetchSession(request.peer, now.monotonic)
+            session = ConsumerSession(self.purgatory, request.peer, now.monotonic)
         else:
-            kept = sessions.resume(request.peer, body.after)
+            kept = self.sessions.resume(request.peer, body.after)
             if kept is None:
                 raise UnknownFetch(
                     f"nothing is kept here of fetch {body.after}: name all partitions again"
@@ -466,64 +470,85 @@ class RequestHandlers:
                 raise InvalidRequest(
                     f"a fetch of more than {messages.MAX_ENTRIES} partitions: name fewer"
                 )
-            read = self._read(body, [*session.changed_entries(), *body.entries])
+            read = self._read(body, session, [*session.take_changed(), *body.entries])
             lacking = body.min_bytes - sum(map(len, read.chunks))
-            waits = lacking > 0 and body.max_wait > 0 and (session.entries or body.entries)
-            waits = waits and not read.failed and not read.left_out
-            if not waits and (read.results or not read.preparing):
-                if body.keep:
-                    session.name(body.entries)
+            waits = lacking > 0 and body.max_wait > 0 and session.entries
+            waits = waits and not read.failed and not session.changed
+            if not waits and not read.has_to_wait:
                 return self._fetched(session, request, read, now)
-            session.name(body.entries)
-            session.changed = dict.fromkeys(map(_partition_of, [*read.results, *read.preparing]))
             wait = MAX_WAIT if read.preparing else min(body.max_wait, MAX_WAIT)
-            self.purgatory.delay_fetch(request, session, now.monotonic + wait, lacking)
+            self._delay_fetch(session, request, read, now.monotonic + wait, lacking)
             return None
         except BaseException:
-            sessions.release(session)
+            self.sessions.release(session)
             raise
 
-    def complete_fetch(self, delayed: DelayedFetch, now: Now) -> Response | None:
+    def _delay_fetch(
+        self,
+        session: ConsumerSession,
+        request: Request,
+        read: _Read,
+        deadline: float,
+        missing: int,
+    ) -> None:
+        """Let a fetch wait. Raises Overloaded."""
+        self.purgatory.require_room(request.peer)
+        self.sessions.require_room(session)
+        session.changed = dict.fromkeys(read.answered)
+        session.missing = missing
+        session.delay(request, deadline, partial(self._complete_fetch, session))
+
+    def _complete_fetch(
+        self, session: ConsumerSession, delayed: DelayedFetch, now: Now
+    ) -> Response | None:
         """The response to a fetch that has waited, None if it has to wait for another index."""
-        session, request = delayed.session, delayed.request
+        session.delayed, request = None, delayed.request
         try:
-            read = self._read(request.body, session.changed_entries())
-            if read.preparing and not read.results and now.monotonic < delayed.deadline:
-                self.purgatory.delay_fetch(request, session, delayed.deadline, 1)
+            read = self._read(request.body, session, session.take_changed())
+            if read.has_to_wait and now.monotonic < delayed.deadline:
+                self._delay_fetch(session, request, read, delayed.deadline, 1)
                 return None
             return self._fetched(session, request, read, now)
         except BaseException:
-            self.purgatory.sessions.release(session)
+            self.sessions.release(session)
             raise
 
-    def _fetched(self, session: FetchSession, request: Request, read: _Read, now: Now) -> Response:
-        """The response; what it does not tell of is kept, if the client wants that."""
-        sessions, kept = self.purgatory.sessions, False
-        results = [*read.results, *read.preparing]
-        chunks = [*read.chunks, *(b"" for _ in read.preparing)]
-        if request.body.keep:
-            session.told(map(_partition_of, results), read.left_out)
+    def _fetched(
+        self, session: ConsumerSession, request: Request, read: _Read, now: Now
+    ) -> Response:
+        """The response; what it does not answer is kept, if the client wants that."""
+        kept = False
+        session.forget(*read.answered)
         if request.body.keep and session.entries and now.monotonic - session.begun < KEEP_FOR:
             forget_at = now.monotonic + FORGET_AFTER
-            kept = sessions.keep(session, request.correlation_id, forget_at)
+            kept = self.sessions.keep(session, request.correlation_id, forget_at)
         else:
-            sessions.release(session)
-        return Response(messages.FetchResponse(results, kept), chunks)
+            self.sessions.release(session)
+        return Response(messages.FetchResponse(read.results, kept), read.chunks)
 
-    def _read(self, body: messages.FetchRequest, entries: Sequence[messages.FetchEntry]) -> _Read:
-        """Read until the room is used up; nothing is read that does not go into the response."""
+    def _read(
+        self,
+        body: messages.FetchRequest,
+        session: ConsumerSession,
+        entries: Sequence[messages.FetchEntry],
+    ) -> _Read:
+        """Read until the room is used up: what is left then counts as changed. The session watches all that
+        can be read here."""
         room = min(body.max_bytes, messages.MAX_FETCH_BYTES)
-        found, failed = 0, False
+        found, preparing, failed, is_full = 0, 0, False, False
         results: list[messages.FetchResult] = []
-        preparing: list[messages.FetchResult] = []
         chunks: list[bytes | memoryview] = []
-        for number, entry in enumerate(entries):
+        answered: list[Partition] = []
+        for entry in entries:
             chunk: bytes | memoryview = b""
             start = end = NO_OFFSET
+            refused: tuple[int, str] = 0, ""
             parts = _NOWHERE
+            leader: messages.BrokerInfo | None = None
             partition: Partition | None = None
             try:
                 partition = self.metadata.readable(entry)
+                session.watch(partition, entry)
                 log = partition.log
                 end = log.high_watermark
                 if entry.offset == end:
@@ -538,29 +563,28 @@ class RequestHandlers:
                     raise OffsetNotAvailable(f"{log.name} has no offset {entry.offset} here yet")
                 # The first batch found comes whole, however large: else nobody could ever read it.
                 most = max(0, min(entry.max_bytes, room - found))
-                chunk = log.read(entry.offset, most, at_least_one=not found)
-                if not chunk and room - found < entry.max_bytes and entry.offset < end:
-                    left = [(each.topic, each.partition) for each in entries[number:]]
-                    return _Read(results, chunks, left, failed, preparing)
-                results.append(
-                    messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
-                )
+                if not is_full:
+                    chunk = log.read(entry.offset, most, at_least_one=not found)
+                    is_full = not chunk and room - found < entry.max_bytes and entry.offset < end
+                if is_full:
+                    session.changed[partition] = None
+                    continue
             except NotCached as cold:
                 assert partition is not None
                 self._begin(partition, cold.job)
-                preparing.append(
-                    messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
-                )
-                continue
+                preparing += 1
             except FolkmootError as error:
                 failed = True
                 self.counters.errors[type(error).__name__] += 1
                 leader = self.metadata.current_leader(entry, error)
-                said = entry.topic, entry.partition, code_of(error), message_of(error), start, end
-                results.append(messages.FetchResult(*said, leader, *parts))
+                refused = code_of(error), message_of(error)
+            if partition is not None:
+                answered.append(partition)
+            said = entry.topic, entry.partition, *refused, start, end
+            results.append(messages.FetchResult(*said, leader, *parts))
             chunks.append(chunk)
             found += len(chunk)
-        return _Read(results, chunks, [], failed, preparing)
+        return _Read(results, chunks, answered, failed, preparing)
 
     def repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
         """What this replica has of what another one has lost."""
@@ -587,7 +611,7 @@ class RequestHandlers:
             try:
                 job.finish(result)
             finally:
-                partition.is_readable()
+                partition.wake_all()
 
         self._preparing.add(job)
         try:
@@ -715,7 +739,7 @@ def _given_up(partition: Partition, offset: int, done: Done, error: FolkmootErro
     if error is not None:
         done(error)
         return
-    partition.start_moved()
+    partition.wake_all()  # followers are to know where the log begins
     partition.when_given_up(offset, done)
 
 
@@ -749,10 +773,6 @@ def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
         header = batch_header.read_header(log.read(offset, 1, committed=False))
         return header.base_offset <= offset and header.leader_epoch != epoch
     return False
-
-
-def _partition_of(result: messages.FetchResult) -> PartitionKey:
-    return result.topic, result.partition
 
 
 def _shares(numbers: list[int], payloads: Sequence[memoryview]) -> Generator[list[int], None, None]:

@@ -138,7 +138,7 @@ class Snapshots:
             errors=dict(counters.errors),
             flushes=handlers.flusher.durations.snapshot(),
             waiting={
-                "fetch": len(handlers.purgatory),
+                "fetch": len(handlers.purgatory) - handlers.replica_fetches.waiting,
                 "produce": sum(each.waiting_produces for each in partitions),
                 "replica_fetch": handlers.replica_fetches.waiting,
             },

@@ -111,6 +111,8 @@ class Node:
             write_states=partial(cluster.write, self),
         )
         self.partitions = self.handlers.partitions
+        self.consumed: list[Response] = []
+        """What was answered to fetches of a consumer that have waited."""
         self.is_settled = True
         """False: its session was lost while it wrote, and it has not read everything anew yet."""
         self.repairs = Repairs(self.logs, self.partitions, self.handlers.flusher, self._submit)
@@ -177,8 +179,12 @@ class Node:
     def turn(self) -> None:
         """What its event loop does in a turn."""
         self.partitions.turn({}, self.now)
-        for request, response in self.handlers.replica_fetches.take_done(self.cluster.now):
-            self.cluster.answer(request, response)
+        for delayed in self.handlers.purgatory.take_completed(self.cluster.now, 100):
+            response = delayed.complete(self.now)
+            if response is not None and delayed.request.peer == b"consumer":
+                self.consumed.append(response)
+            elif response is not None:
+                self.cluster.answer(delayed.request, response)
 
 
 class Cluster:

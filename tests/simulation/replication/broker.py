@@ -100,9 +100,8 @@ class Broker:
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
         fetcher = ReplicaFetcher(self.broker_id, self.client)  # type: ignore[arg-type]
-        purgatory = Purgatory()
         partitions = self.partitions = Partitions(
-            *(self.broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
+            *(self.broker_id, logs, flusher, retention, creation, fetcher),
             *(self.write_states, self.post, self.world.clock),
         )
         repairs = Repairs(logs, partitions, flusher, submit)
@@ -116,7 +115,7 @@ class Broker:
             producer_ids=self._ids,
             schemas=no_schemas(),
             logs=logs,
-            purgatory=purgatory,
+            purgatory=Purgatory(),
             partitions=partitions,
             submit=submit,
         )
