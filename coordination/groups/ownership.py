@@ -146,10 +146,8 @@ def claim(
 
     Where none is committed, from the request's `start` on, which is committed with the claim.
 
-    One transaction for many: the plan and the claimant's node are checked, and for each partition the
-    offset's node gets the next epoch and the owner's node is created, after that of `steal_from` was
-    deleted. The watch of a partition is set on the node of the owner that blocks it. On one's own node
-    `verify` sets it, which is to follow: a fenced holder must learn of it.
+    The watch of a partition is set on the node of the owner that blocks it. On one's own node `verify` sets
+    it, which is to follow: a fenced holder must learn of it.
     """
     done: dict[TopicPartition, Answer] = {}
     attempts = [_Attempt(partition, request) for partition, request in wanted.items()]

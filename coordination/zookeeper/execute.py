@@ -79,10 +79,9 @@ def execute_all(
                 f"ZooKeeper did not answer within {given:g} s{why}"
             ) from None
         if outcome is not None and isinstance(outcome.error, SessionLost):
-            lost = outcome.error
-            raise (
-                lost if timeout is None else ZooKeeperUnreachable("the ZooKeeper session was lost")
-            )
+            if timeout is None:
+                raise outcome.error
+            raise ZooKeeperUnreachable("the ZooKeeper session was lost")
         try:
             operation = advance(under_way[number], outcome)
         except StopIteration as stop:
