@@ -21,7 +21,6 @@ from folkmoot.protocol.errors import (
     UnknownReplica,
 )
 from folkmoot.protocol.messages import (
-    RepairFetchRequest,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -132,7 +131,7 @@ class ReplicaFetches:
     def fetch(self, request: Request, now: float) -> Response | None:
         """Acknowledge and answer, or None: it waits. Raises UnknownReplica, UnknownFetch."""
         body: ReplicaFetchRequest = request.body
-        registered = self.require_registered(body)
+        registered = self._require_registered(body)
         session = self._sessions.get(body.replica)
         if body.begins:
             self._forget(body.replica)
@@ -160,7 +159,7 @@ class ReplicaFetches:
         session.deadline = now + min(body.max_wait, wait)
         return None
 
-    def require_registered(self, body: ReplicaFetchRequest | RepairFetchRequest) -> Registration:
+    def _require_registered(self, body: ReplicaFetchRequest) -> Registration:
         """Raises UnknownReplica."""
         found = self._partitions.live.get(body.replica)
         if found is None or found.nonce != body.nonce or body.replica == self._partitions.broker_id:
@@ -185,7 +184,8 @@ class ReplicaFetches:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no partition here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
             end = partition.fetched(
-                *(session.follower, session.broker_epoch, position, entry.given_up)
+                *(session.follower, session.broker_epoch, position, entry.given_up),
+                gives_up=entry.gives_up,
             )
         except FolkmootError as error:
             return _refused(entry, error, -1 if partition is None else partition.log.log_start)
@@ -193,7 +193,7 @@ class ReplicaFetches:
             return _result(session, entry, partition, end), _NO_CHUNK
         session.entries[partition] = entry
         partition.followers[session] = None
-        if _lacks(entry, partition):
+        if _lacks(entry, partition) or entry.gives_up:
             session.changed[partition] = None
         elif session.told.get(partition) != session.news_of(partition):
             session.moved[partition] = None

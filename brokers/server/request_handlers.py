@@ -58,7 +58,6 @@ KEEP_FOR: Final = 10.0
 FORGET_AFTER: Final = 30.0
 """So long what is left of a fetch is kept for the next one."""
 
-REPAIR_BYTES: Final = 4 * 1024 * 1024
 
 TOPICS_PER_STEP: Final = 50
 PARTITIONS_PER_STEP: Final = 500
@@ -533,18 +532,6 @@ class RequestHandlers:
             found += len(chunk)
         return _Read(results, chunks, [], failed, preparing)
 
-    def repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
-        """What this replica has of what another one has lost."""
-        self.replica_fetches.require_registered(body)
-        partition = self.partitions.find(body.topic_id, body.partition)
-        if partition is None or body.replica not in partition.replicas:
-            raise NotLeader(f"{body.topic}-{body.partition} has no replica here")
-        partition.log.require_open()
-        while (job := partition.log.prepare_read(body.offset)) is not None:
-            yield job
-        chunk = yield from _when_cached(partial(partition.log.read, body.offset, REPAIR_BYTES))
-        return Response(messages.RepairFetchResponse(partition.log.high_watermark), [chunk])
-
     def _prepare_read(self, partition: Partition, offset: int) -> bool:
         """Whether a job has to check an index first; who waits for the partition hears of its end.
 
@@ -759,7 +746,7 @@ def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
 def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
     """Whether the log has that offset from another leader epoch; False where compaction has removed it.
 
-    Raises OffsetNotAvailable where it is about to be repaired, StorageError.
+    Raises OffsetNotAvailable where it is about to be copied anew, StorageError.
     """
     with suppress(CorruptBatch):  # nobody has it any more
         header = batch_header.read_header(log.read(offset, 1, committed=False))

@@ -225,6 +225,8 @@ class Log:
         """A truncation is under way: nothing is appended or flushed."""
         self.is_taken_back = False
         """The leader lacks what was committed, and it is still to be cut."""
+        self.is_lost = False
+        """No other replica is known to have what is damaged here."""
         self.forgets_compaction = False
         """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
         self.ids = HighestIds()
@@ -346,14 +348,38 @@ class Log:
         known = self.recovery_point_offset if self.epoch_starts.latest != NO_EPOCH else 0
         known = max(self.log_start, min(known, self.log_end))
         self.epoch_starts.cut(known)
-        if any(bad.next_offset > known for each in self.segments for bad in each.damage):
-            # An epoch may begin there, and who leads tells the others where epochs end.
-            self.may_lack_acked()
         if known < self.log_end:
-            # Of nothing known, also from the batch that the log begins within.
-            for header in self.headers(known if self.epoch_starts.latest != NO_EPOCH else 0):
-                self.epoch_starts.appended(header.leader_epoch, header.base_offset)
+            self._read_epoch_starts(known)
             self.epoch_starts.forget_before(self.log_start)
+
+    def _read_epoch_starts(self, known: int) -> None:
+        """What the headers behind `known` say. A batch whose body alone is damaged tells its epoch."""
+        starts, earliest, is_whole = self.epoch_starts, known, True
+        first = max(0, bisect_right(self.segments, known, key=_base_offset) - 1)
+        for segment in self.segments[first:]:
+            # Damage that is marked is read again.
+            reader = SegmentReader(
+                *(segment.directory, segment.name, segment.size, segment.end_offset)
+            )
+            position = reader.start_near(known)
+            for header, at in reader.headers_left(position):
+                if at > position:
+                    segment.mark(reader.damage_at(position, earliest))
+                    is_whole = False
+                position = at + header.length
+                if header.next_offset > known:
+                    if header.leader_epoch > starts.latest and not is_whole:
+                        starts.may_begin(earliest, header.base_offset)
+                    starts.appended(header.leader_epoch, header.base_offset)
+                    earliest = header.base_offset + 1
+                is_whole = True
+            if position < segment.size:
+                segment.mark(reader.damage_at(position, earliest))
+            reader.close()
+            is_whole &= position == segment.size
+            is_whole &= all(each.position < segment.size for each in segment.damage)
+        if not is_whole:
+            starts.may_begin(earliest, self.log_end)
 
     def _segment(self, name: SegmentName, size: int, end: int | None) -> Segment:
         interval = self.config.index_interval_bytes
@@ -458,7 +484,18 @@ class Log:
     @property
     def is_damaged(self) -> bool:
         """Whether some of it is known to be damaged."""
-        return any(segment.damage for segment in self.segments)
+        return bool(self.damaged_at)
+
+    @property
+    def damaged_at(self) -> list[int]:
+        """Where damage begins that is not given up, at the log's start if it began before; in order."""
+        start = self.log_start
+        return [
+            max(each.offset, start)
+            for segment in self.segments
+            for each in segment.damage
+            if each.next_offset > start
+        ]
 
     @property
     def sealed_segments(self) -> Sequence[Segment]:
@@ -499,7 +536,7 @@ class Log:
         If compaction has removed that one, the next that is left comes first. With `at_least_one` the
         first batch comes whole even if it is larger than `max_bytes`; without, nothing is read then.
         The answer ends with the segment at the latest. Raises OffsetOutOfRange, CorruptBatch,
-        OffsetNotAvailable if that is going to be repaired, NotCached if it would wait for the disk,
+        OffsetNotAvailable where another replica is to have it, NotCached if it would wait for the disk,
         StorageError.
         """
         self.require_open()
@@ -514,9 +551,9 @@ class Log:
                 with segment.without_waiting(max_bytes):
                     found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
             except CorruptBatch as error:
-                if self.is_alone or segment.is_lost:
+                if self.is_alone or self.is_lost:
                     raise
-                raise OffsetNotAvailable(f"{error}; it is about to be repaired") from error
+                raise OffsetNotAvailable(f"{error}; it is about to be copied anew") from error
             if found is not None:
                 return found
             offset = segment.end_offset
@@ -526,9 +563,19 @@ class Log:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
 
         The largest timestamp of each segment is known by its summary; one index and one stretch of
-        headers are searched. Raises NotCached if that would wait for the disk, StorageError.
+        headers are searched. Raises NotCached if that would wait for the disk, OffsetNotAvailable if a
+        record of that time may lie in what another replica is to have, StorageError.
         """
         self.require_open()
+        offset = self._offset_for_time(timestamp)
+        damaged_at = [] if self.is_alone or self.is_lost else self.damaged_at
+        if damaged_at and damaged_at[0] < offset:
+            raise OffsetNotAvailable(
+                f"{self.name} is damaged from offset {damaged_at[0]} on, and about to be copied anew"
+            )
+        return offset
+
+    def _offset_for_time(self, timestamp: int) -> int:
         for segment in self.segments:
             if segment.size and segment.load_summary().largest_timestamp >= timestamp:
                 with segment.without_waiting(0):
@@ -969,10 +1016,6 @@ class Log:
         """Put a rewritten segment, which is on disk, in the place of `old` ones; → their files."""
         first = self.segments.index(old[0])
         new = self._segment(name, size, name.end)
-        if any(segment.dirty for segment in old):
-            new.durable_size = (
-                -1
-            )  # those before it may be, too: a flush looks for them from the end on
         self.segments[first : first + len(old)] = [new]
         for segment in old:
             segment.release()
@@ -1027,6 +1070,7 @@ class Truncation:
     ) -> None:
         self._log = log
         self._offset = offset
+        self._start = log.log_start if left else 0
         self._committed = log.high_watermark
         self._left = left
         gone = reversed(log.segments[left:])
@@ -1042,6 +1086,7 @@ class Truncation:
         """Any thread. What is damaged in front goes as well, noted first. Raises StorageError, OSError."""
         last = self._last
         position, end = last.end_before(self._offset) if self._left else (0, 0)
+        end = max(end, self._start)  # which may lie within a batch
         if end < self._committed:
             note_incomplete(last.directory)
         if not self._left:

@@ -10,7 +10,6 @@ from typing import Any
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.replication.partition import Partition
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.metadata_cache import ClusterView
@@ -112,7 +111,6 @@ class Node:
         self.partitions = self.handlers.partitions
         self.is_settled = True
         """False: its session was lost while it wrote, and it has not read everything anew yet."""
-        self.repairs = Repairs(self.logs, self.partitions, self.handlers.flusher, self._submit)
 
     def _submit(self, key: Any, work: Any, done: Any, /) -> None:
         self.hands.submit(key, work, done)
@@ -305,7 +303,6 @@ class Cluster:
         for node in list(self.nodes.values()):
             node.partitions.task(node.now)
             node.handlers.damage_reports.task(node.now)
-            node.repairs.task(node.now)
         self.run()
 
     def mend(self) -> None:

@@ -1,10 +1,12 @@
 """What must hold of the records of a partition after every turn of a broker's event loop."""
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple
 
 from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.segment import Damage, SegmentReader
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import FolkmootError
 from tests.client_history import ClientHistory, Seen
@@ -120,6 +122,24 @@ class ReplicationChecks:
                 raise Violation(
                     f"{who} has {there.get(offset)} where {record} is committed: {offset}"
                 )
+
+
+def whole_records_of(log: Log) -> dict[int, Record]:
+    """All that is not damaged on disk, whatever the log knows of it."""
+    found: dict[int, Record] = {}
+    for segment in log.segments:
+        if not segment.path.exists():  # the log is being cut
+            continue
+        with closing(
+            SegmentReader(segment.directory, segment.name, segment.size, segment.end_offset)
+        ) as reader:
+            for each in reader.batches():
+                if not isinstance(each, Damage):
+                    header, data = each[0], reader.read(each[1], each[0].length)
+                    for record in record_batch.records_of("t", 0, header, data):
+                        value = int(record.value or b"0")
+                        found[record.offset] = Record(header.leader_epoch, value, record.timestamp)
+    return found
 
 
 def records_of(log: Log, offset: int, end: int) -> list[tuple[int, Record]]:
