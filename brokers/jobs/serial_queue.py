@@ -105,6 +105,18 @@ class SerialQueue:
         except Exception as error:
             return error
 
+    def run_now(self, operation: Coroutine[Any, None, _T]) -> _T:
+        """Run an operation here, its jobs too: at a stop, and in tests, where the queue is idle."""
+        run_job, self._run_job = self._run_job, run_at_once
+        try:
+            operation.send(None)
+        except StopIteration as ended:
+            result: _T = ended.value
+            return result
+        finally:
+            self._run_job = run_job
+        raise RuntimeError("an operation that is run now may await nothing but its jobs")
+
     def close(self) -> None:
         """Drop the operations that have not begun. The current one ends with what it awaits."""
         for operation in self._waiting:

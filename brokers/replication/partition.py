@@ -646,10 +646,10 @@ class Partition:
 
     # -- as a follower ------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        """Ask the leader for what follows, once all that is here counts."""
+    def _ask(self, *, again: bool = False) -> None:
+        """Ask the leader for what follows, once all that is here counts; `again`: also if that is asked."""
         follower, log, shared = self.state.follower, self.log, self._shared
-        if follower is None or self._is_blocked or self._asked is not None:
+        if follower is None or self._is_blocked or (self._asked is not None and not again):
             return
         if not log.is_open or log.failed is not None:
             return
@@ -798,9 +798,8 @@ class Partition:
                 again = self._give_up_before
                 self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(again(start)))
         else:
-            self._asked = None
             self.is_whole()
-            self._ask()
+            self._ask(again=True)
 
     def _report(self, leader: int, offset: int, chunk: memoryview) -> None:
         """Have the leader look at the first bad batch of what it sent from `offset` on."""
@@ -835,15 +834,14 @@ class Partition:
         try:
             if self.state.follower is follower and log.is_open:
                 self._take_back_committed(follower, offset)
-                job = log.truncation(offset)
-                if job is not None:
+                if offset < log.log_end:
                     logger.warning(
                         "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which "
                         "leads in epoch %d",
                         *(log.name, log.log_end, offset, follower.leader, follower.epoch),
                     )
                     self._shared.counters.repaired += follower.damaged_at is not None
-                    job.finish(await log.queue.outcome_of(job.run))
+                    await log.cut(offset)
                     if log.is_incomplete:
                         self.state.may_lead = self.state.may_lead_alone = False
         except (FolkmootError, ValueError) as error:

@@ -183,10 +183,12 @@ class ReplicaFetcher:
             return
         for result, chunk in zip(reply.response.results, reply.payloads, strict=True):
             key = result.topic, result.partition
-            entry = leader.asked.get(key)
-            if entry is None or (entry.leader_epoch, entry.log_end) != (
-                *(result.leader_epoch, result.log_end),
-            ):
-                continue
-            del leader.asked[key]
-            yield entry.topic_id, result, chunk
+            # The position may be about to be named again; the leader does not repeat what it has answered.
+            for entries in (leader.asked, leader.ready) if leader.begun else ():
+                entry = entries.get(key)
+                if entry is not None and (entry.leader_epoch, entry.log_end) == (
+                    *(result.leader_epoch, result.log_end),
+                ):
+                    del entries[key]
+                    yield entry.topic_id, result, chunk
+                    break

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from folkmoot.brokers.jobs.jobs import SharedJob
@@ -38,6 +38,14 @@ _ON_THE_LOG: Final = EpochEnd(-1, -1)
 Answer = tuple[ReplicaFetchResult, bytes | memoryview]
 
 
+class News(NamedTuple):
+    """What a follower learns of the leader's log besides records; `has_committed`: it has all of that."""
+
+    log_start: int
+    high_watermark: int
+    has_committed: bool
+
+
 class _Session:
     """What one follower has named and was not told of yet; `changed` are those with news."""
 
@@ -63,7 +71,8 @@ class _Session:
         self.changed: dict[Partition, None] = {}
         self.moved: dict[Partition, None] = {}  # their high watermarks
         # Weak, since a replica that is gone is not named again, and its log is to go with it.
-        self.told: WeakKeyDictionary[Partition, tuple[int, int, bool]] = WeakKeyDictionary()
+        # With the leader epoch: a follower begins each with nothing that it has learned before.
+        self.told: WeakKeyDictionary[Partition, tuple[int, News]] = WeakKeyDictionary()
         self.waits: Request | None = None
         self.deadline = inf
         self.is_untold = False
@@ -76,11 +85,10 @@ class _Session:
             return inf
         return -inf if self.changed or self.is_untold else self.deadline
 
-    def news_of(self, partition: Partition) -> tuple[int, int, bool]:
-        """Log start, high watermark, and whether the follower has all that is committed."""
+    def news_of(self, partition: Partition) -> News:
         leader, log = partition.leader, partition.log
         has_committed = leader is not None and leader.has_committed(self.follower)
-        return log.log_start, log.high_watermark, has_committed
+        return News(log.log_start, log.high_watermark, has_committed)
 
     def appended(self, partition: Partition) -> None:
         """There is more to read, or the leader is another one, or a read has become possible."""
@@ -90,6 +98,15 @@ class _Session:
         """The high watermark or the start of the log has moved."""
         self.moved[partition] = None
         self.is_untold = True
+
+    def note_told(self, partition: Partition, entry: ReplicaFetchEntry) -> None:
+        self.told[partition] = entry.leader_epoch, self.news_of(partition)
+
+    def forget(self, partition: Partition) -> None:
+        """It was answered, and is watched again when it is named again."""
+        del self.entries[partition]
+        self.moved.pop(partition, None)
+        partition.followers.pop(self, None)
 
     def is_catching_up(self, partition: Partition) -> bool:
         return partition.leader is None or self.follower not in partition.leader.isr
@@ -110,16 +127,11 @@ class ReplicaFetches:
     """
 
     def __init__(
-        self,
-        partitions: Partitions,
-        prepare_read: Callable[[Partition, int], bool],
-        begin: Callable[[Partition, SharedJob], None],
+        self, partitions: Partitions, begin: Callable[[Partition, SharedJob], None]
     ) -> None:
-        """`prepare_read` begins a job that a read has to wait for, if there is one; `begin` one that a
-        read asks for. The partition wakes its followers behind that."""
+        """`begin` begins a job that a read asks for. The partition wakes its followers behind that."""
         self._partitions = partitions
         self._begin = begin
-        self._prepare_read = prepare_read
         self._sessions: dict[int, _Session] = {}
         self._done: list[tuple[Request, Response]] = []
 
@@ -195,7 +207,7 @@ class ReplicaFetches:
         partition.followers[session] = None
         if _lacks(entry, partition) or entry.gives_up:
             session.changed[partition] = None
-        elif session.told.get(partition) != session.news_of(partition):
+        elif session.told.get(partition) != (entry.leader_epoch, session.news_of(partition)):
             session.moved[partition] = None
         return None
 
@@ -220,11 +232,12 @@ class ReplicaFetches:
                     session.changed[partition] = None  # there is no room for its next batch
                     return
                 answer: Answer = _result(session, entry, partition), chunk
+                session.note_told(partition, entry)
             except FolkmootError as error:
                 answer = _refused(entry, error, partition.log.log_start)
             answers.append(answer)
             found += len(answer[1])
-            self._told(session, partition)
+            session.forget(partition)
 
     def _chunk(
         self, partition: Partition, entry: ReplicaFetchEntry, room: int, *, at_least_one: bool
@@ -235,19 +248,11 @@ class ReplicaFetches:
             raise NotLeader(f"{log.name} is not led here any more")
         if entry.log_end < log.log_start:
             raise OffsetOutOfRange(f"{log.name} begins with offset {log.log_start}")
-        if _lacks(entry, partition) and self._prepare_read(partition, entry.log_end):
-            return None
         try:
             return log.read(entry.log_end, room, at_least_one=at_least_one, committed=False)
         except NotCached as cold:
             self._begin(partition, cold.job)
             return None
-
-    def _told(self, session: _Session, partition: Partition) -> None:
-        del session.entries[partition]
-        session.moved.pop(partition, None)
-        session.told[partition] = session.news_of(partition)
-        partition.followers.pop(session, None)
 
     # -- what waits ---------------------------------------------------------------------------------
 
@@ -281,7 +286,8 @@ class ReplicaFetches:
             entry = session.entries.get(partition)
             if entry is not None:
                 answers.append((_result(session, entry, partition), _NO_CHUNK))
-                self._told(session, partition)
+                session.note_told(partition, entry)
+                session.forget(partition)
         session.moved.clear()
 
 

@@ -100,8 +100,8 @@ class _Read(NamedTuple):
     left_out: list[PartitionKey]
     failed: bool
     preparing: list[messages.FetchResult]
-    """The index of a segment is read first, by a job: then the partition counts as changed. Where it is not
-    waited for, who asks hears that there is something, and asks again."""
+    """A job reads first what is not cached: then the partition counts as changed. Where that is not waited
+    for, who asks hears that there is something, and asks again."""
 
 
 class _Produce(NamedTuple):
@@ -148,7 +148,7 @@ class RequestHandlers:
     replica_fetches: ReplicaFetches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.replica_fetches = ReplicaFetches(self.partitions, self._prepare_read, self._begin)
+        self.replica_fetches = ReplicaFetches(self.partitions, self._begin)
         self.logs.files.may_wait = False
 
     def hello(self) -> Response:
@@ -500,12 +500,6 @@ class RequestHandlers:
                     continue  # it does not know yet that it is committed
                 if entry.offset > end and not log.is_led:
                     raise OffsetNotAvailable(f"{log.name} has no offset {entry.offset} here yet")
-                if start <= entry.offset < end:
-                    if self._prepare_read(partition, entry.offset):
-                        preparing.append(
-                            messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
-                        )
-                        continue
                 # The first batch found comes whole, however large: else nobody could ever read it.
                 most = max(0, min(entry.max_bytes, room - found))
                 chunk = log.read(entry.offset, most, at_least_one=not found)
@@ -531,16 +525,6 @@ class RequestHandlers:
             chunks.append(chunk)
             found += len(chunk)
         return _Read(results, chunks, [], failed, preparing)
-
-    def _prepare_read(self, partition: Partition, offset: int) -> bool:
-        """Whether a job has to check an index first; who waits for the partition hears of its end.
-
-        It is a segment's: reads of the partition's other segments do not wait for it.
-        """
-        job = partition.log.prepare_read(offset)
-        if job is not None:
-            self._begin(partition, job)
-        return job is not None
 
     def _begin(self, partition: Partition, job: SharedJob) -> None:
         """Have done what a read waits for. Its end wakes who waits for the partition."""
@@ -636,9 +620,6 @@ class RequestHandlers:
         elif entry.timestamp == messages.LATEST:
             offset = partition.latest()
         else:
-            while (job := log.prepare_time(entry.timestamp)) is not None:
-                yield job
-                log.require_open()
             offset = yield from _when_cached(partial(log.offset_for_time, entry.timestamp))
             if offset == log.high_watermark:  # nothing is of that time, as far as is known
                 offset = partition.latest()
@@ -722,8 +703,12 @@ def _deleted(log: Log, answer: _Answer, error: FolkmootError | None) -> None:
 
 
 def _prepare_look_up(log: Log, entry: messages.ListOffsetsEntry) -> Job | None:
-    ends = messages.EARLIEST, messages.LATEST
-    return None if entry.timestamp in ends else log.prepare_time(entry.timestamp)
+    if entry.timestamp not in (messages.EARLIEST, messages.LATEST):
+        try:
+            log.offset_for_time(entry.timestamp)
+        except NotCached as cold:
+            return cold.job
+    return None
 
 
 def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:

@@ -2,7 +2,6 @@
 
 import heapq
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Final
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.jobs.serial_queue import Pending
-from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
+from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.protocol.errors import DiskFailed, FolkmootError
@@ -177,34 +176,26 @@ class Flusher:
                 await turn
             self._under_way += 1
             try:
-                task = log.begin_flush()
-                if task is None:
-                    return
-                result, seconds = await log.queue.job(partial(_run, task))
+                seconds = await log.flush_some()
+            except DiskFailed as error:
+                self.disk_failed(error)
+                self.advanced(log)
+                raise
             finally:
                 self._under_way -= 1
                 if self._turns:
                     self._turns.popleft().finish(None)
+            if seconds is None:
+                return
             self.durations.observe(seconds)
-            self._take(log, task, result)
+            if log.is_open:
+                if (point := log.point_to_note) is not None:
+                    self._logs.recovery_points[log.directory.name] = point
+                if log.dirty:
+                    self._logs.dirty[log] = None
+            self.advanced(log)
             if log.recovery_point_offset >= end:
                 return
-
-    def _take(self, log: Log, task: FlushTask, result: FlushResult) -> None:
-        log.finish_flush(task, result)
-        failure: FolkmootError | None = None
-        if result.error is not None:
-            why = result.error.strerror or result.error
-            failure = DiskFailed(f"{log.directory} could not be flushed: {why}")
-            self.disk_failed(failure)
-        elif log.is_open:
-            if (point := log.point_to_note) is not None:
-                self._logs.recovery_points[log.directory.name] = point
-            if log.dirty:
-                self._logs.dirty[log] = None
-        self.advanced(log)
-        if failure is not None:
-            raise failure
 
     def disk_failed(self, error: FolkmootError) -> None:
         """The broker is to end: the kernel may have given up what it could not write, of any log."""
@@ -225,9 +216,3 @@ class Flusher:
             self._logs.has_stale_points = bool(points.keys() - self._logs.recovery_points.keys())
         elif not self._logs.room.is_missed(outcome):
             logger.warning("the logs' recovery points were not noted: %s", outcome)
-
-
-def _run(task: FlushTask) -> tuple[FlushResult, float]:
-    """On a thread of the pool → the result, and the seconds that it took."""
-    began = time.monotonic()
-    return task.run(), time.monotonic() - began

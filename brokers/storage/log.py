@@ -2,9 +2,9 @@
 
 import logging
 import os
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from operator import attrgetter
@@ -40,6 +40,7 @@ from folkmoot.brokers.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     Damage,
+    NotCached,
     OpenSegments,
     Segment,
     SegmentName,
@@ -57,6 +58,7 @@ from folkmoot.protocol.errors import (
     BatchTooLarge,
     ClosedError,
     CorruptBatch,
+    DiskFailed,
     FolkmootError,
     InvalidRequest,
     OffsetNotAvailable,
@@ -78,6 +80,8 @@ _CONTROL: Final = 1 << 4
 _NONE_REFUSED: Final[Mapping[int, FolkmootError]] = {}
 
 _Bytes = bytes | bytearray | memoryview
+_Snapshot = tuple[Path, bytes, Sequence[Path]]
+"""Its file, what comes in there, and files that are not needed any more then."""
 
 
 class Appended(NamedTuple):
@@ -89,69 +93,13 @@ class Appended(NamedTuple):
 
 
 class FlushResult(NamedTuple):
-    """What went wrong, with the log or with the snapshot alone."""
+    """What went wrong, with the log or with the snapshot alone, and the seconds that it took."""
 
     error: OSError | None
     snapshot_error: OSError | None
     epochs_noted: bool = True
     """False: the disk has no room for where leader epochs begin. All else is as it should be."""
-
-
-@dataclass(slots=True)
-class FlushTask:
-    """What a background job is to flush: where leader epochs begin, if that has changed, descriptors of
-    segments, the directory's names, and behind them a snapshot of producers (its offset and content).
-
-    `point` is up to where the log is on disk once that has succeeded.
-    """
-
-    directory: Path
-    segments: Sequence[tuple[Segment, int]]
-    descriptors: Sequence[int]
-    point: RecoveryPoint
-    new_names: bool
-    epoch_starts: bytes | None = None
-    snapshot: tuple[int, Path, bytes] | None = None
-    stale: Sequence[tuple[int, Path]] = ()
-    """Older snapshots, to be removed when that one is there."""
-
-    def run(self) -> FlushResult:
-        """Flush, once, and close the descriptors. On any thread.
-
-        A death in between leaves the log flushed and the older snapshot, or both snapshots.
-        """
-        error = snapshot_error = None
-        epochs_noted = True
-        try:
-            if self.epoch_starts is not None:
-                save_epoch_starts(self.directory, self.epoch_starts)
-        except FileNotFoundError:
-            pass  # the partition was deleted meanwhile
-        except OSError as failed:
-            epochs_noted = not is_full(failed)
-            error, snapshot_error = (failed, None) if epochs_noted else (None, failed)
-        for fd in self.descriptors:
-            try:
-                os.fdatasync(fd)
-            except OSError as failed:
-                error = failed
-            finally:
-                os.close(fd)
-        try:
-            if self.new_names or self.epoch_starts is not None:
-                sync_directory(self.directory)
-        except FileNotFoundError:
-            pass  # the partition was deleted meanwhile
-        except OSError as failed:
-            error = failed
-        if self.snapshot is not None and error is None and epochs_noted:
-            try:
-                write_checked(self.snapshot[1], self.snapshot[2])
-                for _, path in self.stale:
-                    path.unlink(missing_ok=True)
-            except OSError as failed:
-                snapshot_error = failed
-        return FlushResult(error, snapshot_error, epochs_noted)
+    seconds: float = 0.0
 
 
 class Log:
@@ -169,10 +117,9 @@ class Log:
     in the log or none is. A call is never divided, so a segment may exceed `segment_bytes` by one call
     if that alone is larger. What is known of producers changes when a batch is in the log, never before.
 
-    Flush. `begin_flush` gives a task, which a background job runs, and `finish_flush` takes its result;
-    one at a time, and nobody else flushes these files: the kernel tells of an error once. A flush that
-    failed ends the log for good (`failed`): the kernel may have dropped the pages, so that a second one
-    would succeed and prove nothing.
+    Flush. It is an operation of `queue`, as a cut is: one at a time, and nothing else flushes these files,
+    since the kernel reports an error once. A flush that failed ends the log for good (`failed`): the kernel
+    may have dropped the pages, so that a second one would succeed and prove nothing.
 
     Start. The directory is listed, and what lies behind the recovery point is checked: everything
     before was on disk when it was last flushed. Files are opened by the first append or read, and a log
@@ -220,7 +167,7 @@ class Log:
         self.is_led = False
         """False where the leader is another broker, whose log start counts."""
         self.is_incomplete = False
-        """Whether this replica may lack records that it has acked. That is on disk (ReplicaManager)."""
+        """Whether this replica may lack records that it has acked. That is on disk (Partition)."""
         self.is_being_cut = False
         """A truncation is under way: nothing is appended or flushed."""
         self.is_taken_back = False
@@ -236,7 +183,6 @@ class Log:
         self._files = OpenSegments() if files is None else files
         self._snapshots = ProducerSnapshots(directory)
         self._new_names = False
-        self._flushing: FlushTask | None = None
 
     # -- opening and closing ------------------------------------------------------------------------
 
@@ -388,12 +334,12 @@ class Log:
     def close(self) -> RecoveryPoint | None:
         """Flush and close all files; → where the log ends, None if nothing was ever written.
 
-        While a flush is under way nothing is vouched for but what was before. Raises StorageError,
+        While an operation is under way nothing is vouched for but what was before. Raises StorageError,
         closed.
         """
         try:
-            if self._may_flush_last:
-                self.flush(snapshot=self._snapshots.newest != self.log_end)
+            if self.is_open and self.failed is None and self.queue.is_idle:
+                self.queue.run_now(self.flush_last())
                 for last in self.segments[-1:]:
                     last.save_index()
         finally:
@@ -401,18 +347,6 @@ class Log:
         if self.failed is not None:
             raise StorageError(self.failed)
         return self.point_to_note
-
-    def begin_last_flush(self) -> FlushTask | None:
-        """As `begin_flush`, for what `close` would flush otherwise. Raises StorageError."""
-        if not self._may_flush_last:
-            return None
-        self.require_writable()
-        return self.begin_flush(snapshot=self._snapshots.newest != self.log_end)
-
-    @property
-    def _may_flush_last(self) -> bool:
-        is_writable = self.is_open and self.failed is None
-        return is_writable and self._flushing is None and not self.is_being_cut
 
     def abandon(self) -> None:
         """Close all files as they are, without a flush."""
@@ -567,6 +501,12 @@ class Log:
         record of that time may lie in what another replica is to have, StorageError.
         """
         self.require_open()
+        unread = [
+            each for each in self.sealed_segments if each.summary is None and not each.is_checked
+        ]
+        if unread and not self._files.may_wait:
+            summaries = SummaryJob(unread)
+            raise NotCached(SharedJob(summaries.run, lambda _, found: summaries.finish(found)))
         offset = self._offset_for_time(timestamp)
         damaged_at = [] if self.is_alone or self.is_lost else self.damaged_at
         if damaged_at and damaged_at[0] < offset:
@@ -577,18 +517,14 @@ class Log:
 
     def _offset_for_time(self, timestamp: int) -> int:
         for segment in self.segments:
-            if segment.size and segment.load_summary().largest_timestamp >= timestamp:
-                with segment.without_waiting(0):
-                    found = segment.find_time(timestamp, self.log_start)
-                if found is not None:
-                    return min(max(self.log_start, found), self.high_watermark)
+            if not segment.size:
+                continue
+            with segment.without_waiting(0):
+                is_older = segment.load_summary().largest_timestamp < timestamp
+                found = None if is_older else segment.find_time(timestamp, self.log_start)
+            if found is not None:
+                return min(max(self.log_start, found), self.high_watermark)
         return self.high_watermark
-
-    def prepare_read(self, offset: int) -> SharedJob | None:
-        """The background's work before a read at `offset`; None: no index has to be loaded for it."""
-        if not self.is_open or not self.log_start <= offset < self.log_end:
-            return None
-        return self.segment_at(offset).index_job()
 
     def prepare_append(self) -> Job | None:
         """The background's work before the first append of a life; ask again until there is none."""
@@ -598,20 +534,6 @@ class Log:
         if index is not None and producers is not None:
             return JobGroup([index, producers])
         return index or producers
-
-    def prepare_time(self, timestamp: int) -> Job | None:
-        """The background's work before a look-up of a time; ask again until there is none."""
-        if not self.is_open:
-            return None
-        unread = [
-            each for each in self.sealed_segments if each.summary is None and not each.is_checked
-        ]
-        if unread:
-            return SummaryJob(unread)
-        for segment in self.segments:
-            if segment.summary is None or segment.summary.largest_timestamp >= timestamp:
-                return segment.index_job()
-        return None
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -769,31 +691,53 @@ class Log:
             )
             self.high_watermark = offset
 
-    def truncation(self, offset: int) -> "Truncation | None":
-        """The job that gives up the records from `offset` on, which the leader does not have; None:
-        there are none. Until it has ended nothing is appended or flushed, and it does not begin while
-        a flush is under way.
+    async def cut(self, offset: int) -> None:
+        """Within an operation of `queue`: give up the records from `offset` on, which the leader does not
+        have. Until it has ended nothing is appended.
 
         If `offset` lies within a batch, that goes as well; producers go back, too. A log that begins
         behind `offset` has nothing that its leader has: all of it goes, its start, too. If the recovery
         point goes back, that is to be noted first, else the next start would keep the offsets free.
-        Raises ValueError below the high watermark, StorageError.
+
+        Crash story: the newest files go first, so a death in the job leaves a log that is still too long,
+        and the follower cuts it again.
+        Raises ValueError below the high watermark; StorageError: the log is not to be used any more.
         """
         self.require_writable()
         if offset < self.high_watermark:
             raise ValueError(f"{self.name} is committed up to {self.high_watermark}, not {offset}")
         if offset >= self.log_end:
-            return None
+            return
         left = max(1, bisect_left(self.segments, offset, key=_base_offset))
         if offset < self.log_start:  # an unclean election: else that is committed
             left = offset = 0
-        self._require_no_flush()
         if self.recovery_point_offset > offset:
             base = self.segments[left - 1].base_offset if left else 0
             self.recovery_point = RecoveryPoint(base, base, 0)
         self.is_being_cut = True
+        last = self.segments[max(left, 1) - 1]
+        # Damage that is marked is met again: nothing of it may stay in front of what is appended.
+        reader = SegmentReader(self.directory, last.name, last.size, last.end_offset)
+        doomed = [path for each in reversed(self.segments[left:]) for path in each.files()]
         snapshots = [(each, self._snapshots.path(each)) for each in self._snapshots.offsets]
-        return Truncation(self, offset, left, snapshots)
+        work = partial(
+            cut_files,
+            reader,
+            offset if left else None,
+            self.log_start,
+            self.high_watermark,
+            doomed,
+            snapshots,
+            is_taken_back=self.is_taken_back,
+            is_mapped=last.stop_mapping(),
+        )
+        outcome = await self.queue.outcome_of(work)
+        if isinstance(outcome, Exception):
+            raise StorageError(f"{self.directory} cannot be cut: {outcome}") from outcome
+        if self.is_open:
+            position, end, forgets_compaction = outcome
+            self.forgets_compaction |= forgets_compaction
+            self.was_cut(left, position, end)
 
     def was_cut(self, left: int, position: int, end_offset: int) -> None:
         """So many segments are left, and the last of them ends there.
@@ -821,20 +765,9 @@ class Log:
     # -- flush --------------------------------------------------------------------------------------
 
     @property
-    def is_flushing(self) -> bool:
-        """Whether a flush is under way."""
-        return self._flushing is not None
-
-    def _require_no_flush(self) -> None:
-        """Raises StorageError: a snapshot of producers on its way would tell of what goes, and be there
-        when the log has grown past it."""
-        if self.is_flushing:
-            raise StorageError(f"{self.name} is being flushed: ask again later")
-
-    @property
     def dirty(self) -> bool:
-        """Whether a flush would do something, and none is under way."""
-        if not self.is_open or self.failed is not None or self._flushing is not None:
+        """Whether a flush would do something."""
+        if not self.is_open or self.failed is not None:
             return False
         if self._new_names or self._snapshots.is_wanted:
             return True
@@ -850,73 +783,60 @@ class Log:
             first -= 1
         return self.segments[first:end]
 
-    def begin_flush(self, *, snapshot: bool = False) -> FlushTask | None:
-        """What a background job is to flush; None: nothing, or a flush is under way.
+    async def flush_some(self, *, snapshot: bool = False) -> float | None:
+        """Within an operation of `queue`: put on disk what was appended, SEGMENTS_AT_ONCE at most, with a
+        snapshot of producers if one is due, or asked for → the seconds that it took; None: there was nothing.
 
-        With a snapshot of producers if one is due, or asked for. Raises StorageError.
+        Raises ClosedError, StorageError; DiskFailed: the log has failed.
         """
-        if not self.segments or not (self.dirty or (snapshot and self._flushing is None)):
+        self.require_writable()
+        if not self.segments or not (self.dirty or snapshot):
             return None
-        if self.is_being_cut:
-            raise StorageError(f"{self.name} is being cut: ask again later")
-        snapshot = snapshot or self._snapshots.is_due(self.segments[-1].base_offset)
         dirty = self._dirty_segments()
-        some = dirty[:SEGMENTS_AT_ONCE]
-        last = self.segments[-1] if len(some) == len(dirty) else some[-1]
-        snapshot = snapshot and last is self.segments[-1]
-        producers = self.producers().encode() if snapshot else b""
+        some = [(each, each.size) for each in dirty[:SEGMENTS_AT_ONCE]]
+        last = self.segments[-1] if len(some) == len(dirty) else some[-1][0]
+        point = RecoveryPoint(last.end_offset, last.base_offset, last.size)
+        offset, stale = self.log_end, list[int]()
+        taken: _Snapshot | None = None
+        if last is self.segments[-1] and (snapshot or self._snapshots.is_due(last.base_offset)):
+            stale = self._snapshots.stale(offset, self.high_watermark)
+            files = [self._snapshots.path(each) for each in (offset, *stale)]
+            taken = files[0], self.producers().encode(), files[1:]
         descriptors: list[int] = []
         try:
-            for segment in some:
+            for segment, _ in some:
                 descriptors.append(segment.descriptor_to_flush())
         except StorageError:
             for fd in descriptors:
                 os.close(fd)
             raise
-        task = FlushTask(
-            self.directory,
-            [(segment, segment.size) for segment in some],
-            descriptors,
-            RecoveryPoint(last.end_offset, last.base_offset, last.size),
-            self._new_names,
-        )
-        if self.epoch_starts.changed:
-            task.epoch_starts = self.epoch_starts.encode()
-        if snapshot:
-            offset = self.log_end
-            task.snapshot = offset, self._snapshots.path(offset), producers
-            stale = self._snapshots.stale(offset, self.high_watermark)
-            task.stale = [(each, self._snapshots.path(each)) for each in stale]
+        epoch_starts = self.epoch_starts.encode() if self.epoch_starts.changed else None
+        if taken is not None:
             self._snapshots.taken(offset)
-        self._flushing, self._new_names = task, False
-        return task
-
-    def finish_flush(self, task: FlushTask, result: FlushResult) -> None:
-        """The flush that was begun has ended so. If it failed, the log has."""
-        self._flushing = None
+        names, self._new_names = self._new_names, False
+        work = partial(put_on_disk, self.directory, descriptors, names, epoch_starts, taken)
+        result = await self.queue.job(work)
         self.epoch_starts.changed |= not result.epochs_noted
         if result.error is not None:
             self.fail(f"it could not be flushed: {result.error}", readable=self.is_open)
-        elif self.is_open:
-            for segment, size in task.segments:
+            why = result.error.strerror or result.error
+            raise DiskFailed(f"{self.directory} could not be flushed: {why}") from result.error
+        if self.is_open:
+            for segment, size in some:
                 segment.flushed(size)
-            self.recovery_point = task.point
-            if task.snapshot is not None and result.snapshot_error is None:
-                self._snapshots.written(task.snapshot[0], [stale for stale, _ in task.stale])
+            self.recovery_point = point
+            if taken is not None and result.snapshot_error is None:
+                self._snapshots.written(offset, stale)
         unnoted = result.snapshot_error
         if unnoted is not None and not self._files.room.is_missed(unnoted):
             logger.warning("%s: epochs or producers are not noted: %s", self.directory, unnoted)
+        return result.seconds
 
-    def flush(self, *, snapshot: bool = False) -> None:
-        """Return when all that was appended is on disk. Raises StorageError."""
-        self.require_writable()
-        task = self.begin_flush(snapshot=snapshot)
-        while task is not None:
-            result = task.run()
-            self.finish_flush(task, result)
-            self.require_writable()
-            # A snapshot that finds no room now would find none at once: the log itself is on disk.
-            task = self.begin_flush() if result.snapshot_error is None else None
+    async def flush_last(self) -> None:
+        """Put on disk all that was appended, and a snapshot of all producers. Raises as `flush_some`."""
+        await self.flush_some(snapshot=self._snapshots.newest != self.log_end)
+        while self._dirty_segments():
+            await self.flush_some(snapshot=True)
 
     # -- giving up records, and producers -----------------------------------------------------------
 
@@ -941,7 +861,6 @@ class Log:
         Raises StorageError, and nothing has changed.
         """
         self.require_writable()
-        self._require_no_flush()
         former = [each for each in self.segments if each.base_offset < offset]
         snapshots = [self._snapshots.path(each) for each in self._snapshots.offsets]
         if len(former) == len(self.segments):
@@ -963,7 +882,8 @@ class Log:
         next start goes on at the log's start, which is on disk. Without room for the new one the leader is
         asked from offset 0 on, and says where its log begins. Raises StorageError.
         """
-        self._require_no_flush()
+        if not self.queue.is_idle:
+            raise StorageError(f"{self.name} is being flushed: ask again later")
         known = {segment.path for segment in self.segments}
         if any(path not in known for path in self.directory.glob(f"*{LOG_SUFFIX}")):
             raise StorageError(
@@ -1057,63 +977,93 @@ class Log:
 _base_offset = attrgetter("base_offset")
 
 
-class Truncation:
-    """Cuts a log's files beside the event loop, then takes that over (Job).
+def put_on_disk(
+    directory: Path,
+    descriptors: Sequence[int],
+    has_new_names: bool,
+    epoch_starts: bytes | None,
+    snapshot: _Snapshot | None,
+) -> FlushResult:
+    """A flush's job: where leader epochs begin, if that has changed, descriptors of segments, which are
+    closed, the directory's names, and behind them a snapshot of producers.
 
-    The newest segments go first: a death in between leaves a log that is still too long, and the follower
-    cuts it again. A rewritten one is appended to again, and gets the name for that before. The last
-    segment gets a new file while views of its old one are in use (`shorten`).
+    A death in between leaves the log flushed and the older snapshot, or both snapshots.
     """
+    began = time.monotonic()
+    error = snapshot_error = None
+    epochs_noted = True
+    try:
+        if epoch_starts is not None:
+            save_epoch_starts(directory, epoch_starts)
+    except FileNotFoundError:
+        pass  # the partition was deleted meanwhile
+    except OSError as failed:
+        epochs_noted = not is_full(failed)
+        error, snapshot_error = (failed, None) if epochs_noted else (None, failed)
+    for fd in descriptors:
+        try:
+            os.fdatasync(fd)
+        except OSError as failed:
+            error = failed
+        finally:
+            os.close(fd)
+    try:
+        if has_new_names or epoch_starts is not None:
+            sync_directory(directory)
+    except FileNotFoundError:
+        pass  # the partition was deleted meanwhile
+    except OSError as failed:
+        error = failed
+    if snapshot is not None and error is None and epochs_noted:
+        try:
+            path, content, stale = snapshot
+            write_checked(path, content)
+            for each in stale:
+                each.unlink(missing_ok=True)
+        except OSError as failed:
+            snapshot_error = failed
+    return FlushResult(error, snapshot_error, epochs_noted, time.monotonic() - began)
 
-    def __init__(
-        self, log: Log, offset: int, left: int, snapshots: Sequence[tuple[int, Path]]
-    ) -> None:
-        self._log = log
-        self._offset = offset
-        self._start = log.log_start if left else 0
-        self._committed = log.high_watermark
-        self._left = left
-        gone = reversed(log.segments[left:])
-        self._doomed = [path for each in gone for path in each.files()]
-        self._snapshots = snapshots
-        self._forgets_compaction = log.is_taken_back
-        last = log.segments[max(left, 1) - 1]
-        # Damage that is marked is met again: nothing of it may stay in front of what is appended.
-        self._last = SegmentReader(last.directory, last.name, last.size, last.end_offset)
-        self._has_views = last.stop_mapping()
 
-    def run(self) -> tuple[int, int]:
-        """Any thread. What is damaged in front goes as well, noted first. Raises StorageError, OSError."""
-        last = self._last
-        position, end = last.end_before(self._offset) if self._left else (0, 0)
-        end = max(end, self._start)  # which may lie within a batch
-        if end < self._committed:
-            note_incomplete(last.directory)
-        if not self._left:
-            save_log_start(last.directory, 0)
-        # Only what is committed is compacted: an unclean election has it cut, and so has damage in front.
-        self._forgets_compaction |= end < self._offset
-        if self._forgets_compaction:
-            (last.directory / CLEANER_CHECKPOINT_FILE).unlink(missing_ok=True)
-        ahead = [path for each, path in self._snapshots if each > end]
-        for path in (*self._doomed, *ahead):
-            path.unlink(missing_ok=True)
-        if self._left:
-            last.name = open_again(last.directory, last.name)
-        # On disk before anything is appended: what is gone would follow it, or tell of its producers.
-        sync_directory(last.directory)
-        if self._left:
-            shorten(last.path, position, is_mapped=self._has_views)
-        return position, end
+def cut_files(
+    last: SegmentReader,
+    offset: int | None,
+    log_start: int,
+    committed: int,
+    doomed: Sequence[Path],
+    snapshots: Sequence[tuple[int, Path]],
+    *,
+    is_taken_back: bool,
+    is_mapped: bool,
+) -> tuple[int, int, bool]:
+    """A cut's job → position and offset where the log ends, and whether what was compacted is cut.
 
-    def finish(self, outcome: tuple[int, int] | Exception) -> None:
-        """Raises StorageError: the log is not to be used any more."""
-        log = self._log
-        if isinstance(outcome, Exception):
-            raise StorageError(f"{log.directory} cannot be cut: {outcome}") from outcome
-        if log.is_open:
-            log.forgets_compaction |= self._forgets_compaction
-            log.was_cut(self._left, *outcome)
+    What is damaged in front of `offset` goes as well, noted first; None: all goes. `last` is appended to
+    again, and gets the name for that before. Raises StorageError, OSError.
+    """
+    directory = last.directory
+    position = end = 0
+    if offset is not None:
+        position, end = last.end_before(offset)
+        end = max(end, log_start)  # which may lie within a batch
+    if end < committed:
+        note_incomplete(directory)
+    if offset is None:
+        save_log_start(directory, 0)
+    # Only what is committed is compacted: an unclean election has it cut, and so has damage in front.
+    forgets_compaction = is_taken_back or end < (offset or 0)
+    if forgets_compaction:
+        (directory / CLEANER_CHECKPOINT_FILE).unlink(missing_ok=True)
+    ahead = [path for each, path in snapshots if each > end]
+    for path in (*doomed, *ahead):
+        path.unlink(missing_ok=True)
+    if offset is not None:
+        last.name = open_again(directory, last.name)
+    # On disk before anything is appended: what is gone would follow it, or tell of its producers.
+    sync_directory(directory)
+    if offset is not None:
+        shorten(last.path, position, is_mapped=is_mapped)
+    return position, end, forgets_compaction
 
 
 def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:

@@ -12,13 +12,22 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from queue import SimpleQueue
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from folkmoot.brokers.jobs.jobs import Lane, Now, PassedTime, Submit, at_once, log_failure
-from folkmoot.brokers.jobs.serial_queue import RunJob
+from folkmoot.brokers.jobs.jobs import (
+    Lane,
+    Now,
+    PassedTime,
+    Submit,
+    at_once,
+    log_failure,
+    result_of,
+)
+from folkmoot.brokers.jobs.serial_queue import RunJob, SerialQueue
 from folkmoot.brokers.storage.files.atomic_file import (
     is_full,
     load_json,
@@ -44,7 +53,7 @@ from folkmoot.brokers.storage.leader_epochs import (
     NO_EPOCH,
     load_highest_epochs,
 )
-from folkmoot.brokers.storage.log import FlushTask, Log
+from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import NOTES_SPARE_FILE, SPARE_FILE, RecoveryPoint
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.deletions import Deletion
@@ -186,7 +195,7 @@ class LogManager:
         self.has_stale_points = False
         """That file tells of logs that are gone: one made anew would seem to have lost what they had."""
         self.leader_epochs: dict[str, int] = {}
-        """The highest leader epoch of each replica, by the name of its directory (ReplicaManager)."""
+        """The highest leader epoch of each replica, by the name of its directory (Partition)."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Until they are trusted again, each start finds them so
@@ -242,8 +251,8 @@ class LogManager:
         logs = [log for log in self if log.failed is None]  # why others failed is in the log
         _flush_side_by_side(logs)
         for log in logs:
-            # How that ends nobody hears any more, and what came since is in the page cache alone.
-            self._has_lost |= log.is_flushing and not log.flushes
+            # A flush may be under way, whose outcome is lost, and what came since is in the page cache alone.
+            self._has_lost |= not (log.queue.is_idle or log.flushes)
             try:
                 point = log.close()
             except StorageError as error:
@@ -765,17 +774,24 @@ def _flush_side_by_side(logs: Iterable[Log]) -> None:
 
     What fails makes the log's `close` fail.
     """
-    waiting = iter(logs)
+    waiting = (log for log in logs if log.is_open and log.queue.is_idle)
+    ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
     with ThreadPoolExecutor(CLOSING_THREADS, "closing") as pool:
+
+        def run_job(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+            pool.submit(lambda: ended.put(partial(done, result_of(work))))
+
         while some := list(islice(waiting, CLOSED_AT_ONCE)):
-            tasks: list[tuple[Log, FlushTask]] = []
             for log in some:
-                with suppress(StorageError):
-                    if (task := log.begin_last_flush()) is not None:
-                        tasks.append((log, task))
-            results = pool.map(FlushTask.run, [task for _, task in tasks])
-            for (log, task), result in zip(tasks, results, strict=True):
-                log.finish_flush(task, result)
+                log.queue = SerialQueue(run_job)
+                log.queue.add(_flush_last(log))
+            while not all(log.queue.is_idle for log in some):
+                ended.get()()
+
+
+async def _flush_last(log: Log) -> None:
+    with suppress(StorageError):
+        await log.flush_last()
 
 
 def cluster_of(data: Path) -> str:

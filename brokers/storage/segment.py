@@ -181,7 +181,7 @@ class OpenSegments:
 
 
 class NotCached(Exception):
-    """A read would wait for the disk: `job` brings into the page cache what it needs."""
+    """A read would wait for the disk: `job` loads the index or the bytes that it needs."""
 
     def __init__(self, job: SharedJob) -> None:
         super().__init__()
@@ -1054,8 +1054,13 @@ class Segment(SegmentReader):
         return self.summary
 
     def _used_index(self) -> SegmentIndex:
-        """The index; it is loaded here where no job has done so. Raises StorageError."""
-        index, self.is_checked = self._index, False
+        """The index; it is loaded here where no job has done so. Raises NotCached, StorageError."""
+        index = self._index
+        if index is None and self._read_ahead is not None and not self._files.may_wait:
+            job = self.index_job()
+            if job is not None:
+                raise NotCached(job)
+        self.is_checked = False
         if index is None:
             self._read_ahead = None  # it waits for the disk, and so may the rest of the look-up
             index = self.open_index(self._interval)

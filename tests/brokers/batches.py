@@ -3,20 +3,24 @@
 import os
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from mmap import PAGESIZE
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from folkmoot.brokers.jobs.jobs import result_of
 from folkmoot.brokers.storage.log import Appended, Log
 from folkmoot.brokers.storage.mapped_file import MappedFiles
 from folkmoot.brokers.storage.producer_state import ProducerEntry
 from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
+from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
+from folkmoot.protocol.errors import DiskFailed
 from folkmoot.protocol.records import TopicPartition
 
 NOW = 1_700_000_000_000
@@ -85,9 +89,20 @@ def reopened(data: Path, config: LogConfig = SMALL, point: RecoveryPoint | None 
 
 def flushed(log: Log) -> None:
     """As a checkpoint flushes it, so that nothing of it is on its way to the disk any more."""
-    task = log.begin_flush()
-    assert task is not None
-    log.finish_flush(task, task.run())
+    assert log.dirty
+    with suppress(DiskFailed):
+        log.queue.run_now(log.flush_some())
+
+
+def flush(log: Log, *, snapshot: bool = False) -> None:
+    """Put all of it on disk, here and now. Raises StorageError."""
+
+    async def until_clean() -> None:
+        await log.flush_some(snapshot=snapshot)
+        while log._dirty_segments():
+            await log.flush_some(snapshot=snapshot)
+
+    log.queue.run_now(until_clean())
 
 
 def evict(log: Log, *, keep_open: bool = False) -> None:
@@ -127,12 +142,21 @@ def states_of(log: Log) -> list[ProducerEntry]:
     return [msgspec.structs.replace(each, idle_since=None) for each in log.producers().entries]
 
 
+def read_now(log: Log, offset: int, max_bytes: int, *, committed: bool = True) -> memoryview:
+    """What a read gives when the jobs that it asks for have ended."""
+    while True:
+        try:
+            return log.read(offset, max_bytes, committed=committed)
+        except NotCached as cold:
+            cold.job.finish(result_of(cold.job.run))
+
+
 def read_all(log: Log, max_bytes: int = 700) -> list[tuple[int, bytes]]:
     """All records, read as a consumer would."""
     found: list[tuple[int, bytes]] = []
     offset = log.log_start
     while offset < log.log_end:
-        records = values_of(log.read(offset, max_bytes))
+        records = values_of(read_now(log, offset, max_bytes))
         found += records
         offset = records[-1][0] + 1
     return found

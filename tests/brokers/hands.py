@@ -17,7 +17,7 @@ from folkmoot.coordination.topic_config import LogConfig
 from tests.brokers.batches import SMALL
 
 _KINDS = {
-    "_run": "flush",
+    "put_on_disk": "flush",
     "save_recovery_points": "checkpoint",
     "save_log_start": "log starts",
     "_note_start": "log starts",
@@ -119,6 +119,4 @@ class OneLog:
 
 def truncate(log: Log, offset: int) -> None:
     """Cut a log, here and now."""
-    job = log.truncation(offset)
-    if job is not None:
-        job.finish(result_of(job.run))
+    log.queue.run_now(log.cut(offset))

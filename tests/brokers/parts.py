@@ -5,9 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+import pytest
 import zmq
 
-from folkmoot.brokers.jobs.jobs import Lane, Now, Submit, at_once, result_of
+from folkmoot.brokers.jobs.jobs import Lane, Now, SharedJob, Submit, at_once, result_of
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import WriteStates, Written
@@ -23,6 +24,7 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
+from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.deletions import CONTROLLER, Deletion
 from folkmoot.coordination.partition_states import (
@@ -301,3 +303,15 @@ class Peer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def make_cold(patch: pytest.MonkeyPatch, cold: Log) -> None:
+    """Have a log's reads wait for a job, however often one ends."""
+    read = Log.read
+
+    def look(log: Log, *arguments: Any, **options: Any) -> memoryview:
+        if log is cold:
+            raise NotCached(SharedJob(lambda: None, lambda job, outcome: None))
+        return read(log, *arguments, **options)
+
+    patch.setattr(Log, "read", look)

@@ -146,3 +146,21 @@ def test_a_job_that_ends_at_once_needs_no_second_turn() -> None:
 
     queue.add(operation())
     assert seen == list(range(1000))
+
+
+def test_an_operation_that_is_run_now_does_its_jobs_itself_and_gives_its_result() -> None:
+    disk = Disk()
+    queue = SerialQueue(disk.run)
+
+    async def operation() -> int:
+        return await queue.job(lambda: 1) + await queue.job(lambda: 2)
+
+    async def fails() -> None:
+        await queue.job(_fail)
+
+    assert queue.run_now(operation()) == 3
+    with pytest.raises(OSError, match="disk is full"):
+        queue.run_now(fails())
+    assert (queue.is_idle, list(disk.jobs)) == (True, [])
+    queue.job(lambda: None)
+    assert len(disk.jobs) == 1, "the pool has its jobs again"

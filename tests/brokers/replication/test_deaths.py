@@ -15,7 +15,7 @@ import pytest
 from folkmoot.brokers.replication.partition import MAX_LAG
 from folkmoot.brokers.replication.shared import Written
 from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
-from tests.brokers.batches import values_of
+from tests.brokers.batches import read_now, values_of
 from tests.brokers.power import NAMES, Power
 from tests.brokers.replication.brokers import REPLICAS, Cluster, Node
 from tests.seeds import new_seed
@@ -275,7 +275,7 @@ class Story:
             found: dict[int, bytes | None] = {}
             offset = node.log.log_start
             while offset < node.log.log_end:
-                found.update(values_of(node.log.read(offset, 1 << 20, committed=False)))
+                found.update(values_of(read_now(node.log, offset, 1 << 20, committed=False)))
                 offset = max(found) + 1
             for offset, value in self.acknowledged.items():
                 if offset >= max(starts):

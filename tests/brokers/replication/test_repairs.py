@@ -27,7 +27,7 @@ from folkmoot.protocol.errors import (
     OffsetNotAvailable,
 )
 from folkmoot.protocol.messages import ReportDamageEntry, ReportDamageRequest
-from tests.brokers.batches import values_of
+from tests.brokers.batches import read_now, values_of
 from tests.brokers.replication.brokers import REPLICAS, TOPIC_ID, Cluster, Node
 from tests.seeds import new_seed
 
@@ -72,7 +72,7 @@ def filled(directory: Path, source: random.Random | None = None) -> Cluster:
 def contents(node: Node) -> list[tuple[int, bytes | None]]:
     found: list[tuple[int, bytes | None]] = []
     while len(found) < node.log.log_end:
-        found += values_of(node.log.read(len(found), 1 << 20, committed=False))
+        found += values_of(read_now(node.log, len(found), 1 << 20, committed=False))
     return found
 
 
@@ -134,7 +134,7 @@ def test_a_bad_batch_comes_back_from_another_replica_whoever_leads(
     node = cluster.nodes[number]
     if found is not by_start:
         with pytest.raises(OffsetNotAvailable, match="copied anew"):
-            node.log.read(offset, 1)
+            read_now(node.log, offset, 1)
     settle(cluster)
     assert contents(node) == right
     assert is_whole(node)
@@ -317,7 +317,7 @@ def test_no_replica_is_cut_while_its_leader_is_damaged_elsewhere(cluster: Cluste
     assert leader.replica.leader is not None
     [offset] = leader.log.damaged_at
     with pytest.raises(OffsetNotAvailable, match="copied anew"):
-        leader.log.read(offset, 1)
+        read_now(leader.log, offset, 1)
     cluster.start(3)
     settle(cluster)
     assert contents(one) == contents(two) == right
@@ -340,8 +340,8 @@ def test_a_leader_that_is_alone_in_sync_keeps_what_it_has_until_another_one_is(
     [offset] = one.log.damaged_at
     assert one.replica.leader is not None
     with pytest.raises(OffsetNotAvailable, match="copied anew"):
-        one.log.read(offset, 1)
-    assert values_of(one.log.read(offset + 1, 1)) == right[offset + 1 : offset + 2]
+        read_now(one.log, offset, 1)
+    assert values_of(read_now(one.log, offset + 1, 1)) == right[offset + 1 : offset + 2]
     for number in (2, 3):
         cluster.start(number)
     settle(cluster)
@@ -370,7 +370,9 @@ def test_damage_at_the_start_of_a_log_whose_first_records_were_given_up_has_all_
     scrub(node)
     settle(cluster)
     assert node.log.log_start == start
-    assert values_of(node.log.read(start, 1 << 20)) == values_of(leader.log.read(start, 1 << 20))
+    assert values_of(read_now(node.log, start, 1 << 20)) == values_of(
+        read_now(leader.log, start, 1 << 20)
+    )
 
 
 def test_a_leader_that_has_given_up_what_is_damaged_has_its_follower_copy_what_is_left(
@@ -391,7 +393,7 @@ def test_a_leader_that_has_given_up_what_is_damaged_has_its_follower_copy_what_i
 def contents_from(node: Node, offset: int) -> list[tuple[int, bytes | None]]:
     found: list[tuple[int, bytes | None]] = []
     while offset + len(found) < node.log.log_end:
-        found += values_of(node.log.read(offset + len(found), 1 << 20, committed=False))
+        found += values_of(read_now(node.log, offset + len(found), 1 << 20, committed=False))
     return found
 
 
@@ -406,7 +408,7 @@ def test_what_no_other_replica_has_is_told_as_damaged(cluster: Cluster) -> None:
     assert cluster.state.state.isr == (3,)
     assert cluster.ends() == [RECORDS] * 3
     with pytest.raises(CorruptBatch, match="go on at"):
-        cluster.nodes[3].log.read(offset, 1)
+        read_now(cluster.nodes[3].log, offset, 1)
 
 
 def test_a_bad_batch_that_a_follower_gets_is_looked_at_by_its_leader(cluster: Cluster) -> None:
@@ -482,7 +484,7 @@ def test_what_was_given_up_is_not_missed_by_a_repair(cluster: Cluster) -> None:
     settle(cluster)
     found: list[tuple[int, bytes | None]] = []
     while len(found) < len(right):
-        found += values_of(cluster.nodes[2].log.read(start + len(found), 1 << 20))
+        found += values_of(read_now(cluster.nodes[2].log, start + len(found), 1 << 20))
     assert found[: len(right)] == right
 
 
@@ -728,7 +730,7 @@ class Rot:
         assert is_whole(node)
         found: dict[int, bytes | None] = {}
         while len(found) < node.log.log_end:
-            found.update(values_of(node.log.read(len(found), 1 << 20, committed=False)))
+            found.update(values_of(read_now(node.log, len(found), 1 << 20, committed=False)))
         assert found == self.acknowledged
 
 

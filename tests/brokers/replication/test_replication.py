@@ -70,7 +70,7 @@ from folkmoot.protocol.messages import (
     ReplicaFetchRequest,
     ReplicaFetchResult,
 )
-from tests.brokers.batches import read_all, values_of
+from tests.brokers.batches import read_all, read_now, values_of
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     carried_out,
@@ -1718,7 +1718,7 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     cluster.show()
     one.produce(b"2", b"3")
     cluster.run()
-    there = bytes(one.log.read(2, 1000, committed=False))
+    there = bytes(read_now(one.log, 2, 1000, committed=False))
     one.handlers.retention.delete_records(one.log, 3, lambda error: None)
     cluster.start(3)
     three = cluster.nodes[3]
@@ -1731,7 +1731,7 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     three.log.append_as_follower(memoryview(there))
     three.hands.work()
     assert three.log.log_end == 4
-    assert values_of(three.log.read(0, 1000, committed=False))[0] == (0, b"0")
+    assert values_of(read_now(three.log, 0, 1000, committed=False))[0] == (0, b"0")
     three.by_hand = False
     three.hands.work_all()
     cluster.later(1.0)
@@ -1994,7 +1994,7 @@ def test_who_could_not_cut_its_log_has_another_lead(
     def broken(*_: object) -> None:
         raise OSError(EIO, "input/output error")
 
-    monkeypatch.setattr("folkmoot.brokers.storage.log.Truncation.run", broken)
+    monkeypatch.setattr("folkmoot.brokers.storage.log.cut_files", broken)
     cluster.show()
     cluster.run()
     assert one.log.failed is not None
@@ -2256,10 +2256,43 @@ def test_an_answer_to_an_earlier_question_is_passed_over(
     two = cluster.nodes[2]
     assert two.replica._asked == Position(1, 1, 1)
     result = ReplicaFetchResult("t", 0, 0, "", epoch, log_end, -1, -1, 0, 1, True)
-    chunk = two.log.read(0, 1000, committed=False)
+    chunk = read_now(two.log, 0, 1000, committed=False)
     two.replica.take(result, chunk, two.now)
     assert two.replica._asked == Position(1, 1, 1), "the answer to that is still to come"
     assert (two.log.failed, two.log.log_end) == (None, 1)
+
+
+def test_a_follower_learns_in_each_epoch_anew_what_is_committed(cluster: Cluster) -> None:
+    """The leader stays, nothing is produced, and what it answered last was for the epoch before."""
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    one.produce(b"a")
+    cluster.run()
+    cluster.now += 0.02
+    one.turn()
+    one.turn()  # both followers' requests are answered now
+    cluster.designate(1, 1, 2, 3)
+    cluster.show()
+    cluster.run()
+    cluster.later(1.0)
+    follower = two.replica.state.follower
+    assert follower is not None
+    assert (follower.epoch, follower.has_committed) == (cluster.state.state.leader_epoch, True)
+    assert two.log.high_watermark == 1
+
+
+def test_an_answer_counts_though_its_position_is_about_to_be_named_again(cluster: Cluster) -> None:
+    """As behind a deletion of records: the leader does not repeat what it has answered."""
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    one.produce(b"a")
+    cluster.run()
+    assert (one.log.high_watermark, two.log.high_watermark) == (1, 0)
+    cluster.now += 0.02
+    one.turn()  # which has the followers' requests of that high watermark answered
+    one.turn()
+    two.replica._ask(again=True)
+    cluster.run()
+    cluster.later(1.0)
+    assert two.log.high_watermark == 1
 
 
 def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> None:

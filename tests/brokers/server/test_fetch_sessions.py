@@ -31,6 +31,7 @@ from tests.brokers.parts import (
     fetch,
     into,
     make_batch,
+    make_cold,
     make_handlers,
     make_logs,
     out_of,
@@ -134,7 +135,7 @@ def test_a_fetch_woken_before_an_index_is_read_does_not_tell_that_partition_as_o
 ) -> None:
     bench.append(1, ONE)
     cold = the_log(bench.handlers.logs, 1)
-    monkeypatch.setattr(bench.handlers, "_prepare_read", lambda each, offset: each.log is cold)
+    make_cold(monkeypatch, cold)
     bench.waits(fetch(out_of(0), out_of(1), max_wait=2.0, keep=True))
     if woken_by == "its deadline":
         bench.now += request_handlers.MAX_WAIT

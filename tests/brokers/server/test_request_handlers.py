@@ -49,9 +49,10 @@ from folkmoot.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
     ProduceResponse,
+    ReplicaFetchEntry,
 )
 from tests.brokers.batches import append as append_to_log
-from tests.brokers.batches import evict, timed_batch
+from tests.brokers.batches import evict, flush, timed_batch
 from tests.brokers.hands import Hands, create
 from tests.brokers.parts import (
     BROKERS,
@@ -63,6 +64,7 @@ from tests.brokers.parts import (
     fetch,
     into,
     make_batch,
+    make_cold,
     make_handlers,
     make_logs,
     out_of,
@@ -277,7 +279,7 @@ def test_a_partition_whose_index_is_read_first_is_not_told_as_one_at_its_end(
     cold = create(handlers.logs, "t", "id-1", 1)
     append(handlers, 0, make_batch(b"a"))
     append(handlers, 1, make_batch(b"b", b"c"))
-    monkeypatch.setattr(handlers, "_prepare_read", lambda each, offset: each.log is cold)
+    make_cold(monkeypatch, cold)
     fetched, chunks = read(handlers, out_of(1), out_of(0))
     assert [(each.partition, each.high_watermark) for each in fetched.results] == [(0, 1), (1, 2)]
     assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
@@ -301,16 +303,24 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
         handlers = make_handlers(logs, submit=submit)
         log = logs.find("id-1", 0) or pytest.fail("there is no log")
         partition = handlers.partitions.of(log) or pytest.fail("it is not led")
-        prepare = handlers.replica_fetches._prepare_read if follower else handlers._prepare_read
-        last = log.log_end - 1
-        while prepare(partition, last):
+        last, middle = log.log_end - 1, log.segments[0].end_offset - 1
+
+        def is_delayed(offset: int) -> bool:
+            if follower:
+                entry = ReplicaFetchEntry("t", "id-1", 0, log.leader_epoch, 0, offset, 0)
+                chunk = handlers.replica_fetches._chunk(partition, entry, 1, at_least_one=True)
+                return chunk is None
+            request = fetch(out_of(0, offset=offset), max_bytes=1)
+            return bool(handlers._read(request, request.entries).preparing)
+
+        while is_delayed(last):
             jobs.pop()()
-        assert prepare(partition, 0)
-        assert prepare(partition, 0)
+        assert is_delayed(middle)
+        assert is_delayed(middle)
         assert len(jobs) == 1, "one job for all who wait for it"
-        assert not prepare(partition, last)
+        assert not is_delayed(last)
         jobs.pop()()
-        assert not prepare(partition, 0)
+        assert not is_delayed(middle)
 
 
 def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
@@ -328,7 +338,7 @@ def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
         cold, warm = create(logs, "t", "id-1", 0), create(logs, "t", "id-1", 1)
         for log in (cold, warm):
             append_to_log(log, make_batch(bytes(1000)))
-            log.flush()
+            flush(log)
         evict(cold)
         handlers = make_handlers(logs, submit=submit)
         body = fetch(out_of(0), out_of(1))

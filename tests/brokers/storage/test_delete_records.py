@@ -31,6 +31,7 @@ from tests.brokers.batches import (
     a_batch,
     append,
     delete_before,
+    flush,
     make_log,
     read_all,
     reopened,
@@ -199,7 +200,7 @@ def test_records_are_deleted_on_a_disk_that_has_no_block_left_and_again_when_it_
     logs: LogManager, deleting: Retention, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, write = filled(logs), atomic_file._write
-    log.flush()  # with a snapshot of producers, as whenever a segment was sealed
+    flush(log)  # with a snapshot of producers, as whenever a segment was sealed
 
     def full(path: Path, mode: str, data: bytes) -> None:
         if mode == "wb" and len(list(log.directory.glob("*.log"))) == count:
@@ -284,7 +285,7 @@ def test_a_power_cut_leaves_the_old_start_or_the_new_one_and_every_record_behind
         logs = LogManager(data, 1, SMALL, submit=hands.submit)
         logs.start()
         log = filled(logs)
-        log.flush()
+        flush(log)
         if moment == "before the note":
             monkeypatch.setattr(retention, "save_log_start", cut)
         ask(Retention(logs, Flusher(logs), hands.submit), log, 12)

@@ -17,6 +17,7 @@ from tests.brokers.batches import (
     a_batch,
     append,
     expected,
+    flush,
     make_log,
     random_batch,
     read_all,
@@ -158,8 +159,8 @@ def test_a_flush_that_failed_is_not_tried_again(
     with monkeypatch.context() as broken:
         broken.setattr("folkmoot.brokers.storage.log.os.fdatasync", refuse)
         with pytest.raises(StorageError, match="could not be flushed"):
-            log.flush()
-    for action in (log.flush, lambda: append(log, a_batch(b"b")), log.close):
+            flush(log)
+    for action in (lambda: flush(log), lambda: append(log, a_batch(b"b")), log.close):
         with pytest.raises(StorageError, match="could not be flushed"):
             action()
 
@@ -239,12 +240,10 @@ def test_an_append_that_fails_in_a_new_segment_does_not_hide_what_is_to_be_flush
             append(log, a_batch(b"b" * 1500))
     assert len(log.segments) == 2
     monkeypatch.setattr("folkmoot.brokers.storage.log.os.fdatasync", flushed.append)
-    task = log.begin_flush()
-    assert task is not None
-    assert [segment.base_offset for segment, _ in task.segments] == [0]
-    log.finish_flush(task, task.run())
+    assert log.queue.run_now(log.flush_some()) is not None
     assert len(flushed) == 1
-    assert log.begin_flush() is None
+    assert log.recovery_point_offset == 1
+    assert log.queue.run_now(log.flush_some()) is None
     log.close()
 
 

@@ -18,7 +18,7 @@ from folkmoot.brokers.storage.log_manager import RUNNING_FILE
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import DiskFull
-from tests.brokers.batches import SMALL, a_batch, append, make_log, read_all, reopened
+from tests.brokers.batches import SMALL, a_batch, append, flush, make_log, read_all, reopened
 from tests.brokers.full_disk import fill_blocks, mounted
 from tests.brokers.hands import OneLog
 
@@ -72,7 +72,7 @@ def test_a_full_disk_refuses_appends_serves_reads_and_recovers_when_space_return
     fill(logs, acknowledged)
     assert sum(map(len, acknowledged.values())) > 500
     for log in logs.values():
-        log.flush()
+        flush(log)
         assert log.failed is None
     check(logs, acknowledged)
     release(logs)
@@ -157,7 +157,7 @@ def a_stopped_broker(data: Path, stop: str) -> OneLog:
     one = OneLog(data, SMALL)
     for number in range(20):
         append(one.log, a_batch(b"%d" % number * 150))
-    one.log.flush(snapshot=True)
+    flush(one.log, snapshot=True)
     one.delete_before(3)
     append(one.log, a_batch(b"20"))
     one.logs.close() if stop == "in order" else one.logs.abandon()
@@ -199,7 +199,7 @@ def test_a_stop_in_order_on_a_full_disk_leaves_what_one_with_room_does(tmp_path:
     one.open()
     with Writes(lambda number: True).counted():
         append(one.log, a_batch(b"x"))
-        one.log.flush()
+        flush(one.log)
         one.logs.close()
     names = {path.name for path in one.data.iterdir()}
     assert {"stopped", "recovery-points"} <= names

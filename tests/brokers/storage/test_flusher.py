@@ -120,11 +120,11 @@ def test_an_append_whose_flush_could_not_begin_waits_for_the_next_try(
     log = disk.log()
     disk.later(0.1)
 
-    def without_descriptors() -> None:
+    async def without_descriptors() -> None:
         raise StorageError("too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "begin_flush", without_descriptors)
+        patch.setattr(log, "flush_some", without_descriptors)
         assert disk.append(log, a_batch(b"a"))
     assert (disk.hands.jobs, disk.advanced) == ([], [])
     disk.later(SHORTEST_INTERVAL)

@@ -2,13 +2,20 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from folkmoot.brokers.jobs.jobs import Job
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.segment import OpenSegments, SegmentReader, SummaryJob, write_index
+from folkmoot.brokers.storage.segment import (
+    NotCached,
+    OpenSegments,
+    SegmentReader,
+    SummaryJob,
+    write_index,
+)
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
     NOW,
@@ -56,16 +63,34 @@ def run(job: Job | None, monkeypatch: pytest.MonkeyPatch) -> None:
     job.finish(job.run())
 
 
+def wanted_by(look_up: Callable[[], object]) -> Job | None:
+    """The job that a look-up asks for, None if it has found something."""
+    try:
+        look_up()
+    except NotCached as cold:
+        return cold.job
+    return None
+
+
+def read_job(log: Log, offset: int) -> Job | None:
+    log._files.may_wait = False
+    return wanted_by(lambda: log.read(offset, 1))
+
+
+def time_job(log: Log, timestamp: int) -> Job | None:
+    log._files.may_wait = False
+    return wanted_by(lambda: log.offset_for_time(timestamp))
+
+
 def test_a_read_of_a_cold_segment_checks_its_index_in_the_background_once(
     log: Log, refused: pytest.MonkeyPatch
 ) -> None:
-    run(log.prepare_read(7), refused)
-    assert log.prepare_read(7) is None
+    run(read_job(log, 7), refused)
     assert values_of(log.read(7, 1)) == [(7, b"")]
-    assert log.prepare_read(RECORDS + 9) is None, "there is nothing to read"
+    assert read_job(log, RECORDS) is None, "there is nothing to read"
     for segment in log.segments:
         segment.rest()
-    assert log.prepare_read(7) is None, "what was checked once is only opened again"
+    assert read_job(log, 7) is None, "what was checked once is only opened again"
     log.abandon()
 
 
@@ -81,14 +106,14 @@ def test_the_active_segment_is_opened_in_the_background_once_for_all_who_wait(
     log.abandon()
     log.segments[0].index_path.write_bytes(bytes(160) if spoiled else b"")
     log = reopened(tmp_path, ONE_SEGMENT)
-    job = log.prepare_read(RECORDS - 1)
+    job = read_job(log, RECORDS - 1)
     assert job is not None
-    assert job is log.prepare_append() is log.prepare_time(NOW)
+    assert job is log.prepare_append() is time_job(log, NOW)
     with pytest.MonkeyPatch.context() as patch:
         for name, real in _REAL.items():
             patch.setattr(SegmentReader, name, real)
         job.finish(job.run())
-    assert log.prepare_read(7) is log.prepare_append() is log.prepare_time(NOW) is None
+    assert read_job(log, 7) is log.prepare_append() is time_job(log, NOW) is None
     append(log, timed_batch(NOW + RECORDS))
     job.finish(job.run())  # somebody else waited for it too
     for number in range(0, RECORDS + 1, 7):
@@ -109,11 +134,11 @@ def test_a_segment_that_is_sealed_while_its_index_is_loaded_is_looked_at_again(
     found = job.run()
     log.roll()
     job.finish(found)
-    again = log.prepare_read(0)
+    again = log.segments[0].index_job()
     assert again is not None
     assert again is not job
     again.finish(again.run())
-    assert log.prepare_read(0) is None
+    assert log.segments[0].index_job() is None
     assert values_of(log.read(0, 1)) == [(0, b"")]
     log.abandon()
 
@@ -134,7 +159,7 @@ def test_a_look_up_of_a_time_reads_each_index_once_and_keeps_the_one_that_it_nee
 
     counted("open_index")
     for wanted in (0, 200, 200, 399, RECORDS):
-        while (job := log.prepare_time(NOW + wanted)) is not None:
+        while (job := time_job(log, NOW + wanted)) is not None:
             job.finish(job.run())
         before = len(looked)
         assert log.offset_for_time(NOW + wanted) == wanted
@@ -145,28 +170,27 @@ def test_a_look_up_of_a_time_reads_each_index_once_and_keeps_the_one_that_it_nee
 
 
 def test_what_happens_to_a_log_meanwhile_is_in_the_answer(log: Log) -> None:
-    job = log.prepare_time(NOW)
+    job = time_job(log, NOW)
     assert job is not None
     found = job.run()
     for number in range(RECORDS, RECORDS + 100):
         append(log, timed_batch(NOW + number))
     delete_before(log, 205)
     job.finish(found)
+    log._files.may_wait = True
     assert (log.offset_for_time(NOW), log.offset_for_time(NOW + RECORDS + 50)) == (
         log.log_start,
         RECORDS + 50,
     )
     removed(log.delete_segments(len(log.segments)))
     log.abandon()
-    assert log.prepare_time(NOW) is None
-    assert log.prepare_read(300) is None
 
 
 def test_an_index_that_is_loaded_while_its_segment_is_dropped_is_not_written(log: Log) -> None:
     """The file would be taken for that of a later segment which begins at the same offset."""
     for path in log.directory.glob("*.index"):
         path.unlink()
-    job = log.prepare_read(7)
+    job = read_job(log, 7)
     assert job is not None
     found = job.run()
     removed(log.delete_segments(1))
@@ -186,12 +210,11 @@ def test_indexes_that_push_each_other_out_are_not_loaded_for_ever(tmp_path: Path
     log.advance_high_watermark(log.log_end)
     places = (7, 107, 207)
     for _ in range(3):
-        for _ in range(3):
-            for job in [log.prepare_read(offset) for offset in places]:
-                if job is not None:
-                    job.finish(job.run())
-        assert [log.prepare_read(offset) for offset in places] == [None] * 3
-        for offset in places:
+        jobs = {offset: job for offset in places if (job := read_job(log, offset)) is not None}
+        assert len(jobs) > 1
+        for job in jobs.values():
+            job.finish(job.run())
+        for offset in jobs:
             assert values_of(log.read(offset, 1)) == [(offset, b"")]
     log.abandon()
 
@@ -201,12 +224,11 @@ def test_an_index_that_is_wrong_is_built_anew_in_the_background(
 ) -> None:
     for index in log.directory.glob("*.index"):
         index.unlink()
-    while (job := log.prepare_time(NOW + 100)) is not None:
+    while (job := time_job(log, NOW + 100)) is not None:
         with pytest.MonkeyPatch.context() as background:
             for name, real in _REAL.items():
                 background.setattr(SegmentReader, name, real)
             job.finish(job.run())
-    assert log.prepare_read(100) is None
     assert log.offset_for_time(NOW + 100) == 100
     assert values_of(log.read(100, 1)) == [(100, b"")]
     log.abandon()
@@ -221,17 +243,17 @@ def test_what_cannot_be_read_in_the_background_is_told_to_who_asks(
             raise StorageError("cannot be read")
 
         patch.setattr(SegmentReader, "open_index", broken)
-        job = log.prepare_read(7)
+        job = read_job(log, 7)
         assert job is not None
         job.finish(job.run())
-        assert log.prepare_read(7) is None, "nobody tries for ever"
-        with pytest.raises(StorageError):
+        with pytest.raises(StorageError):  # nobody tries for ever
             log.read(7, 1)
+    log._files.may_wait = True
     assert values_of(log.read(7, 1)) == [(7, b"")]
-    job = log.prepare_read(100)
+    job = read_job(log, 107)
     assert job is not None
     job.finish(OSError("the job itself failed"))
-    assert values_of(log.read(100, 1)) == [(100, b"")]
+    assert values_of(log.read(107, 1)) == [(107, b"")]
     log.abandon()
 
 

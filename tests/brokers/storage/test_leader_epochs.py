@@ -3,10 +3,13 @@
 import errno
 import os
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Lane
+from folkmoot.brokers.jobs.serial_queue import SerialQueue
 from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.leader_epochs import (
     EPOCH_STARTS_FILE,
@@ -20,8 +23,8 @@ from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.brokers.storage.segment import SegmentReader
 from folkmoot.protocol.errors import StorageError
-from tests.brokers.batches import NAME, NOW, SMALL, a_batch, flushed
-from tests.brokers.hands import create, truncate
+from tests.brokers.batches import NAME, NOW, SMALL, a_batch, flush, flushed
+from tests.brokers.hands import Hands, create, truncate
 from tests.processes import open_below
 from tests.seeds import new_seed
 
@@ -128,19 +131,19 @@ def test_a_follower_takes_the_epochs_of_what_it_copies(tmp_path: Path) -> None:
 def test_the_epochs_are_on_disk_before_the_recovery_point_moves(tmp_path: Path) -> None:
     log = a_replica(tmp_path)
     log.append_as_leader([a_batch(b"v")], NOW, 4)
-    task = log.begin_flush()
-    assert task is not None
-    assert task.epoch_starts is not None
-    assert log.recovery_point_offset == 0
-    result = task.run()
+    hands = Hands()
+    log.queue = SerialQueue(partial(hands.submit, Lane.DISK))
+    log.queue.add(log.flush_last())
+    [(_, put_on_disk, done)] = hands.jobs
+    result = put_on_disk()
     assert (log.directory / EPOCH_STARTS_FILE).exists()
-    log.finish_flush(task, result)
+    assert log.recovery_point_offset == 0
+    done(result)
     assert log.recovery_point_offset == 1
+    (log.directory / EPOCH_STARTS_FILE).unlink()
     log.append_as_leader([a_batch(b"v")], NOW, 4)
-    task = log.begin_flush()
-    assert task is not None
-    assert task.epoch_starts is None, "nothing has changed"
-    log.finish_flush(task, task.run())
+    flushed(log)
+    assert not (log.directory / EPOCH_STARTS_FILE).exists(), "nothing has changed"
     log.close()
 
 
@@ -158,7 +161,7 @@ def test_a_flush_that_cannot_begin_leaves_the_epochs_to_the_next_one_and_no_file
         patch.setattr(SegmentReader, "start_near", _no_descriptor)
         before = open_below(tmp_path)
         with pytest.raises(StorageError, match="Too many open files"):
-            log.begin_flush(snapshot=True)
+            flush(log, snapshot=True)
         assert open_below(tmp_path) == before
     for number in range(25):
         log.append_as_leader([a_batch(b"%d" % number)], NOW, 3)
@@ -233,7 +236,7 @@ def test_a_disk_without_room_for_epochs_leaves_the_log_in_use_and_the_noted_poin
         flushed(log)
         assert log.failed is None
         assert (log.recovery_point_offset, log.point_to_note) == (2, None)
-        log.flush()
+        flush(log)
     assert log.dirty
     flushed(log)
     assert (log.recovery_point_offset, log.point_to_note) == (2, log.recovery_point)

@@ -29,6 +29,7 @@ from tests.brokers.batches import (
     a_batch,
     append,
     expected,
+    flush,
     make_log,
     random_batch,
     read_all,
@@ -182,7 +183,7 @@ def test_files_are_opened_only_when_something_is_asked_of_them(tmp_path: Path) -
     log = make_log(tmp_path)
     for _ in range(20):
         append(log, a_batch(b"b" * 300))
-    log.flush()
+    flush(log)
     point = log.recovery_point
     log.abandon()
     again = reopened(tmp_path, point=point)

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
 from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.brokers.storage import log as log_module
 from folkmoot.brokers.storage import log_manager
 from folkmoot.brokers.storage.files.atomic_file import save_json, write_checked
 from folkmoot.brokers.storage.files.cluster_facts import (
@@ -24,7 +26,7 @@ from folkmoot.brokers.storage.files.cluster_facts import (
     load_facts,
 )
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL, Flusher
-from folkmoot.brokers.storage.log import FlushResult, FlushTask, Log
+from folkmoot.brokers.storage.log import FlushResult, Log
 from folkmoot.brokers.storage.log_manager import (
     LAYOUT,
     RENAME_AGAIN_AFTER,
@@ -95,13 +97,13 @@ def test_a_stop_flushes_only_logs_with_something_new(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[str] = []
-    run = FlushTask.run
+    put_on_disk = log_module.put_on_disk
 
-    def seen(task: FlushTask) -> FlushResult:
-        flushed.append(task.directory.name)
-        return run(task)
+    def seen(directory: Path, *given: Any) -> FlushResult:
+        flushed.append(directory.name)
+        return put_on_disk(directory, *given)
 
-    monkeypatch.setattr(FlushTask, "run", seen)
+    monkeypatch.setattr(log_module, "put_on_disk", seen)
     with logs_in(data) as logs:
         for number in range(3):
             append(create(logs, "flights", "first", number), a_batch(b"x"))

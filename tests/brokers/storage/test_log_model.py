@@ -19,7 +19,7 @@ from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import OffsetOutOfRange
-from tests.brokers.batches import NAME, NOW, append, removed, values_of
+from tests.brokers.batches import NAME, NOW, append, flush, removed, values_of
 
 RETENTION = 30.0
 CONFIG = LogConfig(
@@ -134,7 +134,7 @@ class LogAgainstList(RuleBasedStateMachine):
                 segment.load_summary()
             count = expired(self.log.segments, CONFIG, self.now)
             removed(self.log.delete_segments(count))
-            self.log.flush()  # with what the headers that go tell of producers
+            flush(self.log)  # with what the headers that go tell of producers
         kept = young[0] if young else len(self.values)
         self.begin = max(
             [self.begin, *(base for base in [*bases, len(self.values)] if base <= kept)]
@@ -151,7 +151,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        self.log.flush()
+        flush(self.log)
 
     @rule()
     def close_and_open(self) -> None:

@@ -22,6 +22,7 @@ from tests.brokers.batches import (
     a_batch,
     append,
     expected,
+    flush,
     make_log,
     random_batch,
     read_all,
@@ -56,7 +57,7 @@ def test_open_files_are_bounded_however_many_partitions_are_written_and_read(
         assert len(files) <= 7
     assert len(open_below(tmp_path)) <= 7 * OPEN_FILES_PER_SEGMENT + len(files.unflushed)
     for log in logs:
-        log.flush()
+        flush(log)
     assert len(open_below(tmp_path)) <= 7 * OPEN_FILES_PER_SEGMENT
     for number, batches in written.items():
         assert read_all(logs[number]) == expected(batches)
@@ -71,14 +72,14 @@ def test_what_was_not_used_between_two_sweeps_holds_no_descriptor(tmp_path: Path
     for log in (idle, busy):
         for _ in range(10):
             append(log, a_batch(b"x" * 400))
-        log.flush()
+        flush(log)
         read_all(log)
     files.release_idle()
     assert len(files) > 2
     append(busy, a_batch(b"y"))
     files.release_idle()
     assert len(files) == 1
-    busy.flush()
+    flush(busy)
     assert len(open_below(tmp_path)) <= OPEN_FILES_PER_SEGMENT
     files.release_idle()
     files.release_idle()
@@ -168,7 +169,7 @@ def test_an_error_of_what_is_written_back_between_an_append_and_its_flush_is_nev
     log = released(log, other, files)
     write_back.fails(path)
     with pytest.raises(StorageError, match="could not be flushed"):
-        log.flush()
+        flush(log)
     assert log.failed is not None
 
 

@@ -13,7 +13,7 @@ from folkmoot.brokers.storage.producer_state import ProducerEntry, ProducerState
 from folkmoot.coordination.topic_config import DAY, FOREVER
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
-from tests.brokers.batches import states_of
+from tests.brokers.batches import flush, states_of
 from tests.brokers.compaction import COMPACT, Row, Upkept, keyed, records_in
 from tests.brokers.power import NAMES, Power
 from tests.seeds import new_seed
@@ -111,7 +111,7 @@ def one_thing(life: Life, writer: Writer) -> None:
             life.given_up = chance.randint(log.log_start, log.log_end)
             upkept.delete_before(life.given_up)
         case 5:
-            log.flush()
+            flush(log)
         case 6:
             upkept.reopen(clean=chance.random() < 0.5)
 
@@ -184,7 +184,7 @@ def test_the_names_of_files_that_a_killed_broker_has_made_are_on_disk_once_its_l
             writer.write(life.upkept)
         life.upkept.reopen(clean=False)
         assert len(life.log.segments) > 2
-        life.log.flush()
+        flush(life.log)
         flushed = life.log.log_end
     life.power.cut(tmp_path / "1", "those flushed", chance)
     check(Life(tmp_path / "1", chance), writer, flushed, 0)

@@ -5,11 +5,14 @@ import os
 import random
 import shutil
 from dataclasses import replace
+from functools import partial
 from mmap import PAGESIZE
 from pathlib import Path
 
 import pytest
 
+from folkmoot.brokers.jobs.jobs import Lane
+from folkmoot.brokers.jobs.serial_queue import SerialQueue
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
 from folkmoot.brokers.storage.segment import Damage
@@ -23,6 +26,7 @@ from tests.brokers.batches import (
     a_batch,
     append,
     expected,
+    flush,
     flushed,
     make_log,
     random_batch,
@@ -33,7 +37,7 @@ from tests.brokers.batches import (
     timed_batch,
     values_of,
 )
-from tests.brokers.hands import truncate
+from tests.brokers.hands import Hands, truncate
 
 
 def sent(first: int, *, producer: int = 1, records: int = 1) -> bytes:
@@ -287,7 +291,7 @@ def test_what_follows_a_cut_within_what_a_segment_has_lost_is_not_taken_for_lost
     batches = [a_batch(b"%d " % number + bytes(80)) for number in range(40)]
     for each in batches:
         write(log, each)
-    log.flush(snapshot=True)
+    flush(log, snapshot=True)
     log.abandon()
     short = log.segments[1]
     os.truncate(short.path, short.size - 2 * len(batches[-1]))
@@ -496,38 +500,41 @@ def test_a_death_while_segments_behind_a_torn_end_are_given_up_leaves_the_same_l
 
 
 def test_what_is_appended_while_a_flush_is_under_way_is_in_the_next_one(tmp_path: Path) -> None:
-    log = make_log(tmp_path)
+    log, hands = make_log(tmp_path), Hands()
+    log.queue = SerialQueue(partial(hands.submit, Lane.DISK))
     append(log, a_batch(b"a"))
     assert log.recovery_point_offset == 0
-    task = log.begin_flush()
-    assert task is not None
+    for _ in range(2):
+        log.queue.add(flush_some(log))
     append(log, a_batch(b"b"))
-    assert (log.dirty, log.begin_flush()) == (False, None), "one flush at a time"
-    log.finish_flush(task, task.run())
+    assert hands.keys() == ["flush"], "one flush at a time"
+    hands.work()
     assert (log.recovery_point_offset, log.dirty) == (1, True)
-    flushed(log)
-    assert (log.recovery_point_offset, log.dirty) == (2, False)
-    assert log.begin_flush() is None
+    hands.work()
+    assert (log.recovery_point_offset, log.dirty, hands.jobs) == (2, False, [])
     log.close()
 
 
-def test_a_log_is_neither_cut_nor_begun_anew_while_a_flush_is_under_way(tmp_path: Path) -> None:
-    log = make_log(tmp_path)
-    for number in range(10):
-        write(log, a_batch(b"%d" % number))
-    task = log.begin_flush()
-    assert task is not None
-    with pytest.raises(StorageError, match="being flushed"):
-        truncate(log, 4)
-    with pytest.raises(StorageError, match="being flushed"):
-        log.begin_anew(12)
-    log.finish_flush(task, task.run())
-    truncate(log, 4)
-    assert (log.log_end, log.dirty) == (4, True)
-    assert log.recovery_point_offset <= 4
-    flushed(log)
-    assert log.recovery_point_offset == 4
-    log.close()
+async def flush_some(log: Log) -> None:
+    await log.flush_some()
+
+
+def test_a_copy_does_not_begin_within_a_batch_while_a_flush_is_under_way(tmp_path: Path) -> None:
+    """Its snapshot would know nothing of the producer of that batch, and stand where the log goes on."""
+    leader, hands = make_log(tmp_path / "leader"), Hands()
+    append(leader, a_batch(b"0", b"1", b"2"))
+    copy = make_log(tmp_path / "copy")
+    save_log_start(copy.directory, 2, anew=True)
+    removed(copy.begin_anew(2))
+    copy.queue = SerialQueue(partial(hands.submit, Lane.DISK))
+    copy.queue.add(copy.flush_last())
+    with pytest.raises(StorageError, match="ask again later"):
+        copy.append_as_follower(leader.read(2, 10_000))
+    hands.work()
+    copy.append_as_follower(leader.read(2, 10_000))
+    assert (copy.log_start, copy.log_end) == (2, 3)
+    copy.close()
+    leader.close()
 
 
 @pytest.mark.parametrize("longer", [0, 40])
@@ -560,17 +567,17 @@ def test_a_recovery_point_of_before_a_log_began_anew_says_nothing_of_it(
 
 
 def test_a_stop_while_a_flush_is_under_way_vouches_for_what_was_before(tmp_path: Path) -> None:
-    """Its error, if there is one, is told to that flush alone."""
-    log = make_log(tmp_path)
+    """Its error, if there is one, is known to that flush alone."""
+    log, hands = make_log(tmp_path), Hands()
     append(log, a_batch(b"a"))
     flushed(log)
     append(log, a_batch(b"b"))
-    task = log.begin_flush()
-    assert task is not None
+    log.queue = SerialQueue(partial(hands.submit, Lane.DISK))
+    log.queue.add(flush_some(log))
     point = log.close()
     assert point is not None
     assert point.end_offset == 1
-    task.run()
+    hands.work()
     log = reopened(tmp_path, SMALL, point)
     assert read_all(log) == [(0, b"a"), (1, b"b")]
     log.close()

@@ -13,7 +13,7 @@ from folkmoot.brokers.storage.segment import Damage, headers_from
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
-from tests.brokers.batches import NAME, ONE_SEGMENT, append, make_log, reopened, timed_batch
+from tests.brokers.batches import NAME, ONE_SEGMENT, append, flush, make_log, reopened, timed_batch
 
 RECORDS = 60
 LAST_OFFSET_DELTA = 42
@@ -165,7 +165,7 @@ def test_a_start_after_a_kill_serves_appends_and_finds_times(
         append(log, timed_batch(timestamp))
     log = reopened(tmp_path / "a", config, log.close())
     append(log, timed_batch(9000))
-    log.flush()
+    flush(log)
     for _ in range(unflushed):
         append(log, timed_batch(9001))
     shutil.copytree(tmp_path / "a", tmp_path / "b")

@@ -12,7 +12,7 @@ from folkmoot.brokers.storage.segment import Damage
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
-from tests.brokers.batches import NAME, append, timed_batch
+from tests.brokers.batches import NAME, append, flush, timed_batch
 from tests.seeds import new_seed
 
 LOGS = 30
@@ -50,7 +50,7 @@ class History:
         log = self.opened()
         for _ in range(self.random.randint(1, 30)):
             self._append(log)
-        log.flush()
+        flush(log)
         self.was_killed = self.random.random() >= 0.5
         if not self.was_killed:
             self.point = log.close()

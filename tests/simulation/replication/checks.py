@@ -9,6 +9,7 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.segment import Damage, SegmentReader
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import FolkmootError
+from tests.brokers.batches import read_now
 from tests.client_history import ClientHistory, Seen
 from tests.simulation.checks import Violation
 
@@ -148,7 +149,7 @@ def records_of(log: Log, offset: int, end: int) -> list[tuple[int, Record]]:
     offset, end = max(offset, log.log_start), min(end, log.log_end)
     while offset < end:
         try:
-            chunk = log.read(offset, 1 << 20, committed=False)
+            chunk = read_now(log, offset, 1 << 20, committed=False)
         except FolkmootError as error:
             raise Violation(f"offset {offset} cannot be read: {error}") from error
         before = offset
