@@ -166,8 +166,9 @@ class Partitions:
 
     def _created(self, name: str, key: TopicIdPartition, error: FolkmootError | None) -> None:
         log, wanted = self._logs.find(*key), self._being_made.get(key)
-        if wanted is None:  # it was moved away meanwhile
-            self._logs.delete_partition(*key)
+        if wanted is None:
+            if key not in self._partitions:  # it was moved away meanwhile
+                self._logs.delete_partition(*key)
         elif error is None and log is not None:
             del self._being_made[key]
             self._begin(key, log, *wanted)

@@ -264,3 +264,20 @@ def test_a_replica_that_could_not_be_made_is_made_when_the_disk_has_room_again(
     cluster.later(2.0)
     cluster.later(0.6)
     assert isr(cluster) == {1, 2, 3}
+
+
+def test_a_replica_that_is_moved_away_and_back_while_it_is_made_stays(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, replicas=[1, 2])
+    three = cluster.nodes[3]
+    three.by_hand = True
+    for replicas in ([1, 2, 3], [1, 2], [1, 2, 3]):
+        cluster.topic = replace(cluster.topic, partitions=[replicas])
+        cluster.show()
+    three.hands.work_all()
+    three.by_hand = False
+    cluster.later(1.0)
+    answer = cluster.nodes[1].produce(b"a")
+    cluster.run()
+    assert answer[0].error == 0
+    assert three.log.log_end == 1
+    cluster.stop()
