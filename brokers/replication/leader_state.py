@@ -44,6 +44,8 @@ class _Follower:
     leader_end_then: int = -1
     damaged_at: int | None = None
     """The lowest position from which it has asked to copy anew what is damaged on its disk."""
+    asked: tuple[int, int] | None = None
+    """The epoch of its last record and its log's end; None while that is not known."""
 
 
 class LeaderState:
@@ -68,6 +70,10 @@ class LeaderState:
       leaves the ISR first, and is answered once it is not in the maximal ISR: from then on it may cut.
       It counts again when it asks from there, or before, without `gives_up`. An ask from further on is
       one that was under way before, and counts for nothing.
+    - **Doubt**. Where epochs begin may be unread in a part of this log (`EpochStarts.may_begin`). No
+      follower is cut by that part: it may have the only copy of a committed record. Once all followers
+      have asked, the one with the latest epoch, and the most records of it, has all that any of them
+      has of what was committed: a leader of that epoch had it before. So that one is taken.
     - **Refused or unknown** (rule 8). A refusal brings what the state is now: this leader, active in
       this epoch → its ISR counts from here on; anything else → `resigned`. As long as an outcome is
       unknown both ISRs count; a read behind it (`settled`) says which.
@@ -183,12 +189,11 @@ class LeaderState:
         self._note_damage(follower, broker_epoch, position.log_end, log_start, gives_up)
         if gives_up and replica in self.maximal_isr:
             raise OffsetNotAvailable(f"broker {replica} counts as in sync still: ask again")
+        follower.asked = None if gives_up else (position.last_epoch, position.log_end)
         end = self._starts.end_of(position.last_epoch, log_end)
         if position.log_end > (earliest := self._starts.earliest(end.offset)) < end.offset:
-            raise OffsetNotAvailable(
-                f"where leader epochs begin behind offset {earliest} cannot be read: a cut might lose the "
-                "only copy"
-            )
+            self._require_best(follower, earliest)
+            end = EpochEnd(position.last_epoch, end.offset)
         # What lies in front of this log cannot be compared: who ends there may have another leader's.
         is_known = end.epoch == position.last_epoch and position.log_end <= end.offset
         if position.log_end < log_start + (position.last_epoch >= 0 and not is_known):
@@ -225,6 +230,15 @@ class LeaderState:
         else:
             known = None
         follower.damaged_at = known
+
+    def _require_best(self, follower: _Follower, earliest: int) -> None:
+        """Raises OffsetNotAvailable unless all followers have asked, and none has more than this one."""
+        asked = [each.asked for each in self._followers.values()]
+        if follower.asked is None or any(each is None or each > follower.asked for each in asked):
+            raise OffsetNotAvailable(
+                f"where leader epochs begin behind offset {earliest} cannot be read: a cut might lose the "
+                "only copy, until all replicas have asked"
+            )
 
     def appended(self, now: float) -> None:
         """The log has grown: who had all of it lacks something from now on."""

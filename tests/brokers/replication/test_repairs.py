@@ -796,3 +796,7 @@ def test_a_leader_that_cannot_read_where_epochs_begin_has_nobody_cut_there(
         for _ in range(4):
             cluster.later(1.0)
         assert contents(three) == right[: RECORDS + 1]
+    cluster.start(2)
+    cluster.show()
+    settle(cluster)
+    assert [contents(each) for each in cluster.nodes.values()] == [right] * 3
