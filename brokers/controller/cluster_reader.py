@@ -66,11 +66,6 @@ class ClusterReader:
             self.note(self._rang.popleft())
         return self._stale
 
-    def states_of(self, topic: TopicInfo) -> dict[int, VersionedState]:
-        """The states of a topic's partitions that have one."""
-        each = (TopicIdPartition(topic.topic_id, number) for number in range(len(topic.partitions)))
-        return {at.partition: self.states[at] for at in each if at in self.states}
-
     def reads(self) -> list[Recipe[None]]:
         """What reads all that, to be carried out side by side."""
         stale, self._stale = self._stale, {}

@@ -71,18 +71,19 @@ class Job(Protocol):
 
 
 class SharedJob:
-    """A job for which several may wait: whoever runs it again gets what was found before.
+    """A job for which several may wait: each run after the first gets what was found before.
 
-    `done` is called at each end, with the job.
+    Each end puts what was found, or the exception, in `outcome`, and calls `done` with both.
     """
 
     def __init__(
         self,
         work: Callable[[], Any],
-        done: Callable[["SharedJob", Any], None],
+        done: Callable[["SharedJob", Any], None] = lambda job, outcome: None,
         lane: "Lane | None" = None,
     ) -> None:
         self.lane = Lane.INDEX if lane is None else lane
+        self.outcome: Any = None
         self._running = Lock()
         self._work = work
         self._done = done
@@ -96,6 +97,7 @@ class SharedJob:
             return self._found[0]
 
     def finish(self, outcome: Any) -> None:
+        self.outcome = outcome
         self._done(self, outcome)
 
 

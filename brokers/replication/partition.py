@@ -755,8 +755,9 @@ class Partition:
         start = min(result.log_start, log.high_watermark)
         if start > log.given_up:
             log.queue.add(self._give_up_before(start))
-        elif result.has_committed and not self.state.may_lead:
-            self.state.may_lead = not log.is_damaged
+        elif result.has_committed:
+            self.state.may_lead = self.state.may_lead or not log.is_damaged
+            self._judge_log()
 
     def _refused(
         self, follower: FollowerState | None, asked: Position | None, result: ReplicaFetchResult

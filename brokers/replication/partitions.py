@@ -120,15 +120,15 @@ class Partitions:
         self,
         name: str,
         topic: TopicInfo,
-        states: Mapping[int, VersionedState],
+        states: Mapping[TopicIdPartition, VersionedState],
         *,
         numbers: Iterable[int],
         settled: bool,
     ) -> None:
         """What some of a topic's partitions are, as of one view. `settled`: read in a new session."""
         for number in numbers:
-            key, found = TopicIdPartition(topic.topic_id, number), states.get(number)
-            partition = self._partitions.get(key)
+            key = TopicIdPartition(topic.topic_id, number)
+            partition, found = self._partitions.get(key), states.get(key)
             if self.broker_id not in topic.partitions[number]:
                 self._drop(key)
                 self._delete(key, found)

@@ -3,7 +3,7 @@
 import logging
 import resource
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from folkmoot.brokers.jobs.jobs import Lane, Now
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.session_loss import SessionLoss
-from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import MetadataCache
@@ -27,12 +26,8 @@ from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.registration import ClusterWatcher
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.server.schemas import Key, Schemas, described
-from folkmoot.brokers.server.snapshots import (
-    BrokerHealth,
-    BrokerSnapshot,
-    Snapshots,
-    cluster_values,
-)
+from folkmoot.brokers.server.snapshots import BrokerHealth, BrokerSnapshot, Snapshots
+from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.files.atomic_file import write_atomic
@@ -45,12 +40,11 @@ from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OPEN_FILES_PER_SEGMENT, OpenSegments
 from folkmoot.coordination import layout, producer_ids
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
 from folkmoot.coordination.schemas import lookups, registering
 from folkmoot.coordination.schemas.names import parse_subject
 from folkmoot.coordination.topic_config import own_options
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
+from folkmoot.coordination.zookeeper.operations import WatchCallback
 from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.network.accepted import ConnectionLimits
 from folkmoot.network.client import Connections
@@ -61,7 +55,6 @@ from folkmoot.protocol.errors import (
     NoCluster,
     RequestTimeout,
     StorageError,
-    ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import GetSchemaResponse
 
@@ -106,6 +99,7 @@ class Broker:
         self._failure: Exception | None = None
         self._listeners: dict[str, str] = {}
         self._loop: EventLoop | None = None
+        self._link = ZooKeeperLink()
         self._watcher: ClusterWatcher | None = None
         self._controller: ControllerThread | None = None
         self._snapshots: Snapshots | None = None
@@ -131,9 +125,8 @@ class Broker:
         found = self._snapshots.take(timeout)
         controller = self._controller
         found.values.update(
-            cluster_values(self._watcher.view),
             controller=controller is not None and controller.is_elected,
-            zookeeper=not self._watcher.is_cut_off(),
+            zookeeper=self._link.is_connected,
             zookeeper_sessions=self._watcher.sessions_opened,
         )
         return found
@@ -142,16 +135,17 @@ class Broker:
         """Whether it lives and is ready. From any thread but its own; waits so long for the event loop."""
         watcher, loop = self._watcher, self._loop
         started = loop is not None and loop.has_begun
-        moves = not started
+        moves, view = not started, False
         if loop is not None and started:
             with suppress(RequestTimeout):
-                moves = loop.call(lambda: True, timeout)
+                brokers = loop.call(lambda: loop.handlers.metadata.view.brokers, timeout)
+                moves, view = True, self._config.broker_id in brokers
         return BrokerHealth(
             event_loop=moves,
             started=started,
             registered=watcher is not None and watcher.is_registered,
-            zookeeper=watcher is not None and not watcher.is_cut_off(),
-            view=watcher is not None and self._config.broker_id in watcher.view.brokers,
+            zookeeper=self._link.is_connected,
+            view=view,
         )
 
     def start(self) -> None:
@@ -173,14 +167,17 @@ class Broker:
         open_files = _raise_open_files()
         segments = min(config.open_segments, _segments_affordable(open_files))
         files = OpenSegments(segments)
+        stack.callback(self._link.close)
         self._join()
         logs = LogManager(
-            *(config.data, config.broker_id, config.log, files, jobs.submit), cluster=self._cluster
+            *(config.data, config.broker_id, config.log, files, jobs.submit),
+            cluster=self._cluster,
+            is_cut_off=self._link.is_cut_off,
+            carried_out=self._link.note_carried_out,
+            ids_noted=partial(self._note_seen, jobs),
         )
         logs.start()
         self._logs = logs
-        logs.ids_noted = partial(self._note_seen, jobs)
-        logs.is_cut_off = self._is_cut_off
         stack.callback(logs.close)
         socket = ServerSocket(ServerConfig(limits=_connection_limits(open_files, segments)))
         stack.callback(socket.close)
@@ -197,7 +194,7 @@ class Broker:
             log=own_options(config.log),
         )
         watcher = ClusterWatcher(
-            *(self._connect, config.broker_id, mine, config.session_timeout),
+            *(self._connect, self._link, config.broker_id, mine, config.session_timeout),
             *(loop.show, loop.post),
             failed=self._fail,
             told_to_stop=self._ended.set,
@@ -205,7 +202,6 @@ class Broker:
         )
         self._watcher = watcher
         stack.callback(watcher.close)
-        logs.carried_out = watcher.note_carried_out
         jobs.start(loop.post)
         loop.start()
         watcher.start()
@@ -260,7 +256,7 @@ class Broker:
         purgatory = Purgatory()
         partitions = Partitions(
             *(config.broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
-            *(self._write_states, self._post, time.monotonic),
+            *(self._link.write_states, self._post, time.monotonic),
         )
         reports = DamageReports(submit)
         schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
@@ -280,7 +276,7 @@ class Broker:
             cleaner.task,
             schemas.task,
             partitions.task,
-            SessionLoss(partitions, self._is_cut_off).task,
+            SessionLoss(partitions, self._link.is_cut_off).task,
         )
         handlers = RequestHandlers(
             max_batch_bytes=config.log.max_batch_bytes,
@@ -305,31 +301,24 @@ class Broker:
         logger.warning("broker id %d was another data directory's last", self._config.broker_id)
         self.event_loop.call(logs.mark_incomplete, TAKEOVER_TIMEOUT)
 
-    def _is_cut_off(self) -> bool:
-        return self._watcher is not None and self._watcher.is_cut_off()
-
     def _take_producer_ids(self, count: int) -> range:
         """Take ids from ZooKeeper, on any thread. Raises ZooKeeperUnreachable, ZooKeeperError."""
         seen = -1 if self._logs is None else self._logs.ids.producer
-        return self._ask(producer_ids.take(count, max(time.time_ns() // 1000, seen + 1)))
+        taken = producer_ids.take(count, max(time.time_ns() // 1000, seen + 1))
+        return self._link.execute(taken, IDS_WAIT)
 
     def _note_seen(self, jobs: JobPool, ids: HighestIds) -> None:
         """New schemas get higher ids; what could not be said is said by the next session."""
-        work = partial(self._ask, registering.note_seen(ids.schema))
+        work = partial(self._link.execute, registering.note_seen(ids.schema), IDS_WAIT)
         jobs.submit(Lane.ZOOKEEPER, work, lambda outcome: None)
-
-    def _ask(self, recipe: Recipe[_T]) -> _T:
-        if self._watcher is None:
-            raise ZooKeeperUnreachable("the broker has not connected to ZooKeeper yet")
-        return self._watcher.execute(recipe, IDS_WAIT)
 
     def _live_ids(self, subject: str, watch: WatchCallback) -> Collection[int]:
         """As `_take_producer_ids`."""
-        found = self._ask(lookups.subject_of(parse_subject(subject), watch))
+        found = self._link.execute(lookups.subject_of(parse_subject(subject), watch), IDS_WAIT)
         return {each.id for each in found.live()}
 
     def _schema(self, key: Key) -> GetSchemaResponse:
-        return self._ask(described(*key))
+        return self._link.execute(described(*key), IDS_WAIT)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until something ends the broker from within, which is raised, or it is told to stop
@@ -372,10 +361,6 @@ class Broker:
 
     def _post(self, work: Callable[[], None]) -> None:
         self.event_loop.post(work)
-
-    def _write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
-        assert self._watcher is not None, "no partition has a role before the watcher has started"
-        self._watcher.write_states(writes, done)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error

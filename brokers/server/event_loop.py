@@ -4,7 +4,7 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -13,11 +13,10 @@ from threading import Thread
 from typing import Any, Final, TypeVar
 
 from folkmoot.brokers.jobs.jobs import Job, Lane, Now, Task
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterChange
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
 from folkmoot.brokers.server.request_table import handle
-from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.server import Message, ServerSocket
 from folkmoot.protocol import wire
@@ -117,11 +116,9 @@ class EventLoop:
         self._inbox.append(work)
         self._wakeup.wake()
 
-    def show(
-        self, view: ClusterView, changed: Sequence[str], deleted: Mapping[str, Deletion]
-    ) -> None:
-        """Take over a new view of the cluster, and the deletions to carry out. Any thread."""
-        self.post(partial(self.handlers.show, view, changed, deleted, self.post))
+    def show(self, change: ClusterChange) -> None:
+        """Take over what has changed in the cluster. Any thread."""
+        self.post(partial(self.handlers.show, change, self.post))
 
     @property
     def has_begun(self) -> bool:

@@ -1,6 +1,7 @@
 """What a broker knows of its cluster, and which of its logs it leads."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -8,7 +9,8 @@ import msgspec
 from folkmoot.brokers.replication.partition import Partition
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.partition_states import VersionedState
+from folkmoot.coordination.deletions import Deletion
+from folkmoot.coordination.partition_states import TopicIdPartition, VersionedState
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.errors import (
     FolkmootError,
@@ -24,78 +26,111 @@ from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 NOBODY: Final = -1
 ANY_EPOCH: Final = -1
 
-_NO_STATES: Final[Mapping[int, VersionedState]] = {}
+PARTITIONS_PER_STEP: Final = 500
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class ClusterView:
-    """Live brokers and existing topics as of one moment, and the answer to METADATA already encoded.
+    """Live brokers, topics and partitions' states as read last, and the answers to METADATA.
 
     The partition's state names its leader, which leads once it is active. Metadata names a leader only
-    while it is registered.
+    while it is registered. A topic is encoded when it is asked for, once until it changes.
 
-    Immutable. The cluster watcher's thread makes it, out of the former one and of what changed since,
-    so that one topic more costs one topic's encoding; the event loop reads it.
+    Owner: the event loop. A view that the cluster watcher has made belongs to it from then on.
     """
 
     def __init__(
         self,
         brokers: Mapping[int, Registration] = {},
         topics: Mapping[str, TopicInfo] = {},
-        former: "ClusterView | None" = None,
-        changed: Iterable[str] = (),
-        states: Mapping[str, Mapping[int, VersionedState]] = {},
-        *,
-        is_settled: bool = False,
-        is_registered: bool = False,
+        states: Mapping[TopicIdPartition, VersionedState] = {},
     ) -> None:
-        """`changed` are the topics that differ from those of `former`, by themselves or by the `states`
-        of their partitions (topic id → partition → state). `is_settled`: all was read in a new session,
-        in which nothing was written before. `is_registered`: by then this session had registered the
-        broker."""
-        self.registrations = dict(brokers)
+        self.topics = dict(topics)
         self.states = dict(states)
-        self.is_settled = is_settled
-        self.is_registered = is_registered
+        self._names = {topic.topic_id: name for name, topic in topics.items()}
+        self._version = 0
+        self._all: msgspec.Raw | None = None
+        self._brokers_are(brokers)
+
+    def apply(self, change: "ClusterChange") -> list[str | TopicIdPartition]:
+        """Take a change over → the topics and states that differ. A state costs that one partition."""
+        self._version += 1
+        self._all = None
+        if change.brokers != self.registrations:
+            self._brokers_are(change.brokers)
+        topics = {
+            name: topic for name, topic in change.topics.items() if topic != self.topics.get(name)
+        }
+        for name, topic in topics.items():
+            self._remove(name, topic)
+        for name, topic in topics.items():
+            if topic is not None:
+                self.topics[name] = topic
+                self._names[topic.topic_id] = name
+        states = [key for key, found in change.states.items() if found != self.states.get(key)]
+        for key in states:
+            self._encoded.pop(self._names.get(key.topic_id, ""), None)
+            found = change.states[key]
+            if found is None:
+                del self.states[key]
+            else:
+                self.states[key] = found
+        return [*sorted(topics), *states]
+
+    def _brokers_are(self, brokers: Mapping[int, Registration]) -> None:
+        self.registrations = dict(brokers)
         self.brokers = {
             number: BrokerInfo(number, dict(found.listeners), found.rack)
             for number, found in brokers.items()
         }
-        self.topics = dict(topics)
         self._brokers = msgspec.Raw(_encode(list(self.brokers.values())))
-        if former is not None and former.brokers.keys() == self.brokers.keys():
-            self._encoded: dict[str, msgspec.Raw] = dict(former._encoded)
-            for name in changed:
-                self._encoded.pop(name, None)
-        else:
-            self._encoded, changed = {}, self.topics
-        for name in changed:
-            if name in self.topics:
-                self._encoded[name] = self._topic_metadata(name)
-        self._all: msgspec.Raw | None = None
+        self._encoded: dict[str, msgspec.Raw] = {}
 
-    def metadata(self, names: Iterable[str] | None) -> msgspec.Raw:
+    def _remove(self, name: str, now: TopicInfo | None) -> None:
+        former = self.topics.pop(name, None)
+        self._encoded.pop(name, None)
+        if former is not None:
+            self._names.pop(former.topic_id, None)
+            is_same = now is not None and now.topic_id == former.topic_id
+            for number in range(0 if is_same else len(former.partitions)):
+                self.states.pop(TopicIdPartition(former.topic_id, number), None)
+
+    def find(self, key: TopicIdPartition) -> tuple[str, TopicInfo] | None:
+        """The name and topic of a partition that exists."""
+        name = self._names.get(key.topic_id)
+        if name is None or key.partition >= len(self.topics[name].partitions):
+            return None
+        return name, self.topics[name]
+
+    def metadata(self, names: Iterable[str] | None) -> Generator[None, None, msgspec.Raw]:
         """The encoded MetadataResponse to a client's question for topics; None asks for all.
 
-        Raises ResponseTooLarge: less is to be asked for at a time.
+        Gives way after each PARTITIONS_PER_STEP partitions that are encoded. Raises ResponseTooLarge:
+        less is to be asked for at a time.
         """
-        if names is not None:
-            wanted = dict.fromkeys(names)
-            return self._response([self._encoded.get(each) or _unknown(each) for each in wanted])
-        if self._all is None:
-            self._all = self._response(list(self._encoded.values()))
-        return self._all
+        if names is None and self._all is not None:
+            return self._all
+        version, found, encoded = self._version, [], 0
+        for name in dict.fromkeys(self.topics if names is None else names):
+            if encoded >= PARTITIONS_PER_STEP:
+                encoded = 0
+                yield
+            if name not in self._encoded and name in self.topics:
+                self._encoded[name] = self._topic_metadata(name)
+                encoded += 1 + len(self.topics[name].partitions)
+            found.append(self._encoded.get(name) or _unknown(name))
+        response = self._response(found)
+        if names is None and version == self._version:
+            self._all = response
+        return response
 
     def leader_of(self, topic: TopicInfo, partition: int) -> tuple[int, int]:
         """The broker that leads, NOBODY if there is none, and the leader epoch."""
-        found = self.states_of(topic).get(partition)
+        found = self.states.get(TopicIdPartition(topic.topic_id, partition))
         if found is None:
             return NOBODY, 0
         return (found.state.leader if found.state.active else NOBODY), found.state.leader_epoch
-
-    def states_of(self, topic: TopicInfo) -> Mapping[int, VersionedState]:
-        """The states of a topic's partitions that have one."""
-        return self.states.get(topic.topic_id, _NO_STATES)
 
     def _response(self, topics: list[msgspec.Raw]) -> msgspec.Raw:
         size = sum(memoryview(each).nbytes for each in topics)
@@ -108,13 +143,32 @@ class ClusterView:
 
     def _topic_metadata(self, name: str) -> msgspec.Raw:
         topic, partitions = self.topics[name], []
-        states = self.states_of(topic)
         for number, replicas in enumerate(topic.partitions):
+            found = self.states.get(TopicIdPartition(topic.topic_id, number))
             leader, epoch = self.leader_of(topic, number)
             known = leader if leader in self.brokers else NOBODY
-            isr = [*states[number].state.isr] if number in states else []
+            isr = [] if found is None else [*found.state.isr]
             partitions.append(PartitionMetadata(number, known, epoch, replicas, isr))
         return msgspec.Raw(_encode(TopicMetadata(name, 0, topic.topic_id, partitions)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterChange:
+    """What the cluster watcher has read since the change before."""
+
+    brokers: Mapping[int, Registration] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo | None] = field(default_factory=dict)
+    """Topics that were read, by name; None: it is gone."""
+    states: Mapping[TopicIdPartition, VersionedState | None] = field(default_factory=dict)
+    """States that were read; None: it is gone."""
+    whole: ClusterView | None = None
+    """All that exists, in place of `brokers`, `topics` and `states`: the first change of a session."""
+    deleted: Mapping[str, Deletion] = field(default_factory=dict)
+    """The deletions that this broker has to carry out, by the topic's id."""
+    is_settled: bool = False
+    """All was read in a new session, in which nothing was written before."""
+    is_registered: bool = False
+    """By then this session had registered the broker."""
 
 
 NOTHING_READ: Final = ClusterView()
@@ -141,13 +195,13 @@ class MetadataCache:
         self.out_of_use: set[str] = set()
         """Ids of topics whose nodes are older than what this broker knows."""
 
-    def answer(self, names: Iterable[str] | None) -> msgspec.Raw:
+    def answer(self, names: Iterable[str] | None) -> Generator[None, None, msgspec.Raw]:
         """To METADATA. Raises ResponseTooLarge; ZooKeeperUnreachable as long as nothing was read there."""
         if self.view is NOTHING_READ:
             raise ZooKeeperUnreachable(
                 "this broker has just started, and has not read of any topic yet: ask another, or later"
             )
-        return self.view.metadata(names)
+        return (yield from self.view.metadata(names))
 
     def led(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Partition:
         """The partition that a request's entry is about, which this broker leads.

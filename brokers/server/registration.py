@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -15,19 +14,19 @@ from msgspec.structs import replace
 
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
 from folkmoot.brokers.replication.shared import Written
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
+from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.coordination import brokers, deletions, partition_states
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.deletions import FORGOTTEN_AFTER, Deletion
+from folkmoot.coordination.deletions import FORGOTTEN_AFTER
 from folkmoot.coordination.partition_states import (
     STATES_PER_TRANSACTION,
     Answer,
     StateWrite,
     TopicIdPartition,
 )
-from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
-from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost, Sync
+from folkmoot.coordination.zookeeper.operations import SessionLost, Sync
 from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import (
@@ -47,10 +46,8 @@ EXPIRY_SLACK: Final = 45.0
 """An earlier process may have had a longer session timeout: ZooKeeper's longest is 40 s by default."""
 
 
-Show = Callable[[ClusterView, Sequence[str], Mapping[str, Deletion]], None]
-"""Gets a new view, the names of topics that differ from the former view's, by themselves or by the states
-of their partitions, and the deletions that this broker has to carry out, by the topic's id. Called on the
-watcher's thread; must not wait."""
+Show = Callable[[ClusterChange], None]
+"""Gets what has changed. Called on the watcher's thread; must not wait."""
 
 
 class ClusterWatcher:
@@ -91,6 +88,7 @@ class ClusterWatcher:
     def __init__(
         self,
         connect: Connect,
+        link: ZooKeeperLink,
         broker_id: int,
         mine: Registration,
         session_timeout: float,
@@ -100,11 +98,14 @@ class ClusterWatcher:
         told_to_stop: Callable[[], None] = lambda: None,
         takes_over: Callable[[], None] = lambda: None,
     ) -> None:
-        """`mine` is registered, with a nonce of its own in each session; `post` has something done on
+        """`link` gets each session, and has what waits to be written.
+
+        `mine` is registered, with a nonce of its own in each session; `post` has something done on
         the event loop; `failed` gets what ends the broker, on the watcher's thread, and so
         `told_to_stop` is called when its registration says `leaving`; `takes_over` has been called
         before any view says that the broker is registered."""
         self._connect = connect
+        self._link = link
         self._broker_id = broker_id
         self._session_timeout = session_timeout
         self._show = show
@@ -113,19 +114,15 @@ class ClusterWatcher:
         self._told_to_stop = told_to_stop
         self._takes_over = takes_over
         self._former: str | None = None
-        self._wakeup = Wakeup()
+        self._wakeup = link.wakeup
         self._stopping = False
         self._leaving = False
         self._handed_over = Event()
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
-        self._session: Session | None = None
         self.sessions_opened = 0
         self._mine = mine
         self._reader = self._new_reader()
         self._is_fresh = True
-        self._writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
-        self._carried_out: deque[str] = deque()
-        self._view = ClusterView()
         self._wait_until = 0.0
 
     def start(self) -> None:
@@ -138,34 +135,11 @@ class ClusterWatcher:
             self._reopen()
         self._thread.start()
 
-    def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
-        """Write partitions' states; `done` gets the answers on the event loop, None if they are not
-        known. Then all is read again in a new session, which is shown behind that. Any thread.
-
-        The answers to all that is written side by side come together."""
-        self._writes.append((writes, done))
-        self._wakeup.wake()
-
-    def note_carried_out(self, topic_id: str) -> None:
-        """Nothing of a deleted topic is left here. Any thread."""
-        self._carried_out.append(topic_id)
-        self._wakeup.wake()
-
-    def is_cut_off(self) -> bool:
-        """Whether ZooKeeper does not answer at the moment. From any thread."""
-        session = self._session
-        return session is not None and session.state is not SessionState.CONNECTED
-
     @property
     def is_registered(self) -> bool:
         """Whether the broker is, as far as this session has read. From any thread."""
         found = self._reader.brokers.get(self._broker_id)
         return found is not None and found.nonce == self._mine.nonce
-
-    @property
-    def view(self) -> ClusterView:
-        """What was shown last. From any thread."""
-        return self._view
 
     def leave(self, timeout: float) -> bool:
         """Have others lead what they can lead, and wait until they do, at most `timeout` seconds.
@@ -173,10 +147,9 @@ class ClusterWatcher:
         False if that took longer, as where there is no controller, or if ZooKeeper is out of reach: then
         they lead when we are gone. With no replicas there is nothing to wait for.
         """
-        session = self._session
         if not self._reader.states:
             return True
-        if session is None or session.state is not SessionState.CONNECTED:
+        if not self._link.is_connected:
             return False
         self._leaving = True
         self._wakeup.wake()
@@ -189,25 +162,13 @@ class ClusterWatcher:
         """
         self._stopping = True
         self._wakeup.wake()
-        if self._session is not None:
-            self._session.close()
+        if self._link.session is not None:
+            self._link.session.close()
         while self._thread.is_alive():
             self._thread.join(REMIND_AFTER)
             if self._thread.is_alive():
                 logger.warning("stopping waits for an answer of ZooKeeper")
-        if self._session is not None:
-            self._session.close()  # one that the thread may have opened meanwhile
-        self._wakeup.close()
-
-    def execute(self, recipe: Recipe[_T], timeout: float) -> _T:
-        """Carry a recipe out in the session of the moment. From any thread. Raises ZooKeeperUnreachable.
-
-        For recipes that do no harm when they are left in the middle.
-        """
-        session = self._session
-        if session is None or session.state is not SessionState.CONNECTED:
-            raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
-        return execute(session, recipe, timeout)
+        self._link.close()  # with a session that the thread may have opened meanwhile
 
     def _run(self) -> None:
         try:
@@ -221,7 +182,7 @@ class ClusterWatcher:
 
     def _serve_session(self, *, until_registered: bool = False) -> bool:
         """Keep up until the broker stops, or is registered. False when the session is lost."""
-        session = self._session
+        session = self._link.session
         assert session is not None
         try:
             while not self._stopping:
@@ -250,7 +211,7 @@ class ClusterWatcher:
 
     def _open_session(self) -> None:
         session = self._connect(self._session_timeout)
-        self._session = session
+        self._link.session = session
         self.sessions_opened += 1
         if self._stopping:
             session.close()
@@ -276,8 +237,8 @@ class ClusterWatcher:
         if not self.is_registered:
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
-        while self._carried_out:
-            topic_id = self._carried_out.popleft()
+        while self._link.carried_out:
+            topic_id = self._link.carried_out.popleft()
             self._reader.deletions.pop(topic_id, None)
             with suppress(Malformed):
                 execute(session, deletions.carried_out(topic_id, [number]))
@@ -312,11 +273,11 @@ class ClusterWatcher:
     def _carry_out(self, session: Session) -> None:
         """Write the states that were asked for, each hundred in a transaction, side by side; a second
         write of a state comes behind the first."""
-        while self._writes:
+        while self._link.writes:
             wanted: dict[TopicIdPartition, StateWrite] = {}
             dones: list[Written] = []
-            while self._writes and wanted.keys().isdisjoint(self._writes[0][0]):
-                writes, done = self._writes.popleft()
+            while self._link.writes and wanted.keys().isdisjoint(self._link.writes[0][0]):
+                writes, done = self._link.writes.popleft()
                 wanted |= writes
                 dones.append(done)
             items, parts = iter(wanted.items()), []
@@ -349,37 +310,41 @@ class ClusterWatcher:
         self._handed_over.set()
 
     def _refresh(self, session: Session) -> None:
-        """Read again what rang, and show what differs."""
-        reader, former = self._reader, self._view
+        """Read again what rang, and show it."""
+        reader = self._reader
         if not reader.listen():
             return
         while reads := reader.reads():
             execute_all(session, reads)
         changed, reader.changed = reader.changed, {}
-        names = {each for each in changed if isinstance(each, str)}
-        ids = {topic.topic_id for topic in reader.topics.values()}
         deleted = {
             topic_id: found
             for topic_id, found in reader.deletions.items()
-            if self._broker_id in found.pending and topic_id not in ids
+            if self._broker_id in found.pending
         }
-        differ = names | (former.topics.keys() - reader.topics.keys())
-        differ = {name for name in differ if former.topics.get(name) != reader.topics.get(name)}
-        read = {each.topic_id for each in changed if isinstance(each, TopicIdPartition)}
-        states = {topic.topic_id: former.states_of(topic) for topic in reader.topics.values()}
-        for name, topic in reader.topics.items():
-            if topic.topic_id in read:
-                found = reader.states_of(topic)
-                if found != states[topic.topic_id]:
-                    states[topic.topic_id] = found
-                    differ.add(name)
-        self._view = ClusterView(
-            *(reader.brokers, reader.topics, former, differ, states),
+        if deleted:
+            for topic in reader.topics.values():
+                deleted.pop(topic.topic_id, None)
+        whole, topics, states = None, {}, {}
+        if self._is_fresh:
+            whole = ClusterView(reader.brokers, reader.topics, reader.states)
+        else:
+            for each in changed:
+                if isinstance(each, str) and each not in reader.illegible:
+                    topics[each] = reader.topics.get(each)
+                elif isinstance(each, TopicIdPartition):
+                    states[each] = reader.states.get(each)
+        change = ClusterChange(
+            brokers=dict(reader.brokers),
+            topics=topics,
+            states=states,
+            whole=whole,
+            deleted=deleted,
             is_settled=self._is_fresh,
             is_registered=self.is_registered,
         )
         self._is_fresh = False
-        self._show(self._view, sorted(differ), deleted)
+        self._show(change)
 
     def _new_reader(self) -> ClusterReader:
         reader = ClusterReader(self._wakeup.wake)

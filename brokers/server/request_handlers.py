@@ -1,7 +1,8 @@
 """What the broker does for each api: from a request to a response, without a socket or a clock."""
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from folkmoot.brokers.jobs.jobs import Job, JobGroup, Now, SharedJob, Submit
 from folkmoot.brokers.replication.partition import Partition, WaitingProduce
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.server.fetch_sessions import FetchSession, PartitionKey
-from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
+from folkmoot.brokers.server.metadata_cache import ClusterChange, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import (
     DelayedFetch,
@@ -30,7 +31,7 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.retention import Done, Retention
 from folkmoot.brokers.storage.segment import NotCached
-from folkmoot.coordination.deletions import Deletion
+from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import batch_header, messages
 from folkmoot.protocol.errors import (
@@ -145,6 +146,11 @@ class RequestHandlers:
     _preparing: set[Job] = field(default_factory=set, init=False)
     _saw_view: bool = field(default=False, init=False)
     _was_registered: bool = field(default=False, init=False)
+    _unseen: OrderedDict[str | TopicIdPartition, int] = field(
+        default_factory=OrderedDict, init=False
+    )
+    """Topics and states that partitions have not learnt of yet; of each, when it was settled."""
+    _walk: Iterator[None] | None = field(default=None, init=False)
     replica_fetches: ReplicaFetches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,10 +165,10 @@ class RequestHandlers:
         ]
         return Response(messages.HelloResponse(self.metadata.broker_id, self.max_batch_bytes, apis))
 
-    def describe_topics(self, body: messages.MetadataRequest) -> Response:
+    def describe_topics(self, body: messages.MetadataRequest) -> Steps:
         if self.partitions.shared.is_replaced:
             raise NotLeader("ZooKeeper does not answer this broker, and others lead: ask them")
-        return Response(self.metadata.answer(body.topics))
+        return Response((yield from self.metadata.answer(body.topics)))
 
     def init_producer_id(self) -> Response:
         return Response(messages.InitProducerIdResponse(self.producer_ids.next()))
@@ -178,23 +184,27 @@ class RequestHandlers:
 
     def show(
         self,
-        view: ClusterView,
-        changed: Sequence[str],
-        deleted: Mapping[str, Deletion],
+        change: ClusterChange,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Take a new view over: `changed` are the names of topics that differ, `deleted` the deletions to
-        carry out, by the topic's id. The logs follow in bounded steps: the first one at once, so that a
-        fetch which comes next is not woken by it; what follows is posted.
+        """Take over what has changed. The partitions follow in bounded steps: the first one at once, so
+        that a fetch which comes next is not woken by it; what follows is posted.
 
         Replicas begin when the broker has registered: by what was read before, an earlier incarnation
         of it, which had what this disk has lost, might still come into an ISR."""
-        self.metadata.view = view
-        self.partitions.brokers_are(view.registrations, is_registered=view.is_registered)
-        is_first = view.is_registered and not self._was_registered
+        metadata, deleted = self.metadata, change.deleted
+        changed: list[str | TopicIdPartition]
+        if change.whole is None:
+            changed = metadata.view.apply(change)
+        else:
+            changed = sorted({*metadata.view.topics, *change.whole.topics})
+            metadata.view = change.whole
+        view = metadata.view
+        self.partitions.brokers_are(view.registrations, is_registered=change.is_registered)
+        is_first = change.is_registered and not self._was_registered
         self._was_registered |= is_first
-        if view.is_settled or is_first:
-            changed = sorted({*changed, *view.topics})
+        if is_first:
+            changed = [*sorted(view.topics), *changed]
         for topic_id in self.logs.scheduled():
             if topic_id not in deleted:  # `folkmoot topic restore` has taken the deletion back
                 self.logs.keep(topic_id)
@@ -204,44 +214,68 @@ class RequestHandlers:
         if not self._saw_view:
             self._saw_view = True
             self.logs.report_orphans({topic.topic_id for topic in view.topics.values()})
-        self._take_over(self._topics_changed(changed, settled=view.is_settled), post)
+        unknown = self.partitions.counters.unknown_outcomes if change.is_settled else -1
+        for each in changed:
+            self._unseen[each] = max(unknown, self._unseen.get(each, -1))
+        if self._walk is None:
+            self._walk = self._take_over()
+            self._go_on(post)
 
-    def _take_over(self, steps: Iterator[None], post: Callable[[Callable[[], None]], None]) -> None:
-        for _ in steps:
-            post(partial(self._take_over, steps, post))
+    def _go_on(self, post: Callable[[Callable[[], None]], None]) -> None:
+        walk, self._walk = self._walk, None
+        for _ in walk or ():
+            self._walk = walk
+            post(partial(self._go_on, post))
             return
 
-    def _topics_changed(self, names: Sequence[str], *, settled: bool) -> Iterator[None]:
-        """Give way after each bounded step. `settled`: the view that they belong to was. There may be a
-        newer one by now, which says no more than what has changed since; but what was written meanwhile,
-        with an outcome that is not known, waits for the next one that is settled."""
-        unknown = self.partitions.counters.unknown_outcomes
+    def _take_over(self) -> Iterator[None]:
+        """Have partitions learn what has changed, as the view says by then. Give way after each bounded
+        step."""
         room = PARTITIONS_PER_STEP
-        for name in names:
+        while self._unseen:
             if room <= 0:
                 room = PARTITIONS_PER_STEP
                 yield
-            room -= PARTITIONS_PER_STEP // TOPICS_PER_STEP
-            self.purgatory.sessions.topic_changed(name)
-            topic = self.metadata.view.topics.get(name)
-            for former in self.logs.ids_of(name) - {"" if topic is None else topic.topic_id}:
-                self._topic_lost(former, topic)
-            if topic is None or self._is_set_back(name, topic):
                 continue
-            self.logs.configure(name, topic.topic_id, topic.config, topic)
+            changed, settled_at = self._unseen.popitem(last=False)
+            if isinstance(changed, TopicIdPartition):
+                room -= 1
+                self._state_changed(changed, settled_at)
+                continue
+            room -= PARTITIONS_PER_STEP // TOPICS_PER_STEP
+            self.purgatory.sessions.topic_changed(changed)
+            topic = self.metadata.view.topics.get(changed)
+            for former in self.logs.ids_of(changed) - {"" if topic is None else topic.topic_id}:
+                self._topic_lost(former, topic)
+            if topic is None or self._is_set_back(changed, topic):
+                continue
+            self.logs.configure(changed, topic.topic_id, topic.config, topic)
             for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
                 if first:
                     room = PARTITIONS_PER_STEP
                     yield
-                now = self.metadata.view.topics.get(name)
+                now = self.metadata.view.topics.get(changed)
                 if now is None or now.topic_id != topic.topic_id:
                     break  # what that view has changed follows
                 numbers = range(first, min(first + PARTITIONS_PER_STEP, len(topic.partitions)))
-                states = self.metadata.view.states_of(now)
-                settled = settled and unknown == self.partitions.counters.unknown_outcomes
-                if self._was_registered:
-                    self.partitions.topic_is(name, now, states, numbers=numbers, settled=settled)
+                self._partitions_are(changed, now, numbers, settled_at)
                 room -= len(numbers)
+
+    def _state_changed(self, key: TopicIdPartition, settled_at: int) -> None:
+        found = self.metadata.view.find(key)
+        if found is not None and not self._is_set_back(*found):
+            self.purgatory.sessions.changed((found[0], key.partition))
+            self._partitions_are(*found, [key.partition], settled_at)
+
+    def _partitions_are(
+        self, name: str, topic: TopicInfo, numbers: Sequence[int], settled_at: int
+    ) -> None:
+        """`settled_at`: so many outcomes were unknown when a settled view was shown, or -1. What was
+        written since, with an outcome that is not known, waits for the next one that is settled."""
+        if self._was_registered:
+            settled = settled_at == self.partitions.counters.unknown_outcomes
+            states = self.metadata.view.states
+            self.partitions.topic_is(name, topic, states, numbers=numbers, settled=settled)
 
     def _topic_deleted(self, topic_id: str) -> None:
         """Serve nothing of it any more; its directories go later."""

@@ -1,13 +1,21 @@
 """What requests need of the schema registry: the live ids of subjects, and schemas by id."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from functools import partial
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
-from folkmoot.brokers.jobs.jobs import Job, Lane, Now, Submit, log_failure
+from folkmoot.brokers.jobs.jobs import (
+    Job,
+    Lane,
+    Now,
+    SharedJob,
+    Submit,
+    log_failure,
+    result_of,
+)
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.nodes import Content
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
@@ -37,34 +45,68 @@ MAX_SUBJECTS: Final = 10_000
 MAX_CACHED_CHARACTERS: Final = 16 * 1024 * 1024
 
 
-class _Job:
-    """A `jobs.Job` whose result is its `outcome`."""
+class _Pause:
+    """A job that keeps its lane busy for a while."""
 
-    def __init__(self, lane: Lane, run: Callable[[], Any]) -> None:
-        self.lane = lane
+    lane = Lane.UNKNOWN_IDS
+
+    def __init__(self, run: Callable[[], object]) -> None:
         self.run = run
-        self.outcome: Any = None
 
-    def finish(self, outcome: Any) -> None:
-        self.outcome = outcome
+    def finish(self, outcome: object) -> None:
+        pass
 
 
 class _Subject:
-    """The live ids of a subject as read last, and why the last read failed, if it did.
+    """The live ids of a subject as read last, and why the last read failed, if it did."""
 
-    Written by the thread of the queue "subjects"; the event loop only reads it.
-    """
-
-    def __init__(self, name: str, changed: deque["_Subject"]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.ids: frozenset[int] = frozenset()
         self.error: Exception | None = None
-        self.read_at = -inf
-        self._changed = changed
 
-    def note_change(self) -> None:
-        """The watch of the subject's node. Any thread."""
-        self._changed.append(self)
+    def take(self, found: frozenset[int] | Exception) -> None:
+        """What a read has found."""
+        if isinstance(found, Exception):
+            self.error = found
+        else:
+            self.ids, self.error = found, None
+
+
+class _SubjectReader:
+    """Reads subjects, one after the other. Owner: the thread of the lane SUBJECTS."""
+
+    def __init__(
+        self,
+        live_ids: Callable[[str, WatchCallback], Collection[int]],
+        note_change: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._live_ids = live_ids
+        self._note_change = note_change
+        self._clock = clock
+        self._reads: dict[str, tuple[float, frozenset[int] | Exception]] = {}
+
+    def read(self, name: str, asked_at: float) -> frozenset[int] | Exception:
+        """The live ids, by a read that has begun since `asked_at`; or why it failed."""
+        begun, found = self._reads.pop(name, (-inf, frozenset()))
+        if begun <= asked_at:
+            begun = self._clock()
+            watch = partial(self._note_change, name)
+            found = result_of(lambda: frozenset(self._live_ids(name, watch)))
+        self._reads[name] = begun, found
+        if len(self._reads) > MAX_SUBJECTS:
+            del self._reads[next(iter(self._reads))]
+        return found
+
+    def read_all(self, names: Iterable[str]) -> dict[str, frozenset[int] | Exception]:
+        """Read these anew. A failure ends it."""
+        found: dict[str, frozenset[int] | Exception] = {}
+        for name in names:
+            found[name] = self.read(name, self._clock())
+            if isinstance(found[name], Exception):
+                break
+        return found
 
 
 class Schemas:
@@ -84,26 +126,26 @@ class Schemas:
         clock: Callable[[], float],
     ) -> None:
         """`live_ids` and `schema` ask ZooKeeper, on any thread. Raise FolkmootError."""
-        self._live_ids = live_ids
         self._schema = schema
         self._submit = submit
         self._clock = clock
         self._subjects: dict[str, _Subject] = {}
-        self._changed: deque[_Subject] = deque()
+        self._changed: deque[str] = deque()
+        """Names of subjects whose watch has fired. Any thread appends."""
+        self._reader = _SubjectReader(live_ids, self._changed.append, clock)
         self._schemas: dict[Key, GetSchemaResponse] = {}
+        self._look_ups: dict[Key, SharedJob] = {}
         self._characters = 0
         # A lane of its own, so that only requests with unknown ids wait for each other.
-        self._miss = _Job(Lane.UNKNOWN_IDS, partial(pause, MISS_PAUSE))
+        self._miss = _Pause(partial(pause, MISS_PAUSE))
 
     def task(self, _now: Now) -> float:
         """Read the subjects again that have changed, or whose watch was lost with its connection."""
-        changed = set()
-        while self._changed:
-            changed.add(self._changed.popleft())
-        used = [each for each in changed if self._subjects.get(each.name) is each]
+        changed = {self._changed.popleft() for _ in range(len(self._changed))}
+        used = changed & self._subjects.keys()
         if used:
-            read = partial(self._read_again, used)
-            self._submit(Lane.SUBJECTS, read, partial(log_failure, "schema ids"))
+            read = partial(self._reader.read_all, used)
+            self._submit(Lane.SUBJECTS, read, partial(self._have_read, used))
         return REFRESH_AFTER
 
     def refusals(self, subject: str, ids: Mapping[int, int]) -> Steps[dict[int, FolkmootError]]:
@@ -114,7 +156,8 @@ class Schemas:
         known = self._subject(subject)
         wanted = set(ids.values()) - {NO_SCHEMA, NO_VALUES}
         if not wanted <= known.ids:
-            yield _Job(Lane.SUBJECTS, partial(self._read, known, self._clock()))
+            read = partial(self._reader.read, subject, self._clock())
+            yield SharedJob(read, lambda _, found: known.take(found), Lane.SUBJECTS)
             if known.error is None and not wanted <= known.ids:
                 yield self._miss
         refusals = ((number, _refusal(known, ids[number])) for number in ids)
@@ -126,8 +169,13 @@ class Schemas:
         if found is not None:
             self._schemas[key] = found  # the one used last comes last
             return found
-        job = _Job(Lane.SCHEMAS, lambda: self._schemas.get(key) or self._schema(key))
+        job = self._look_ups.get(key)
+        if job is None:
+            job = SharedJob(partial(self._schema, key), lane=Lane.SCHEMAS)
+            self._look_ups[key] = job
         yield job
+        if self._look_ups.get(key) is job:
+            del self._look_ups[key]
         if isinstance(job.outcome, SchemaNotFound):
             yield self._miss
         if isinstance(job.outcome, Exception):
@@ -141,29 +189,19 @@ class Schemas:
         if known is None:
             if len(self._subjects) >= MAX_SUBJECTS:
                 del self._subjects[next(iter(self._subjects))]
-            known = self._subjects[name] = _Subject(name, self._changed)
+            known = self._subjects[name] = _Subject(name)
         return known
 
-    def _read(self, subject: _Subject, asked_at: float) -> None:
-        """Read a subject, unless a read has begun since `asked_at`: no answer is older than its question."""
-        if subject.read_at > asked_at:
-            return
-        subject.read_at = self._clock()
-        try:
-            subject.ids = frozenset(self._live_ids(subject.name, subject.note_change))
-            subject.error = None
-        except Exception as error:
-            subject.error = error
-
-    def _read_again(self, subjects: Collection[_Subject]) -> None:
-        """A failure ends it: the rest is read by a later job."""
-        waiting = deque(subjects)
-        while waiting:
-            self._read(waiting[0], self._clock())
-            if waiting[0].error is not None:
-                break
-            waiting.popleft()
-        self._changed.extend(waiting)
+    def _have_read(
+        self, wanted: Collection[str], found: dict[str, frozenset[int] | Exception] | Exception
+    ) -> None:
+        log_failure("schema ids", found)
+        reads = {} if isinstance(found, Exception) else found
+        for name, ids in reads.items():
+            if name in self._subjects:
+                self._subjects[name].take(ids)
+        read = {name for name, ids in reads.items() if not isinstance(ids, Exception)}
+        self._changed.extend(each for each in wanted if each not in read)
 
     def _remember(self, key: Key, schema: GetSchemaResponse) -> None:
         if key not in self._schemas:

@@ -8,15 +8,17 @@ from typing import Final, NamedTuple
 
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.server.event_loop import EventLoop
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import MetadataCache
 from folkmoot.brokers.server.request_counters import ApiSnapshot
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OpenSegments
+from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.histogram import HistogramSnapshot
 
 LOGS_PER_STEP: Final = 200
+PARTITIONS_PER_STEP: Final = 5_000
 
 
 class ReplicaSnapshot(NamedTuple):
@@ -87,7 +89,23 @@ class Snapshots:
             replicas += self.loop.call(partial(self._replicas, some), timeout)
         found = self.loop.call(lambda: self._whole(replicas), timeout)
         found.values.update(_sums(replicas))
+        found.values.update(self._cluster_values(timeout))
         return found
+
+    def _cluster_values(self, timeout: float) -> dict[str, float]:
+        """What the view says of the whole cluster."""
+        metadata, call = self.handlers.metadata, self.loop.call
+        topics = call(lambda: list(metadata.view.topics.values()), timeout)
+        places = ((topic, number) for topic in topics for number in range(len(topic.partitions)))
+        leaderless = 0
+        while some := list(islice(places, PARTITIONS_PER_STEP)):
+            leaderless += call(partial(_count_leaderless, metadata, some), timeout)
+        return {
+            "brokers": call(lambda: len(metadata.view.brokers), timeout),
+            "topics": len(topics),
+            "cluster_partitions": sum(len(topic.partitions) for topic in topics),
+            "leaderless": leaderless,
+        }
 
     def _replicas(self, logs: list[Log]) -> list[ReplicaSnapshot]:
         return [
@@ -159,16 +177,6 @@ def _replica(log: Log, partitions: Partitions) -> ReplicaSnapshot:
     )
 
 
-def cluster_values(view: ClusterView) -> dict[str, float]:
-    """What a view says of the whole cluster. On any thread."""
-    leaders = [
-        view.leader_of(topic, number)[0]
-        for topic in view.topics.values()
-        for number in range(len(topic.partitions))
-    ]
-    return {
-        "brokers": len(view.brokers),
-        "topics": len(view.topics),
-        "cluster_partitions": len(leaders),
-        "leaderless": sum(each not in view.brokers for each in leaders),
-    }
+def _count_leaderless(metadata: MetadataCache, places: Sequence[tuple[TopicInfo, int]]) -> int:
+    view = metadata.view
+    return sum(view.leader_of(*each)[0] not in view.brokers for each in places)

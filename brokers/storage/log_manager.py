@@ -174,8 +174,16 @@ class LogManager:
         files: OpenSegments | None = None,
         submit: Submit = at_once,
         cluster: str = "",
+        *,
+        is_cut_off: Callable[[], bool] = lambda: False,
+        carried_out: Callable[[str], None] = lambda topic_id: None,
+        ids_noted: Callable[[HighestIds], None] = lambda ids: None,
     ) -> None:
-        """`cluster`: the id of the one that it belongs to from here on; "" leaves that open."""
+        """`cluster`: the id of the one that it belongs to from here on; "" leaves that open.
+
+        Nothing is deleted while `is_cut_off`, since a deletion may have been taken back. `carried_out` gets
+        the id of a topic of which nothing is left. `ids_noted` is called when higher ids than before were
+        seen, and are on disk."""
         self.data = data
         self._cluster = cluster
         self.config = config
@@ -213,11 +221,9 @@ class LogManager:
         self._ids: dict[str, set[str]] = {}
         self.lost: set[str] = set()
         """Ids of topics that have logs here and are not, or not any more, what the cluster knows."""
-        self.carried_out: Callable[[str], None] = lambda topic_id: None
-        """Nothing is left of a topic that was to be deleted."""
-        self.ids_noted: Callable[[HighestIds], None] = lambda ids: None
-        self.is_cut_off: Callable[[], bool] = lambda: False
-        """Higher ids than before were seen, and are on disk."""
+        self._is_cut_off = is_cut_off
+        self._carried_out = carried_out
+        self._have_ids_noted = ids_noted
         self._scheduled: dict[str, float | None] = {}
         self._left: dict[str, set[str]] = {}
         self._left_behind: list[str] = []
@@ -531,7 +537,7 @@ class LogManager:
             if due is None:
                 due = self._scheduled[topic_id] = now + self._delete_delay(topic_id)
             # Cut off from ZooKeeper it cannot hear that the deletion was taken back.
-            if due <= now and not self.is_cut_off():
+            if due <= now and not self._is_cut_off():
                 del self._scheduled[topic_id]
                 name, topic = self.name_of(topic_id), self._topics.get(topic_id)
                 names = (
@@ -578,7 +584,7 @@ class LogManager:
         if isinstance(outcome, Exception):
             self._ids_noted = HighestIds()
         else:
-            self.ids_noted(self.ids)
+            self._have_ids_noted(self.ids)
 
     def is_going(self, directory: Path) -> bool:
         """Whether a partition's directory is being removed, while its topic stays, or its recovery point is
@@ -646,7 +652,7 @@ class LogManager:
                 del self._left[topic_id]
                 if names:
                     logger.info("topic id %s: its directories are removed", topic_id)
-                self.carried_out(topic_id)
+                self._carried_out(topic_id)
 
     def remove(self, log: Log, files: Sequence[Path]) -> None:
         """Have files of a log removed in the background, in order.

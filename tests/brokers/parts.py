@@ -12,7 +12,7 @@ from folkmoot.brokers.jobs.jobs import Lane, Now, SharedJob, Submit, at_once, re
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import WriteStates, Written
-from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
+from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
@@ -135,14 +135,20 @@ def _write_states(writes: Mapping[TopicIdPartition, StateWrite], done: Written) 
 def led(view: ClusterView, broker_id: int = ME, *, active: bool = True) -> ClusterView:
     """The view with the states that it lacks: first replicas lead in epoch 1, or are to, if they are this
     broker's and not `active` yet."""
-    states: dict[str, Mapping[int, VersionedState]] = {}
+    states: dict[TopicIdPartition, VersionedState] = {}
     for topic in view.topics.values():
-        states[topic.topic_id] = view.states_of(topic) or {
-            number: state_of(replicas[0], active=active or replicas[0] != broker_id)
+        states |= states_of(view, topic) or {
+            TopicIdPartition(topic.topic_id, number): state_of(
+                replicas[0], active=active or replicas[0] != broker_id
+            )
             for number, replicas in enumerate(topic.partitions)
             if replicas
         }
-    return ClusterView(view.registrations, view.topics, None, (), states, is_registered=True)
+    return ClusterView(view.registrations, view.topics, states)
+
+
+def states_of(view: ClusterView, topic: TopicInfo) -> dict[TopicIdPartition, VersionedState]:
+    return {each: found for each, found in view.states.items() if each.topic_id == topic.topic_id}
 
 
 def state_of(leader: int, *, active: bool = True, epoch: int = 1) -> VersionedState:
@@ -164,12 +170,12 @@ def show(
     handlers: RequestHandlers, view: ClusterView, deleted: Mapping[str, Deletion] = {}
 ) -> None:
     """Have another view taken over, with all that follows; first replicas lead, where it has no states."""
-    former = handlers.metadata.view.topics
-    names = {*former, *view.topics}
-    changed = sorted(name for name in names if former.get(name) != view.topics.get(name))
     number = handlers.metadata.broker_id
-    handlers.show(led(view, number, active=False), changed, deleted, lambda work: work())
-    handlers.show(led(view, number), changed, deleted, lambda work: work())
+    for active in (False, True):
+        whole = led(view, number, active=active)
+        handlers.show(
+            ClusterChange(whole=whole, deleted=deleted, is_registered=True), lambda work: work()
+        )
 
 
 def make_logs(data: Path, config: LogConfig | None = None) -> LogManager:

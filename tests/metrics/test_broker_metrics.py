@@ -65,6 +65,9 @@ class Scene:
     def of(self, number: int) -> Scraped:
         return Scraped(self.pages[number])
 
+    def shows(self, number: int, name: str, value: float) -> bool:
+        return self.of(number)(name) == value
+
     def create(self, name: str = "t", partitions: int = 1) -> None:
         execute(self.session, topics.create(name, partitions, [1, 2], replicas=2))
         eventually(lambda: self.sum("folkmoot_broker_leader_partitions") == partitions)
@@ -124,7 +127,7 @@ def test_what_is_produced_and_consumed_shows_with_all_that_is_declared(scene: Sc
         "folkmoot_leaderless_partitions": 0,
     }.items():
         assert shown(name) == value
-        eventually(lambda name=name, value=value: scene.of(3 - leader)(name) == value)
+        eventually(partial(scene.shows, 3 - leader, name, value))
     assert scene.sum("folkmoot_controller_active") == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
@@ -12,7 +13,7 @@ from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.replication.partition import Partition
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import Written
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -252,16 +253,20 @@ class Cluster:
 
     def _show(self, numbers: Sequence[int], *, registered: bool) -> None:
         live = {number: self.registrations[number] for number in self.nodes}
-        states = {TOPIC_ID: {0: self.state}}
+        topic = copy.deepcopy(self.topic)  # tests change it in place
+        states = {TopicIdPartition(TOPIC_ID, 0): self.state}
         for number in numbers:
             node = self.nodes[number]
             settled, node.is_settled = not node.is_settled, True
-            view = ClusterView(
-                *(live, {"t": self.topic}, None, (), states),
+            change = ClusterChange(
+                brokers=live,
+                topics={"t": topic},
+                states=states,
+                whole=ClusterView(live, {"t": topic}, states) if settled else None,
                 is_settled=settled,
                 is_registered=registered,
             )
-            node.handlers.show(view, ["t"], {}, lambda work: work())
+            node.handlers.show(change, lambda work: work())
 
     # -- the network --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterChange
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.coordination.topics import Reassignment
@@ -201,7 +201,8 @@ def test_a_topic_deleted_while_it_is_moved_is_deleted_on_all_brokers(cluster: Cl
     move(cluster)
     for node in cluster.nodes.values():
         gone = {PARTITION.topic_id: Deletion("t", 0.0, "", (1, 2, 3))}
-        node.handlers.show(ClusterView(cluster.registrations), ["t"], gone, lambda work: work())
+        change = ClusterChange(brokers=cluster.registrations, topics={"t": None}, deleted=gone)
+        node.handlers.show(change, lambda work: work())
         node.logs.deletion_task(Now(0.0, 0))
     assert not any(map(has_log, cluster.nodes.values()))
 

@@ -22,7 +22,7 @@ from folkmoot.brokers.replication.partition import (
     MAX_LAG,
     Partition,
 )
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.server.request_table import handle
@@ -38,6 +38,7 @@ from folkmoot.coordination.partition_states import (
     NOBODY,
     BrokerReplaced,
     PartitionState,
+    TopicIdPartition,
     VersionedState,
 )
 from folkmoot.coordination.topic_config import LogConfig
@@ -596,15 +597,15 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_one_flush(
     posted: deque[Callable[[], None]] = deque()
     topic = TopicInfo(TOPIC_ID, [[1, 2]] * 20)
     state = VersionedState(PartitionState(2, 2, (1, 2), 1, active=True), 2)
-    states = {TOPIC_ID: dict.fromkeys(range(20), state)}
-    view = ClusterView({}, {"t": topic}, None, (), states, is_registered=True)
+    states = {TopicIdPartition(TOPIC_ID, number): state for number in range(20)}
+    change = ClusterChange(whole=ClusterView({}, {"t": topic}, states), is_registered=True)
     with LogManager(tmp_path, 1, LogConfig(), submit=hands.submit) as logs:
         handlers = make_handlers(logs, submit=hands.submit)
         for number in range(20):
             create(logs, "t", TOPIC_ID, number)
         monkeypatch.setattr(handlers.partitions, "_post", posted.append)
         monkeypatch.setattr(handlers.partitions.shared.epochs, "_post", posted.append)
-        handlers.show(view, ["t"], {}, posted.append)
+        handlers.show(change, posted.append)
         while posted:
             posted.popleft()()
         assert hands.keys().count("leader-epochs") == 1
@@ -713,13 +714,11 @@ def test_an_isr_change_whose_outcome_is_not_known_is_not_settled_by_what_was_rea
     cluster.run()
     assert isr(cluster) == (1, 2)
     others = {f"other-{number}": TopicInfo(f"id-{number + 2}", [[9]]) for number in range(60)}
-    topics, states = {**others, "t": cluster.topic}, {TOPIC_ID: {0: cluster.state}}
+    states = {TopicIdPartition(TOPIC_ID, 0): cluster.state}
     cluster.start(3)
-    view = ClusterView(
-        *(cluster.registrations, topics, None, (), states), is_settled=True, is_registered=True
-    )
+    whole = ClusterView(cluster.registrations, {**others, "t": cluster.topic}, states)
     steps: deque[Callable[[], None]] = deque()
-    one.handlers.show(view, sorted(topics), {}, steps.append)
+    one.handlers.show(ClusterChange(whole=whole, is_settled=True, is_registered=True), steps.append)
     assert steps, "t is still to come"
     cluster.lose_answers = True
     cluster.show(2, 3)
@@ -2327,11 +2326,14 @@ def test_nothing_is_kept_of_a_replica_whose_topic_was_deleted(
         one.produce(b"b")
         one.turn()
     log = weakref.ref(one.log)
-    view = ClusterView(cluster.registrations, is_registered=True)
+    gone = ClusterChange(
+        brokers=cluster.registrations,
+        topics={"t": None},
+        deleted={TOPIC_ID: Deletion("t", 0.0, "", (1,))},
+        is_registered=True,
+    )
     for node in cluster.nodes.values():
-        node.handlers.show(
-            view, ["t"], {TOPIC_ID: Deletion("t", 0.0, "", (1,))}, lambda work: work()
-        )
+        node.handlers.show(gone, lambda work: work())
     cluster.run()
     cluster.later(60.0)
     one.handlers.purgatory.take_completed(cluster.now, 10)

@@ -18,7 +18,7 @@ from folkmoot.brokers.jobs.jobs import Lane, Now, Task
 from folkmoot.brokers.server import event_loop, request_handlers
 from folkmoot.brokers.server.event_loop import NO_CORRELATION, EventLoop
 from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.purgatory import Request
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.coordination.topic_config import LogConfig
@@ -136,7 +136,7 @@ def test_requests_of_one_client_take_effect_in_order_and_acks_0_is_not_answered(
 
 
 def test_a_new_view_is_what_the_next_request_sees(served: Served, peer: Peer) -> None:
-    served.loop.show(ClusterView(BROKERS, {}), ["t"], {})
+    served.loop.show(ClusterChange(brokers=BROKERS, topics={"t": None}))
     served.loop.call(lambda: None, 30.0)  # a turn that has begun may take a request before the view
     response, _ = peer.call(Api.FETCH, fetch(out_of(0)))
     assert response.results[0].error

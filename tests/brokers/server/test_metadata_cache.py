@@ -1,17 +1,17 @@
 """The view of the cluster: encoded once, within what one answer may hold, taken over in steps."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from folkmoot.brokers.server import metadata_cache
-from folkmoot.brokers.server.metadata_cache import NOTHING_READ, ClusterView
+from folkmoot.brokers.server.metadata_cache import NOTHING_READ, ClusterChange, ClusterView
 from folkmoot.brokers.server.request_handlers import PARTITIONS_PER_STEP, TOPICS_PER_STEP
 from folkmoot.coordination.deletions import Deletion
-from folkmoot.coordination.partition_states import PartitionState, VersionedState
+from folkmoot.coordination.partition_states import PartitionState, TopicIdPartition, VersionedState
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
@@ -24,18 +24,33 @@ from folkmoot.protocol.messages import Api, FetchEntry, MetadataResponse
 from tests.brokers.parts import BROKERS, ME, OTHER, led, make_handlers, make_logs, state_of
 
 
+def metadata_of(view: ClusterView, names: list[str] | None) -> msgspec.Raw:
+    return ended(view.metadata(names))
+
+
+def ended(steps: Generator[None, None, msgspec.Raw]) -> msgspec.Raw:
+    """What the steps come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: msgspec.Raw = end.value
+            return found
+
+
 def answer(view: ClusterView, names: list[str] | None) -> MetadataResponse:
     """What a client reads of the answer."""
-    envelope = wire.decode_response(wire.encode_response(7, view.metadata(names)))
+    envelope = wire.decode_response(wire.encode_response(7, metadata_of(view, names)))
     response: MetadataResponse = wire.response_body(Api.METADATA, envelope)
     return response
 
 
-def test_a_view_made_of_another_encodes_what_has_changed_and_nothing_else(
+def test_a_change_has_that_topic_encoded_again_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topics = {f"t{number}": TopicInfo(f"id-{number}", [[ME]]) for number in range(50)}
     view = ClusterView(BROKERS, topics)
+    answer(view, None)
     encoded: list[str] = []
     original = ClusterView._topic_metadata
 
@@ -44,16 +59,19 @@ def test_a_view_made_of_another_encodes_what_has_changed_and_nothing_else(
         return original(self, name)
 
     monkeypatch.setattr(ClusterView, "_topic_metadata", counted)
-    topics = topics | {"t7": TopicInfo("id-new", [[ME], [OTHER]])}
+    new = TopicInfo("id-new", [[ME], [OTHER]])
+    states = {
+        TopicIdPartition("id-new", 0): state_of(ME),
+        TopicIdPartition("id-new", 1): state_of(OTHER),
+    }
+    view.apply(ClusterChange(brokers=BROKERS, topics={"t7": new, "t9": None}, states=states))
     del topics["t9"]
-    states = {"id-new": {0: state_of(ME), 1: state_of(OTHER)}}
-    view = ClusterView(BROKERS, topics, view, ["t7", "t9"], states)
-    assert encoded == ["t7"]
+    assert not encoded, "nobody has asked"
     told = {each.topic: each for each in answer(view, None).topics}
     assert told.keys() == topics.keys()
     assert [each.leader for each in told["t7"].partitions] == [ME, OTHER]
     for _ in range(3):
-        view.metadata(None)
+        metadata_of(view, None)
     assert encoded == ["t7"]
     assert answer(view, ["t9"]).topics[0].error == UnknownTopicOrPartition.code
 
@@ -65,9 +83,9 @@ def test_before_its_first_view_a_broker_calls_no_topic_missing(tmp_path: Path) -
         metadata.view = NOTHING_READ
         for names in (["t"], None):
             with pytest.raises(ZooKeeperUnreachable, match="not read of any topic yet"):
-                metadata.answer(names)
+                ended(metadata.answer(names))
         metadata.view = ClusterView(BROKERS)
-        metadata.answer(["t"])
+        ended(metadata.answer(["t"]))
 
 
 def test_who_asked_the_wrong_broker_is_told_who_leads_and_of_nobody_once_the_topic_is_gone(
@@ -89,7 +107,8 @@ def test_who_asked_the_wrong_broker_is_told_who_leads_and_of_nobody_once_the_top
 def test_a_broker_that_goes_leads_nothing_in_the_next_view() -> None:
     topics = {"t": TopicInfo("id", [[ME], [OTHER]])}
     view = led(ClusterView(BROKERS, topics))
-    view = ClusterView({ME: BROKERS[ME]}, topics, view, [], view.states)
+    assert [each.leader for each in answer(view, ["t"]).topics[0].partitions] == [ME, OTHER]
+    view.apply(ClusterChange(brokers={ME: BROKERS[ME]}))
     response = answer(view, ["t"])
     assert [each.broker_id for each in response.brokers] == [ME]
     assert [each.leader for each in response.topics[0].partitions] == [ME, -1]
@@ -120,15 +139,14 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
         posted: deque[Callable[[], None]] = deque()
         configured: list[str] = []
         monkeypatch.setattr(logs, "configure", lambda name, *_: configured.append(name))
-        handlers.show(
-            view, sorted(topics), {"id-gone": Deletion("gone", 0.0, "", (ME,))}, posted.append
-        )
+        deleted = {"id-gone": Deletion("gone", 0.0, "", (ME,))}
+        handlers.show(ClusterChange(whole=view, deleted=deleted), posted.append)
         largest = len(configured)
         while posted:
             before = len(configured)
             posted.popleft()()
             largest = max(largest, len(configured) - before)
-    assert sorted(configured) == sorted(topics)
+    assert sorted({*configured}) == sorted(topics)
     assert 1 < largest <= TOPICS_PER_STEP
 
 
@@ -147,12 +165,15 @@ def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_si
         handlers = make_handlers(logs)
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
-        first = ClusterView(BROKERS, topics, is_registered=True)
-        handlers.show(first, ["gone", "wide"], {}, posted.append)
-        handlers.show(
-            ClusterView(BROKERS, {"wide": wide}, first, is_registered=True),
-            *([], {"id-gone": Deletion("gone", 0.0, "", (ME,))}, posted.append),
+        first = ClusterChange(whole=ClusterView(BROKERS, topics), is_registered=True)
+        handlers.show(first, posted.append)
+        second = ClusterChange(
+            brokers=BROKERS,
+            topics={"gone": None},
+            deleted={"id-gone": Deletion("gone", 0.0, "", (ME,))},
+            is_registered=True,
         )
+        handlers.show(second, posted.append)
         while posted:
             before = sum(map(len, taken.values()))
             posted.popleft()()
@@ -166,7 +187,7 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
 ) -> None:
     topics = {f"t{number}": TopicInfo(f"id-{number}", [[ME, OTHER]]) for number in range(200)}
     state = VersionedState(PartitionState(OTHER, 1, (ME, OTHER), 1, active=True), 2)
-    states = {each.topic_id: {0: state} for each in topics.values()}
+    states = {TopicIdPartition(each.topic_id, 0): state for each in topics.values()}
     settled: set[str] = set()
 
     def topic_is(
@@ -179,9 +200,55 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
         handlers = make_handlers(logs)
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
-        first = ClusterView(BROKERS, topics, None, (), states, is_settled=True, is_registered=True)
-        handlers.show(first, sorted(topics), {}, posted.append)
-        handlers.show(ClusterView(BROKERS, topics, first), [], {}, posted.append)
+        whole = ClusterView(BROKERS, topics, states)
+        first = ClusterChange(whole=whole, is_settled=True, is_registered=True)
+        handlers.show(first, posted.append)
+        moved = {each: VersionedState(state.state, 3) for each in states}
+        handlers.show(ClusterChange(brokers=BROKERS, states=moved), posted.append)
         while posted:
             posted.popleft()()
     assert settled == set(topics)
+
+
+class CountedStates(dict[TopicIdPartition, VersionedState]):
+    """States that count how often they are looked at."""
+
+    looked_at = 0
+
+    def get(self, key: TopicIdPartition, default: object = None, /) -> VersionedState | None:  # type: ignore[override]
+        self.looked_at += 1
+        return super().get(key)
+
+
+def test_a_changed_state_costs_that_one_partition_however_many_its_topic_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a failover, whose thousands of states change one after the other."""
+    count, changes = 5_000, 1_000
+    topics = {"wide": TopicInfo("id-wide", [[ME, OTHER]] * count)}
+    taken: list[int] = []
+
+    def topic_is(name: str, *_: object, numbers: Sequence[int], settled: bool) -> None:
+        taken.extend(numbers)
+
+    with make_logs(tmp_path / "data") as logs:
+        handlers = make_handlers(logs)
+        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        posted: deque[Callable[[], None]] = deque()
+        whole = ClusterView(BROKERS, topics)
+        handlers.show(ClusterChange(whole=whole, is_registered=True), posted.append)
+        while posted:
+            posted.popleft()()
+        taken.clear()
+        whole.states = states = CountedStates()
+        for number in range(changes):
+            key = TopicIdPartition("id-wide", number)
+            change = ClusterChange(
+                brokers=BROKERS, states={key: state_of(OTHER)}, is_registered=True
+            )
+            handlers.show(change, posted.append)
+            assert not posted
+    assert taken == list(range(changes))
+    assert states.looked_at <= 2 * changes
+    found = answer(whole, ["wide"]).topics[0].partitions
+    assert [each.leader for each in found] == [OTHER] * changes + [-1] * (count - changes)

@@ -2,17 +2,17 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 
 import pytest
 
 from folkmoot.brokers.server import registration as module
-from folkmoot.brokers.server.metadata_cache import ClusterView
+from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.registration import ClusterWatcher
+from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import (
     MISSING,
     Answer,
@@ -26,6 +26,7 @@ from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Delete, Get, Multi, Operation
 from folkmoot.coordination.zookeeper.session import Outcome, Session
 from folkmoot.protocol.errors import BrokerIdTaken, ZooKeeperUnreachable
+from tests.brokers.parts import states_of
 from tests.coordination.losses import write
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request
 from tests.waiting import eventually
@@ -41,13 +42,15 @@ class Watched:
         self.sessions: list[MemorySession] = []
         self.reachable = True
         self.views: list[ClusterView] = []
+        self.changes: list[ClusterChange] = []
         self.deleted: set[str] = set()
         self.failures: list[Exception] = []
         self.told_to_stop = threading.Event()
         self.taken_over: list[bool] = []
         mine = Registration(ADDRESS, "", directory, "r1")
+        self.link = ZooKeeperLink()
         self.watcher = ClusterWatcher(
-            *(self._connect, 1, mine, 0.2),
+            *(self._connect, self.link, 1, mine, 0.2),
             *(self._show, lambda work: work(), self.failures.append),
             self.told_to_stop.set,
             lambda: self.taken_over.append(self.watcher.is_registered),
@@ -59,19 +62,14 @@ class Watched:
         self.sessions.append(self.ensemble.connect(session_timeout))
         return self.sessions[-1]
 
-    def _show(
-        self, view: ClusterView, changed: Sequence[str], deleted: Mapping[str, Deletion]
-    ) -> None:
-        former = self.views[-1] if self.views else ClusterView()
-        differ = {
-            name
-            for name in {*former.topics, *view.topics}
-            if former.topics.get(name) != view.topics.get(name)
-            or former.states_of(view.topics[name]) != view.states_of(view.topics[name])
-        }
-        assert list(changed) == sorted(changed)
-        assert set(changed) == differ or (view.is_settled and differ <= set(changed))
-        self.deleted |= deleted.keys()
+    def _show(self, change: ClusterChange) -> None:
+        view = change.whole
+        if view is None:
+            former = self.views[-1]
+            view = ClusterView(former.registrations, former.topics, former.states)
+            view.apply(change)
+        self.deleted |= change.deleted.keys()
+        self.changes.append(change)
         self.views.append(view)  # what tests wait for, so the last thing
 
     @property
@@ -274,7 +272,7 @@ def test_who_has_lost_the_id_to_another_broker_writes_no_state(ensemble: MemoryZ
     execute(ensemble.connect(), brokers.register(1, Registration({}, "n", "d2")))
     answers: list[object] = []
     write = StateWrite(known.state.activate(), known.partition_epoch)
-    watched.watcher.write_states({replicated.at(0): write}, answers.append)
+    watched.link.write_states({replicated.at(0): write}, answers.append)
     watched.reachable = True
     eventually(lambda: watched.failures)
     watched.watcher.close()
@@ -433,7 +431,8 @@ def replicated(ensemble: MemoryZooKeeper, user: MemorySession) -> Replicated:
 
 
 def shown(watched: Watched, replicated: Replicated) -> dict[int, VersionedState]:
-    return dict(watched.view.states_of(replicated.topic))
+    found = states_of(watched.view, replicated.topic)
+    return {each.partition: state for each, state in found.items()}
 
 
 def test_states_that_come_change_and_go_are_seen(
@@ -481,7 +480,7 @@ def test_states_are_written_and_the_answers_told(watched: Watched, replicated: R
         replicated.at(0): StateWrite(known.state.activate(), known.partition_epoch),
         replicated.at(1): StateWrite(known.state.activate(), 7),
     }
-    watched.watcher.write_states(writes, answers.append)
+    watched.link.write_states(writes, answers.append)
     eventually(lambda: answers)
     active = VersionedState(known.state.activate(), 1)
     assert answers == [{replicated.at(0): active, replicated.at(1): Superseded(None)}]
@@ -515,21 +514,21 @@ def test_what_is_under_way_when_the_session_ends_is_told_by_the_next_settled_vie
     watched, replicated = Watched(ensemble), Replicated(ensemble, ensemble.connect())
     known = replicated.has(1, active=False)
     watched.watcher.start()
-    assert [view.is_settled for view in watched.views] == [True, False]
-    assert [view.is_registered for view in watched.views] == [False, True]
+    assert [each.is_settled for each in watched.changes] == [True, False]
+    assert [each.is_registered for each in watched.changes] == [False, True]
     ensemble.is_armed = True
     activation = StateWrite(known.state.activate(), known.partition_epoch)
     answered_after: list[tuple[object, int]] = []
-    watched.watcher.write_states(
+    watched.link.write_states(
         {replicated.at(0): activation},
         lambda answers: answered_after.append((answers, len(watched.views))),
     )
     eventually(lambda: len(watched.views) == 4)
     assert answered_after == [(None, 2)], "the answer comes before the view that says what it was"
-    assert [view.is_settled for view in watched.views[2:4]] == [True, False]
-    assert [view.is_registered for view in watched.views[2:4]] == [False, True]
+    assert [each.is_settled for each in watched.changes[2:4]] == [True, False]
+    assert [each.is_registered for each in watched.changes[2:4]] == [False, True]
     expected = VersionedState(activation.state, 1) if executed else known
-    assert watched.views[2].states_of(replicated.topic) == {0: expected}
+    assert watched.views[2].states[replicated.at(0)] == expected
     watched.watcher.close()
     assert not watched.failures
 
@@ -547,7 +546,7 @@ def test_a_broker_that_leaves_waits_until_others_are_active(
     leaving.start()
     eventually(lambda: execute(user, brokers.live())[1].leaving)
     replicated.has(2, active=False)
-    eventually(lambda: not watched.view.states_of(replicated.topic)[0].state.active)
+    eventually(lambda: not watched.view.states[replicated.at(0)].state.active)
     assert leaving.is_alive()
     replicated.has(2)
     leaving.join(30.0)

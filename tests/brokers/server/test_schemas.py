@@ -375,6 +375,28 @@ def test_requests_that_wait_for_a_read_share_it_and_later_ones_do_not(registry: 
     assert judged(registry.schemas, SUBJECT, 9) == ({}, 0)
 
 
+def test_what_a_thread_has_read_counts_once_the_event_loop_has_taken_it(registry: Registry) -> None:
+    registry.subjects[SUBJECT].add(9)
+    steps = registry.schemas.refusals(SUBJECT, {0: 9})
+    job = next(steps)
+    found = job.run()
+    assert judged(registry.schemas, SUBJECT, 9)[1] == 1, "another request has to wait, too"
+    job.finish(found)
+    assert judged(registry.schemas, SUBJECT, 9) == ({}, 0)
+
+
+def test_requests_that_wait_for_a_schema_share_its_look_up(registry: Registry) -> None:
+    registry.texts[5] = GetSchemaResponse('"long"', [])
+    one, two = registry.schemas.resolve((".", 5)), registry.schemas.resolve((".", 5))
+    for job in (next(one), next(two)):
+        carried_out_job(job)
+    assert registry.asked == [5]
+    for steps in (one, two):
+        with pytest.raises(StopIteration) as end:
+            next(steps)
+        assert end.value.value == registry.texts[5]
+
+
 def judged(schemas: Schemas, subject: str, *ids: int) -> tuple[dict[int, FolkmootError], int]:
     """The refusals of batches with these ids, and how many jobs they have waited for."""
     steps, jobs = schemas.refusals(subject, dict(enumerate(ids))), 0

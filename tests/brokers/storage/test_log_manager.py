@@ -275,8 +275,8 @@ def test_a_recorded_deletion_is_carried_out_after_its_delay_and_said_at_each_ste
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gone: list[str] = []
-    with LogManager(data, 1, replace(SMALL, delete_delay=60.0)) as logs:
-        logs.carried_out = gone.append
+    config = replace(SMALL, delete_delay=60.0)
+    with LogManager(data, 1, config, carried_out=gone.append) as logs:
         append(create(logs, "flights", "first", 0), a_batch(b"a"))
         caplog.set_level(logging.INFO)
         for now in (0.0, 59.0):
@@ -321,12 +321,12 @@ def test_a_topics_own_delay_of_its_deletion_is_known_after_a_restart(data: Path)
 
 
 def test_a_deletion_that_was_taken_back_or_may_have_been_removes_nothing(data: Path) -> None:
-    with LogManager(data, 1, replace(SMALL, delete_delay=60.0)) as logs:
+    is_cut_off = True
+    config = replace(SMALL, delete_delay=60.0)
+    with LogManager(data, 1, config, is_cut_off=lambda: is_cut_off) as logs:
         append(create(logs, "flights", "first", 0), a_batch(b"a"))
         logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
         logs.deletion_task(Now(0.0, 0))
-        is_cut_off = True
-        logs.is_cut_off = lambda: is_cut_off
         logs.deletion_task(Now(61.0, 0))
         assert names(data) == {"first-0"}, "it cannot hear what has become of the deletion"
         assert logs.scheduled() == ["first"]
@@ -405,8 +405,7 @@ def test_one_directory_that_cannot_be_removed_is_tried_again_and_keeps_none_of_t
         return real(self, target)
 
     gone: list[str] = []
-    with logs_in(data) as logs:
-        logs.carried_out = gone.append
+    with LogManager(data, 1, SMALL, carried_out=gone.append) as logs:
         for partition in range(4):
             append(create(logs, "flights", "first", partition), a_batch(b"a"))
         logs.configure("flights", "first", {})

@@ -15,7 +15,7 @@ from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.event_loop import EventLoop
-from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
+from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.request_handlers import RequestHandlers
@@ -233,11 +233,16 @@ class Broker:
         if shown == self._shows and not fresh:
             return
         self._shows = shown
-        states = {PARTITION.topic_id: {} if found is None else {PARTITION.partition: found}}
-        view = ClusterView(
-            live, {TOPIC: topic}, None, (), states, is_settled=fresh, is_registered=registered
+        states = {} if found is None else {PARTITION: found}
+        change = ClusterChange(
+            brokers=live,
+            topics={TOPIC: topic},
+            states={PARTITION: found},
+            whole=ClusterView(live, {TOPIC: topic}, states) if fresh else None,
+            is_settled=fresh,
+            is_registered=registered,
         )
-        self.loop.show(view, [TOPIC], {})
+        self.loop.show(change)
         self.wake()
 
     def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:

@@ -1,0 +1,68 @@
+"""A broker's session with ZooKeeper, and what waits to be written there."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TypeVar
+
+from folkmoot.brokers.replication.shared import Written
+from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
+from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.session import Session, SessionState
+from folkmoot.protocol.errors import ZooKeeperUnreachable
+
+_T = TypeVar("_T")
+
+
+class ZooKeeperLink:
+    """What the parts of a broker ask of ZooKeeper, from any thread.
+
+    The cluster watcher opens one session after another, puts each in `session`, and carries out what
+    waits here.
+    """
+
+    def __init__(self) -> None:
+        self.wakeup = Wakeup()
+        """Wakes the watcher."""
+        self.session: Session | None = None
+        self.writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
+        self.carried_out: deque[str] = deque()
+
+    def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
+        """Have partitions' states written. `done` gets the answers on the event loop, None if they are
+        not known. Then all is read again in a new session, which is shown behind that.
+
+        The answers to all that is written side by side come together."""
+        self.writes.append((writes, done))
+        self.wakeup.wake()
+
+    def note_carried_out(self, topic_id: str) -> None:
+        """Nothing of a deleted topic is left on this broker."""
+        self.carried_out.append(topic_id)
+        self.wakeup.wake()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether ZooKeeper answers at the moment."""
+        session = self.session
+        return session is not None and session.state is SessionState.CONNECTED
+
+    def is_cut_off(self) -> bool:
+        """Whether a session was opened, and ZooKeeper does not answer at the moment."""
+        return self.session is not None and not self.is_connected
+
+    def execute(self, recipe: Recipe[_T], timeout: float) -> _T:
+        """Carry a recipe out in the session of the moment. Raises ZooKeeperUnreachable.
+
+        For recipes that do no harm when they are left in the middle.
+        """
+        session = self.session
+        if session is None or not self.is_connected:
+            raise ZooKeeperUnreachable("ZooKeeper does not answer this broker at the moment")
+        return execute(session, recipe, timeout)
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+        self.wakeup.close()
