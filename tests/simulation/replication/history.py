@@ -423,17 +423,21 @@ class ReplicationHistory:
                 log.roll()
                 broker.logs.dirty[log] = None
         offset = random.randrange(log.log_start, count)
-        before = {**self._rotten.get(number, {}), **whole_records_of(log)}
         segment = log.segment_at(offset)
+        if segment.end_offset > count:  # what others may lack stops them for good (docs/guarantees.md)
+            self.world.after(0.2, self._rot)
+            return
+        before = whole_records_of(log)
         for header, position in list(segment.reader().headers_left()):
             if header.base_offset <= offset < header.next_offset:
                 self._flip(segment.path, position + random.randrange(header.length))
         after = whole_records_of(log)
-        lost = {each: before[each] for each in before if each not in after}
+        lost = [each for each in before if each not in after]
         if lost:
             # A later life may not find what lies behind it, where the index has died with this one.
             behind = range(min(lost), segment.end_offset)
-            self._rotten[number] = {each: before[each] for each in behind if each in before}
+            rotten = self._rotten.setdefault(number, {})
+            rotten.update({each: before[each] for each in behind if each in before})
             self.world.seen["fault rot"] += 1
             self.world.note(f"{number} has lost {sorted(lost)} to rot")
             found = partial(self._report, number, offset)
