@@ -310,7 +310,7 @@ class Log:
             position = reader.start_near(known)
             for header, at in reader.headers_left(position):
                 if at > position:
-                    segment.mark(reader.damage_at(position, earliest))
+                    _mark_unread(segment, reader, position, earliest)
                     is_whole = False
                 position = at + header.length
                 if header.next_offset > known:
@@ -320,7 +320,7 @@ class Log:
                     earliest = header.base_offset + 1
                 is_whole = True
             if position < segment.size:
-                segment.mark(reader.damage_at(position, earliest))
+                _mark_unread(segment, reader, position, earliest)
             reader.close()
             is_whole &= position == segment.size
             is_whole &= all(each.position < segment.size for each in segment.damage)
@@ -975,6 +975,12 @@ class Log:
 
 
 _base_offset = attrgetter("base_offset")
+
+
+def _mark_unread(segment: Segment, reader: SegmentReader, position: int, offset: int) -> None:
+    """Mark what lies at `position`, unless a check of whole batches has: that knows where it begins."""
+    if all(each.position != position for each in segment.damage):
+        segment.mark(reader.damage_at(position, offset))
 
 
 def put_on_disk(

@@ -424,7 +424,8 @@ class ReplicationHistory:
                 broker.logs.dirty[log] = None
         offset = random.randrange(log.log_start, count)
         segment = log.segment_at(offset)
-        if segment.end_offset > count:  # what others may lack stops them for good (docs/guarantees.md)
+        if segment.end_offset > count:
+            # What others may lack would stop them for good (docs/guarantees.md).
             self.world.after(0.2, self._rot)
             return
         before = whole_records_of(log)
