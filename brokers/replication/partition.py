@@ -260,7 +260,7 @@ class Partition:
         """A view of the cluster was shown: what has failed meanwhile is tried again."""
         self.is_outdated = False
         if self.counted_end < self.log.log_end:
-            self._shared.flusher.flush(self.log)  # its topic may ask for that from now on
+            self._flush()  # its topic may ask for that from now on
         self.advance()
 
     def heard(self, known: PartitionMetadata) -> None:
@@ -401,7 +401,7 @@ class Partition:
     def _lead(self, found: VersionedState) -> LeaderState:
         log = self.log
         if log.flushes:
-            self._shared.flusher.flush(log)
+            self._flush()
         self._shared.restless[self] = None
         return LeaderState(
             *(self._shared.broker_id, found, self.replicas, log.epoch_starts),
@@ -469,11 +469,19 @@ class Partition:
         for session in self.followers:
             session.committed(self)
 
-    def flushed(self) -> None:
-        """The log's recovery point has moved, or the log has failed or is closed."""
+    def _flush(self) -> None:
+        """Have all that is here now put on disk."""
+        self._shared.flusher.flush(self.log, self._flushed)
+
+    def _flushed(self, error: FolkmootError | None) -> None:
+        """A flush has ended. Where the disk was full, or had no descriptor to spare, it is tried again."""
+        log = self.log
         self._refuse_if_unusable()
         self.advance()
-        self._ask()
+        if error is not None and log.is_open and log.failed is None:
+            self._shared.later(DISK_AGAIN_AFTER, self._flush)
+        elif self.counted_end == log.log_end or log.dirty:
+            self._ask()
 
     def _fail(self, reason: str) -> None:
         """Nothing is written to the log any more. It can be read."""
@@ -517,7 +525,7 @@ class Partition:
             self._shared.restless[self] = None
         self._wake_followers()
         if self.log.flushes:
-            self._shared.flusher.flush(self.log)
+            self._flush()
         self.advance(size if was_committed else 0)
 
     def wait(self, produce: WaitingProduce) -> None:
@@ -657,7 +665,7 @@ class Partition:
             self._is_blocked = True
             log.queue.add(self._prepare())
         elif self.counted_end < log.log_end:
-            shared.flusher.flush(log)  # `flushed` is called at its end
+            self._flush()
         elif self._is_throttled and (pause := shared.throttled_until - shared.clock()) > 0:
             self._try_again(pause)
         else:
@@ -896,7 +904,7 @@ class Partition:
                     )
                     self._shared.logs.recovery_points.pop(log.directory.name, None)
                     self._shared.logs.remove(log, log.begin_anew(offset))
-                    self._shared.flusher.flush(log)
+                    self._flush()
                 self._is_blocked = False
                 self._ask()
                 return

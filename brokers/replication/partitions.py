@@ -79,7 +79,6 @@ class Partitions:
         """Partitions whose logs are being made, with what was read of them last."""
         self._round: deque[Tended] = deque()
         self._next_round = 0.0
-        flusher.advanced = self._flushed
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -221,11 +220,6 @@ class Partitions:
         self._logs.delete_partition(*key)
 
     # -- what comes from the disk and from leaders --------------------------------------------------
-
-    def _flushed(self, log: Log) -> None:
-        partition = self._by_log.get(log)
-        if partition is not None:
-            partition.flushed()
 
     def turn(self, events: Mapping[Any, int], now: Now) -> None:
         """Take what leaders have answered, and ask for more."""

@@ -1,8 +1,8 @@
 """What the broker does for each api: from a request to a response, without a socket or a clock."""
 
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,7 +65,7 @@ PARTITIONS_PER_STEP: Final = 500
 ENTRIES_PER_STEP: Final = 10
 GROUPED_PER_STEP: Final = 500
 PREPARED_AT_ONCE: Final = 250
-"""So many entries of a request are prepared by one trip to the background."""
+"""At most as many entries of a request have their disk read by one trip to the background."""
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
 
 Outcome = Response | DelayedResponse | None
@@ -75,11 +75,10 @@ Steps = Generator[Job | None, None, Outcome]
 """A request carried out in bounded steps: it gives way, or waits for a job, where it yields."""
 
 _T = TypeVar("_T")
-_Prepare = Callable[[Log, Any], Job | None]
 _Said = tuple[int, ...] | FolkmootError
 """What the result of an entry says behind its name and error."""
 _Answer = Callable[[_Said], None]
-_CarryOut = Callable[[Any, _Answer], Iterable[Job]]
+_CarryOut = Callable[[Any, _Answer], None]
 
 _RESPONSES: Final = {spec.request: spec.response for spec in messages.APIS.values()}
 
@@ -344,18 +343,23 @@ class RequestHandlers:
         for subject, ids in asked.items():
             produce.refusals.update((yield from self.schemas.refusals(subject, ids)))
         count = length = 0
-        firsts = [entries[numbers[0]] for numbers in groups.values()]
-        for place, numbers in enumerate(groups.values()):
-            if len(firsts) > 1 and place % PREPARED_AT_ONCE == 0:
-                some = firsts[place : place + PREPARED_AT_ONCE]
-                yield from self._prepared(some, _prepare_append)
-            for part in _shares(numbers, payloads):
-                if count >= ENTRIES_PER_STEP or length >= BYTES_PER_STEP:
-                    count = length = 0
-                    yield None
-                while (job := self._append(produce, part)) is not None:
-                    yield job
-                count, length = count + len(part), length + produce.bytes_of(part)
+        todo = [deque(_shares(numbers, payloads)) for numbers in groups.values()]
+        while todo:
+            cold: list[tuple[deque[list[int]], Job]] = []
+            for parts in todo[:PREPARED_AT_ONCE]:
+                try:
+                    while parts:
+                        if count >= ENTRIES_PER_STEP or length >= BYTES_PER_STEP:
+                            count = length = 0
+                            yield None
+                        self._append(produce, parts[0])
+                        part = parts.popleft()
+                        count, length = count + len(part), length + produce.bytes_of(part)
+                except NotCached as error:
+                    cold.append((parts, error.job))
+            todo = [parts for parts, _ in cold] + todo[PREPARED_AT_ONCE:]
+            if cold:
+                yield JobGroup(job for _, job in cold)
         return delayed if request.body.acks else None
 
     def _value_schema(self, topic: str) -> str | None:
@@ -366,18 +370,16 @@ class RequestHandlers:
             return self.logs.config.value_schema
         return None if given == NONE else given
 
-    def _append(self, produce: _Produce, numbers: Sequence[int]) -> Job | None:
+    def _append(self, produce: _Produce, numbers: Sequence[int]) -> None:
         """Append to one partition by one write; a batch that cannot be taken does not hold up others.
 
-        Nothing is done before the job that comes back, if one does: then this is to be called again.
+        Raises NotCached: nothing was done.
         """
         entry = produce.entries[numbers[0]]
         try:
             partition = self.metadata.led(entry, entry.leader_epoch)
             log = partition.log
-            job = log.prepare_append()
-            if job is not None:
-                return job
+            _require_prepared(log)
             batches = [produce.payloads[number] for number in numbers]
             if produce.acks < 0:
                 partition.require_replicas()
@@ -390,7 +392,7 @@ class RequestHandlers:
             outcomes = log.append_as_leader(batches, produce.now.wall, log.leader_epoch, refusals)
         except FolkmootError as error:
             self._refuse_all(produce, numbers, error)
-            return None
+            return
         size, results = 0, {}
         for number, outcome in zip(numbers, outcomes, strict=True):
             if isinstance(outcome, FolkmootError):
@@ -406,7 +408,6 @@ class RequestHandlers:
             self.flusher.appended(log, size, produce.now)
         partition.appended(size, before)
         self._acknowledge(partition, size, produce, results)
-        return None
 
     def _acknowledge(
         self,
@@ -579,38 +580,11 @@ class RequestHandlers:
             self._preparing.discard(job)  # the next read asks again
             raise
 
-    def _prepared(
-        self, entries: Sequence[Any], prepare: _Prepare
-    ) -> Generator[Job | None, None, None]:
-        """Have done what `prepare` asks for of the entries' logs: one job of each log in each trip."""
-        waiting = entries
-        while waiting:
-            jobs: dict[Log, Job] = {}
-            later = []
-            for number, entry in enumerate(waiting, start=1):
-                with suppress(FolkmootError):  # which is told when its turn comes
-                    log = self.metadata.led(entry).log
-                    job = jobs.get(log) or prepare(log, entry)
-                    if job is not None:
-                        jobs[log] = job
-                        later.append(entry)
-                if number % ENTRIES_PER_STEP == 0:
-                    yield None
-            if jobs:
-                yield JobGroup(jobs.values())
-            waiting = later
-
     # -- list offsets, delete records, describe producers, report damage ---------------------------------
 
-    def _each(
-        self,
-        body: Any,
-        kind: type[Any],
-        carry_out: _CarryOut,
-        prepare: _Prepare | None = None,
-    ) -> Steps:
+    def _each(self, body: Any, kind: type[Any], carry_out: _CarryOut) -> Steps:
         """Carry out a request's entries, one by one: `carry_out` hands on what the result of its own is
-        to say, now or later, or raises why not."""
+        to say, now or later, or raises why not; NotCached: it is called again."""
         delayed = DelayedResponse(len(body.entries), _RESPONSES[type(body)])
 
         def answer(number: int, entry: Any, outcome: _Said) -> None:
@@ -620,21 +594,26 @@ class RequestHandlers:
                 result = kind(entry.topic, entry.partition, 0, "", *outcome)
             delayed.put(number, result)
 
-        for number, entry in enumerate(body.entries):
-            if prepare is not None and number % PREPARED_AT_ONCE == 0:
-                some = body.entries[number : number + PREPARED_AT_ONCE]
-                yield from self._prepared(some, prepare)
-            answered = delayed.later(answer, number, entry)
-            try:
-                yield from carry_out(entry, answered)
-            except FolkmootError as error:
-                answered(error)
-            if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
-                yield None
+        todo = list(enumerate(body.entries))
+        while todo:
+            cold: list[tuple[tuple[int, Any], Job]] = []
+            for place, (number, entry) in enumerate(todo[:PREPARED_AT_ONCE], start=1):
+                answered = delayed.later(answer, number, entry)
+                try:
+                    carry_out(entry, answered)
+                except NotCached as error:
+                    cold.append(((number, entry), error.job))
+                except FolkmootError as error:
+                    answered(error)
+                if place % ENTRIES_PER_STEP == 0:
+                    yield None
+            todo = [each for each, _ in cold] + todo[PREPARED_AT_ONCE:]
+            if cold:
+                yield JobGroup(job for _, job in cold)
         return delayed
 
     def list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
-        return self._each(body, messages.ListOffsetsResult, self._list_offset, _prepare_look_up)
+        return self._each(body, messages.ListOffsetsResult, self._list_offset)
 
     def delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
         return self._each(body, messages.DeleteRecordsResult, self._delete_records)
@@ -644,9 +623,9 @@ class RequestHandlers:
 
     def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
         describe = partial(self._describe_producer, now.monotonic + body.timeout)
-        return self._each(body, messages.DescribeProducersResult, describe, _prepare_append)
+        return self._each(body, messages.DescribeProducersResult, describe)
 
-    def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> Iterator[Job]:
+    def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> None:
         partition = self.metadata.led(entry)
         log = partition.log
         if entry.timestamp == messages.EARLIEST:
@@ -654,12 +633,12 @@ class RequestHandlers:
         elif entry.timestamp == messages.LATEST:
             offset = partition.latest()
         else:
-            offset = yield from _when_cached(partial(log.offset_for_time, entry.timestamp))
+            offset = log.offset_for_time(entry.timestamp)
             if offset == log.high_watermark:  # nothing is of that time, as far as is known
                 offset = partition.latest()
         answer((offset,))
 
-    def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> Iterable[Job]:
+    def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> None:
         partition = self.metadata.led(entry, entry.leader_epoch)
         log, end = partition.log, partition.latest()
         offset = end if entry.offset == messages.LATEST else entry.offset
@@ -669,14 +648,14 @@ class RequestHandlers:
             )
         done = partial(_deleted, log, answer)
         self.retention.delete_records(log, offset, partial(_given_up, partition, offset, done))
-        return ()
 
     def _describe_producer(
         self, deadline: float, entry: messages.DescribeProducersEntry, answer: _Answer
-    ) -> Iterable[Job]:
+    ) -> None:
         """What is not committed yet may be lost with this leader: an answer that tells of it waits."""
         partition = self.metadata.led(entry, entry.leader_epoch)
         log = partition.log
+        _require_prepared(log)
         found = *log.producers().next_of(entry.producer_id), log.log_end
         if log.high_watermark >= log.log_end:
             answer(found)
@@ -684,16 +663,14 @@ class RequestHandlers:
             partition.wait(
                 WaitingProduce(log.log_end, 0, deadline, lambda error: answer(error or found))
             )
-        return ()
 
-    def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> Iterable[Job]:
+    def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> None:
         partition = self.partitions.find(entry.topic_id, entry.partition)  # that follows, too
         log = (partition or self.metadata.led(entry)).log
         if not log.log_start <= entry.offset < log.log_end:
             raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
         self.damage_reports.report(log, entry.offset)
         answer(())
-        return ()
 
     def get_schema(self, body: messages.GetSchemaRequest) -> Steps:
         return Response((yield from self.schemas.resolve((body.context, body.schema_id))))
@@ -711,17 +688,11 @@ class RequestHandlers:
         return Response(messages.LogSizesResponse(found))
 
 
-def _prepare_append(log: Log, _entry: object) -> Job | None:
-    return log.prepare_append()
-
-
-def _when_cached(look_up: Callable[[], _T]) -> Generator[Job, None, _T]:
-    """What a look-up gives when jobs have brought all that it reads into the page cache."""
-    while True:
-        try:
-            return look_up()
-        except NotCached as cold:
-            yield cold.job
+def _require_prepared(log: Log) -> None:
+    """Raises NotCached before the first append of a life."""
+    job = log.prepare_append()
+    if job is not None:
+        raise NotCached(job)
 
 
 def _given_up(partition: Partition, offset: int, done: Done, error: FolkmootError | None) -> None:
@@ -734,15 +705,6 @@ def _given_up(partition: Partition, offset: int, done: Done, error: FolkmootErro
 
 def _deleted(log: Log, answer: _Answer, error: FolkmootError | None) -> None:
     answer(error or (log.log_start,))
-
-
-def _prepare_look_up(log: Log, entry: messages.ListOffsetsEntry) -> Job | None:
-    if entry.timestamp not in (messages.EARLIEST, messages.LATEST):
-        try:
-            log.offset_for_time(entry.timestamp)
-        except NotCached as cold:
-            return cold.job
-    return None
 
 
 def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from folkmoot.brokers.jobs.jobs import Job, JobGroup, SharedJob, result_of
+from folkmoot.brokers.jobs.jobs import SharedJob, result_of
 from folkmoot.brokers.jobs.serial_queue import RunJob, SerialQueue, run_at_once
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
@@ -526,14 +526,11 @@ class Log:
                 return min(max(self.log_start, found), self.high_watermark)
         return self.high_watermark
 
-    def prepare_append(self) -> Job | None:
+    def prepare_append(self) -> SharedJob | None:
         """The background's work before the first append of a life; ask again until there is none."""
         if not self.is_open or not self.segments:
             return None
-        index, producers = self.segments[-1].index_job(), self._producers_job(shared=True)
-        if index is not None and producers is not None:
-            return JobGroup([index, producers])
-        return index or producers
+        return self.segments[-1].index_job() or self._producers_job(shared=True)
 
     # -- writing ------------------------------------------------------------------------------------
 

@@ -207,6 +207,24 @@ def test_what_is_not_on_the_leaders_disk_is_not_committed(cluster: Cluster) -> N
     one.by_hand = False
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_record_whose_flush_could_not_begin_is_committed_by_the_next_try(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The process of the leader, or of a follower, has no descriptor to spare for a moment."""
+
+    async def without_descriptors() -> None:
+        raise StorageError("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.nodes[number].log, "flush_some", without_descriptors)
+        answer = cluster.nodes[1].produce(b"a")
+        cluster.run()
+        assert answer == []
+    cluster.later(DISK_AGAIN_AFTER)
+    assert answer[0].error == 0
+
+
 def test_what_is_not_on_a_followers_disk_does_not_count(cluster: Cluster) -> None:
     one, two = cluster.nodes[1], cluster.nodes[2]
     two.by_hand = True
@@ -1952,7 +1970,7 @@ def test_a_log_is_never_cut_below_what_is_committed_but_by_an_unclean_election(
     one.log.was_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
     cluster.kill(3)
     two.replica._asked = None
-    two.replica.flushed()
+    two.replica._ask()
     cluster.run()
     assert two.log.log_end == 2
     assert two.log.failed is not None

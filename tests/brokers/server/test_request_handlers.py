@@ -531,7 +531,20 @@ def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
         for result in response.body.results
     ]
     assert found == [0 if what == "look up" else 1] * count
-    assert len(jobs) == 2, "one for each half"
+    assert len(jobs) == (2 if what == "look up" else 4), "for each half, index and producers"
+
+
+def test_batches_of_a_cold_partition_keep_their_order(tmp_path: Path) -> None:
+    """More of them than one write takes, among those of another partition."""
+    view = ClusterView(BROKERS, {"t": TopicInfo("id-1", [[ME]] * 2)})
+    request = produce(*(into(number % 2) for number in range(50)))
+    payloads = [make_batch(b"%d" % number) for number in range(50)]
+    for life in range(2):
+        with make_logs(tmp_path / "data") as logs:
+            outcome = carried_out(request, payloads, NOW, make_handlers(logs, view))
+            assert isinstance(outcome, Response)
+            offsets = [each.base_offset for each in outcome.body.results]
+            assert offsets == [life * 25 + number // 2 for number in range(50)]
 
 
 @pytest.mark.parametrize(
