@@ -36,6 +36,8 @@ class ReplicationChecks:
 
     def __init__(self) -> None:
         self.committed: list[Record] = []
+        self.rotten: set[int] = set()
+        """Offsets that have rotted on any replica, whether that is known there or not."""
         self.committed_in: list[int] = []
         """The leader epoch in which each of them was."""
         self.clients = ClientHistory()
@@ -93,9 +95,12 @@ class ReplicationChecks:
             raise Violation(f"{value} is acknowledged at {offset}, where {there} is committed")
 
     def sought(self, who: str, moment: int, offset: int) -> None:
-        """A consumer that looked for the first record of a time (ms) was given this one."""
+        """A consumer that looked for the first record of a time (ms) was given this one.
+
+        What has rotted may be passed over until it is found (docs/guarantees.md)."""
         for at, record in enumerate(self.committed[: offset + 1]):
-            if at >= self.to_be_deleted and (record.timestamp >= moment) != (at == offset):
+            is_there = at == offset or (at >= self.to_be_deleted and at not in self.rotten)
+            if is_there and (record.timestamp >= moment) != (at == offset):
                 raise Violation(f"{who} sought {moment} and got {offset}: {record} is at {at}")
 
     def at_rest(self, logs: dict[int, Log]) -> None:

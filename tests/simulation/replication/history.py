@@ -439,6 +439,7 @@ class ReplicationHistory:
             behind = range(min(lost), segment.end_offset)
             rotten = self._rotten.setdefault(number, {})
             rotten.update({each: before[each] for each in behind if each in before})
+            self.checks.rotten.update(rotten)
             self.world.seen["fault rot"] += 1
             self.world.note(f"{number} has lost {sorted(lost)} to rot")
             found = partial(self._report, number, offset)
