@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from folkmoot.brokers.jobs.jobs import Now, log_failure
 from folkmoot.brokers.jobs.serial_queue import Pending
-from folkmoot.brokers.replication.follower_state import FollowerState, Truncate
+from folkmoot.brokers.replication.follower_state import Check, FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
 from folkmoot.brokers.replication.replica_state import (
     NEXT_ROLES,
@@ -23,7 +23,7 @@ from folkmoot.brokers.replication.replica_state import (
     Step,
 )
 from folkmoot.brokers.replication.shared import Shared
-from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, EpochEnd
+from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH, EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import note_complete, save_log_start
 from folkmoot.coordination.partition_states import (
@@ -45,7 +45,6 @@ from folkmoot.protocol.errors import (
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
-    Overloaded,
     RequestTimeout,
     RetriableError,
     StorageError,
@@ -142,7 +141,6 @@ class Partition:
             "found",
             "id",
             "is_outdated",
-            "is_rewritten",
             "log",
             "replica_count",
             "replicas",
@@ -165,8 +163,6 @@ class Partition:
         """The partition's state as it was read last."""
         self.is_outdated = False
         """Another broker knows a newer leader, or an ISR without this replica."""
-        self.is_rewritten = False
-        """A segment is written anew: its name would bring back what is cut meanwhile (Repairs)."""
         self.sessions: dict[Session, None] = {}
         """Those who have named it, and were not answered yet."""
         self._shared = shared
@@ -234,10 +230,11 @@ class Partition:
         has_counted = not log.flushes or topic.had_page_cache
         is_suspect = log.directory.name in shared.logs.suspects and has_counted
         lacks = log.is_incomplete or is_blank or log.failed is not None
-        self.state.may_lead = not (lacks or is_suspect)
+        has_lost = is_suspect or log.is_damaged
+        self.state.may_lead = not (lacks or has_lost)
         # What the only replica lacks no other has.
         self.state.may_lead_alone = log.failed is None and (
-            log.is_alone or (is_suspect and not lacks)
+            log.is_alone or (has_lost and not lacks)
         )
         self.observe(found)
 
@@ -438,7 +435,7 @@ class Partition:
             if len(state.leader.isr) < 2:
                 return  # what is here can be read, at least
             state.leader.resigned = True
-        state.may_lead = state.may_lead_alone = False
+        state.may_lead, state.may_lead_alone = False, self.log.failed is None
         self._take(state.observed(state.known))
 
     def is_whole(self) -> None:
@@ -561,18 +558,26 @@ class Partition:
         broker_epoch: int,
         position: Position,
         given_up: int,
+        *,
+        gives_up: bool,
     ) -> EpochEnd | None:
-        """A follower fetches. Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, OffsetOutOfRange."""
+        """A follower fetches. Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, OffsetOutOfRange,
+        OffsetNotAvailable."""
         leader, log = self.leader, self.log
         if leader is None or follower not in self.replicas:
             raise NotLeader(
                 f"{log.name} is not led here, or broker {follower} has no replica of it"
             )
-        end = leader.fetched(
-            *(follower, broker_epoch, position, log.log_end, self._shared.clock()),
-            log_start=log.log_start,
-            given_up=given_up,
-        )
+        try:
+            end = leader.fetched(
+                *(follower, broker_epoch, position, log.log_end, self._shared.clock()),
+                log_start=log.log_start,
+                given_up=given_up,
+                gives_up=gives_up,
+            )
+        except OffsetNotAvailable:
+            self.look_after_isr()  # it is to leave
+            raise
         if end is None:
             self.advance()
             self._answer_deletions()
@@ -656,12 +661,15 @@ class Partition:
         elif self._is_throttled and (pause := shared.throttled_until - shared.clock()) > 0:
             self._try_again(pause)
         else:
+            damaged_at = log.damaged_at
+            follower.found_damage(damaged_at[0] if damaged_at else None, log.epoch_starts)
             self._asked = position = follower.position(log.epoch_starts, log.log_end)
             shared.fetcher.fetch(
                 follower.leader,
                 ReplicaFetchEntry(
                     *(log.name.topic, *self.id, position.leader_epoch),
                     *(position.last_epoch, position.log_end, log.given_up),
+                    follower.damaged_at is not None,
                 ),
             )
 
@@ -706,6 +714,9 @@ class Partition:
             if isinstance(todo, Truncate):
                 self._cut(follower, todo.offset)
                 return
+            if isinstance(todo, Check):
+                self._check(follower, chunk)
+                return
             if todo is not None:
                 self._append(follower, result, chunk, now)
         except (RetriableError, CorruptBatch) as error:
@@ -745,7 +756,7 @@ class Partition:
         if start > log.given_up:
             log.queue.add(self._give_up_before(start))
         elif result.has_committed:
-            self.state.may_lead |= not log.is_damaged
+            self.state.may_lead = self.state.may_lead or not log.is_damaged
             self._judge_log()
 
     def _refused(
@@ -757,6 +768,11 @@ class Partition:
         then the follower's log goes on there.
         """
         is_out_of_range = result.error == OffsetOutOfRange.code
+        if follower is not None and follower.damaged_at is not None:
+            if is_out_of_range:
+                follower.checked(NO_EPOCH, result.log_start)
+            self._try_again()
+            return
         if (
             follower is not None
             and is_out_of_range
@@ -811,22 +827,21 @@ class Partition:
         log = self.log
         try:
             await self._take_point_back(offset)
-            if self.is_rewritten:
-                raise Overloaded(f"{log.name}: a segment is being repaired")
-        except (OSError, Overloaded) as error:
+        except OSError as error:
             self._is_blocked = False
             self._warn(error)
             self._try_again(DISK_AGAIN_AFTER)
             return
         try:
             if self.state.follower is follower and log.is_open:
-                self._take_back_committed(offset)
+                self._take_back_committed(follower, offset)
                 if offset < log.log_end:
                     logger.warning(
                         "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which "
                         "leads in epoch %d",
                         *(log.name, log.log_end, offset, follower.leader, follower.epoch),
                     )
+                    self._shared.counters.repaired += follower.damaged_at is not None
                     await log.cut(offset)
                     if log.is_incomplete:
                         self.state.may_lead = self.state.may_lead_alone = False
@@ -838,10 +853,12 @@ class Partition:
         self._is_blocked = False
         self._ask()
 
-    def _take_back_committed(self, offset: int) -> None:
+    def _take_back_committed(self, follower: FollowerState, offset: int) -> None:
         log, known = self.log, self.state.known
         if known is not None and log.epoch_starts.latest < known.state.unclean_epoch:
             log.take_back_committed(offset, "an unclean election has lost")
+        elif follower.damaged_at is not None:
+            log.take_back_committed(offset, "damage has taken")
         elif known is not None and self._shared.broker_id not in known.state.isr:
             if offset < log.high_watermark:  # it has copied what compaction had left
                 log.take_back_committed(offset, "the leader lacks")
@@ -896,6 +913,35 @@ class Partition:
                 await self._shared.pause(DISK_AGAIN_AFTER)
         self._is_blocked = False
         self._try_again(pause)
+
+    # -- damage -------------------------------------------------------------------------------------
+
+    def look_after_damage(self) -> bool:
+        """A leader resigns if another replica can lead; a follower asks from the damage on → whether
+        some is left."""
+        log, leader, damaged_at = self.log, self.leader, self.log.damaged_at
+        log.is_lost = False
+        if not damaged_at:
+            self.is_whole()
+        elif leader is not None and self._shared.staying.intersection(leader.others_in_sync):
+            logger.warning("%s: damaged at offset %d, resigning", log.name, damaged_at[0])
+            self.resign()
+        elif leader is not None:  # who has all that is damaged comes into the ISR
+            log.is_lost = leader.have_no_more(damaged_at[-1])
+        elif self._asked is not None and self._asked.log_end == log.log_end:
+            self._asked = None  # from its end on
+            self._ask()
+        return bool(damaged_at)
+
+    def _check(self, follower: FollowerState, chunk: memoryview) -> None:
+        """This replica does not count as in sync, and the leader's log is whole as far as this goes: once
+        all was looked at it is cut, below the high watermark, too. Raises CorruptBatch."""
+        headers = [header for header, _ in batch_header.split(chunk)]
+        if headers and headers[-1].next_offset < self.log.log_end:
+            follower.checked(headers[-1].leader_epoch, headers[-1].next_offset)
+            self._ask()
+        elif follower.damaged_at is not None:
+            self._cut(follower, follower.damaged_at)
 
     # -- trying again -------------------------------------------------------------------------------
 

@@ -72,6 +72,7 @@ class Partitions:
         )
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._by_log: dict[Log, Partition] = {}
+        self._damaged: dict[Partition, None] = {}
         self._being_made: dict[TopicIdPartition, tuple[TopicInfo, VersionedState | None]] = {}
         """Partitions whose logs are being made, with what was read of them last."""
         self._round: deque[Tended] = deque()
@@ -187,6 +188,8 @@ class Partitions:
             return  # it was deleted
         partition = Partition(self.shared, key, log, topic.partitions[key.partition])
         self._partitions[key] = self._by_log[log] = partition
+        if log.is_damaged:
+            self._damaged[partition] = None
         partition.begin(topic, found)
 
     def _drop(self, key: TopicIdPartition) -> None:
@@ -196,6 +199,7 @@ class Partitions:
         if partition is not None:
             partition.close()
             self._by_log.pop(partition.log, None)
+            self._damaged.pop(partition, None)
 
     def _delete(self, key: TopicIdPartition, found: VersionedState | None) -> None:
         """Delete a replica that was moved away; one that counts as in sync waits for its leader to see it."""
@@ -233,11 +237,23 @@ class Partitions:
             each for each in self._partitions.values() if each.log.failed is not None
         ]:
             partition.resign()
+        self._look_after_damage()
         if not self._round and now.monotonic >= self._next_round:
             self._next_round = now.monotonic + LOOK_AFTER
             self._round.extend(shared.restless)
             self._go_round()
         return TRY_AGAIN_AFTER if is_waiting else LOOK_AFTER
+
+    def _look_after_damage(self) -> None:
+        found = self._logs.files.damaged
+        while found:
+            topic_id, _, number = found.pop().name.rpartition("-")
+            partition = self.find(topic_id, int(number))
+            if partition is not None:
+                self._damaged[partition] = None
+        for partition in list(self._damaged):
+            if not partition.look_after_damage():
+                del self._damaged[partition]
 
     def _go_round(self) -> None:
         """Look at some in-sync replicas, and later at the others: not at those that are at rest."""

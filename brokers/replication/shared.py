@@ -48,6 +48,8 @@ class Counters:
     elected: int = 0
     elected_unclean: int = 0
     """How often this broker began to lead, and how often of these by an unclean election."""
+    repaired: int = 0
+    """How often a replica was cut in front of damage, to copy the rest anew."""
     unknown_outcomes: int = 0
     """How often it was not known what became of a write: what was read before settles none of them."""
 

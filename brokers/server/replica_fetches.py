@@ -22,7 +22,6 @@ from folkmoot.protocol.errors import (
     UnknownReplica,
 )
 from folkmoot.protocol.messages import (
-    RepairFetchRequest,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -131,7 +130,7 @@ class ReplicaFetches:
     def fetch(self, request: Request, now: float) -> Response | None:
         """Acknowledge and answer, or None: it waits. Raises UnknownReplica, UnknownFetch."""
         body: ReplicaFetchRequest = request.body
-        registered = self.require_registered(body)
+        registered = self._require_registered(body)
         session = self._sessions.get(body.replica)
         if body.begins:
             self._forget(body.replica)
@@ -179,7 +178,7 @@ class ReplicaFetches:
             self._tell_moved(session, answers)
         return _response(answers)
 
-    def require_registered(self, body: ReplicaFetchRequest | RepairFetchRequest) -> Registration:
+    def _require_registered(self, body: ReplicaFetchRequest) -> Registration:
         """Raises UnknownReplica."""
         found = self._partitions.live.get(body.replica)
         if found is None or found.nonce != body.nonce or body.replica == self._partitions.broker_id:
@@ -202,14 +201,15 @@ class ReplicaFetches:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no partition here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
             end = partition.fetched(
-                *(session.follower, session.broker_epoch, position, entry.given_up)
+                *(session.follower, session.broker_epoch, position, entry.given_up),
+                gives_up=entry.gives_up,
             )
         except FolkmootError as error:
             return _refused(entry, error, -1 if partition is None else partition.log.log_start)
         if end is not None:
             return _result(session, entry, partition, end), _NO_CHUNK
         session.watch(partition, entry)
-        if _lacks(entry, partition):
+        if _lacks(entry, partition) or entry.gives_up:
             session.changed[partition] = None
         elif session.told.get(partition) != (entry.leader_epoch, session.news_of(partition)):
             session.moved[partition] = None

@@ -59,7 +59,6 @@ KEEP_FOR: Final = 10.0
 FORGET_AFTER: Final = 30.0
 """So long what is left of a fetch is kept for the next one."""
 
-REPAIR_BYTES: Final = 4 * 1024 * 1024
 
 TOPICS_PER_STEP: Final = 50
 PARTITIONS_PER_STEP: Final = 500
@@ -586,21 +585,6 @@ class RequestHandlers:
             found += len(chunk)
         return _Read(results, chunks, answered, failed, preparing)
 
-    def repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
-        """What this replica has of what another one has lost."""
-        self.replica_fetches.require_registered(body)
-        partition = self.partitions.find(body.topic_id, body.partition)
-        if partition is None or body.replica not in partition.replicas:
-            raise NotLeader(f"{body.topic}-{body.partition} has no replica here")
-        partition.log.require_open()
-        chunk = None
-        while chunk is None:
-            try:
-                chunk = partition.log.read(body.offset, REPAIR_BYTES)
-            except NotCached as error:
-                yield error.job
-        return Response(messages.RepairFetchResponse(partition.log.high_watermark), [chunk])
-
     def _begin(self, partition: Partition, job: SharedJob) -> None:
         """Have done what a read waits for. Its end wakes who waits for the partition."""
         if job in self._preparing:
@@ -767,7 +751,7 @@ def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
 def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
     """Whether the log has that offset from another leader epoch; False where compaction has removed it.
 
-    Raises OffsetNotAvailable where it is about to be repaired, StorageError.
+    Raises OffsetNotAvailable where it is about to be copied anew, StorageError.
     """
     with suppress(CorruptBatch):  # nobody has it any more
         header = batch_header.read_header(log.read(offset, 1, committed=False))

@@ -11,7 +11,6 @@ from typing import Any
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.replication.partition import Partition
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
@@ -115,7 +114,6 @@ class Node:
         """What was answered to fetches of a consumer that have waited."""
         self.is_settled = True
         """False: its session was lost while it wrote, and it has not read everything anew yet."""
-        self.repairs = Repairs(self.logs, self.partitions, self.handlers.flusher, self._submit)
 
     def _submit(self, key: Any, work: Any, done: Any, /) -> None:
         self.hands.submit(key, work, done)
@@ -316,7 +314,6 @@ class Cluster:
         for node in list(self.nodes.values()):
             node.partitions.task(node.now)
             node.handlers.damage_reports.task(node.now)
-            node.repairs.task(node.now)
         self.run()
 
     def mend(self) -> None:
