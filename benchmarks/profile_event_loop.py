@@ -13,26 +13,25 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import zmq
 
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.server.event_loop import SLOW_STEP, EventLoop
 from folkmoot.brokers.server.garbage_collection import SurvivorsFrozen
+from folkmoot.brokers.server.metadata_cache import ANY_EPOCH
 from folkmoot.brokers.storage import retention
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
-from folkmoot.coordination import paths, topics
+from folkmoot.coordination import topics
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Create
-from folkmoot.coordination.zookeeper.recipes import ensure
 from folkmoot.protocol import record_batch, wire
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.messages import (
@@ -46,6 +45,7 @@ from folkmoot.protocol.messages import (
     ProduceEntry,
     ProduceRequest,
 )
+from tests.brokers.killed_broker import create
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 PARTITIONS: Final = 10_000
@@ -68,7 +68,12 @@ class Client:
         self._number += 1
         envelope = wire.encode_request(api, self._number, "benchmark", request)
         self._socket.send_multipart((envelope, *payloads))
-        return wire.response_body(api, wire.decode_response(self._socket.recv_multipart()[0]))
+        body = wire.response_body(api, wire.decode_response(self._socket.recv_multipart()[0]))
+        for each in getattr(body, "results", ()):
+            assert not each.error, (
+                f"{each.topic}-{each.partition}: error {each.error}, {each.message}"
+            )
+        return body
 
     def close(self) -> None:
         self._context.destroy(linger=0)
@@ -93,10 +98,8 @@ def prepare(data: Path, names: list[str]) -> None:
 
 
 def create_topics(store: MemorySession, names: list[str]) -> None:
-    execute(store, ensure(paths.TOPICS))
     for name in names:
-        info = TopicInfo(f"id-{name}", [[1]] * PER_TOPIC)
-        execute(store, Create(paths.topic(name), msgspec.json.encode(info)))
+        execute(store, create(name, TopicInfo(f"id-{name}", [[1]] * PER_TOPIC)))
 
 
 class Hello:
@@ -141,7 +144,7 @@ class ProcessorTime:
 
 
 def measured(
-    what: str, loop: EventLoop, used: ProcessorTime, hello: Hello, work: Callable[[], None]
+    what: str, loop: EventLoop, used: ProcessorTime, hello: Hello, work: Callable[[], object]
 ) -> None:
     slow, loop.longest_step, hello.longest, used.longest = loop.slow_steps, 0.0, 0.0, 0.0
     began = time.perf_counter()
@@ -172,10 +175,10 @@ def main(partitions: int) -> None:
             loop, address = broker.event_loop, broker.listeners["client"]
             client, hello, used = Client(address), Hello(address), ProcessorTime(loop)
             tell = partial(measured, loop=loop, used=used, hello=hello)
-            reads = [FetchEntry(*each, 0, 1, 2**20) for each in places]
+            reads = [FetchEntry(*each, ANY_EPOCH, 1, 2**20) for each in places]
             looks = [ListOffsetsEntry(*each, 1_003) for each in places]
             ends = [ListOffsetsEntry(*each, LATEST) for each in places]
-            writes = [ProduceEntry(*each, 0) for each in places]
+            writes = [ProduceEntry(*each, ANY_EPOCH) for each in places]
             payloads = (a_batch(2_000),) * len(writes)
 
             def read() -> None:
@@ -193,7 +196,14 @@ def main(partitions: int) -> None:
                     execute(user, topics.delete(name))
                 time.sleep(5.0)
 
-            tell("the view is taken over", work=lambda: time.sleep(2.0))
+            def until_led() -> None:
+                while True:
+                    time.sleep(0.1)
+                    with suppress(AssertionError):
+                        client.call(Api.LIST_OFFSETS, ListOffsetsRequest(ends))
+                        return
+
+            tell("all partitions are led", work=until_led)
             produce = partial(client.call, Api.PRODUCE, ProduceRequest(1, 30.0, writes), payloads)
             for what in ("cold", "warm, in new segments", "warm"):
                 tell(f"one request with a batch for each, {what}", work=produce)

@@ -79,7 +79,7 @@ def stock(session: Session, count: int) -> None:
         writes: list[Create] = []
         for name in names:
             writes.append(Create(paths.subject(context, name), subject))
-            writes.append(Create(paths.live_subject(context, name)))
+            writes.append(Create(paths.listed_subject(context, paths.LIVE_SUBJECTS, name)))
             writes.append(Create(paths.schema_use(context, number, name)))
         yield Multi(tuple(writes))
 

@@ -9,9 +9,6 @@ Each registration gets a broker epoch, greater than any that this broker id had:
 that stays, which is written in the same transaction. A transaction that checks that version is refused
 once the broker has registered again, so that nothing that was decided about one incarnation is written
 about the next. That node holds the data directory: who comes behind another one may lack what it acked.
-
-A death right before that transaction leaves at most the epoch's node, right after it a registration that
-goes with its session.
 """
 
 from collections.abc import Mapping
@@ -22,17 +19,7 @@ from msgspec.structs import replace
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper import recipes
-from folkmoot.coordination.zookeeper.operations import (
-    Check,
-    ConnectionLost,
-    Create,
-    Multi,
-    MultiFailed,
-    NoNode,
-    Recipe,
-    Set,
-    WatchCallback,
-)
+from folkmoot.coordination.zookeeper.operations import Check, NoNode, Recipe, WatchCallback
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.protocol.errors import BrokerIdTaken, ConfigError
 
@@ -84,9 +71,9 @@ def register(
     it goes, at the latest when its session times out; then call again. Raises BrokerIdTaken, also if
     the data directory that had the id last is neither this one nor `former` (None: be it any).
     """
-    yield from recipes.ensure(paths.BROKERS)
     path, epoch_path = paths.broker(broker_id), paths.broker_epoch(broker_id)
     while True:
+        yield from recipes.ensure(paths.BROKERS)
         found = yield from read(broker_id, gone)
         if found is not None:
             return _judge(broker_id, mine, found)
@@ -98,16 +85,7 @@ def register(
                 "may lack what that one has acknowledged: start it again, so that it fetches that first"
             )
         with_epoch = replace(mine, epoch=last.stat.version + 1)
-        node = Create(path, msgspec.json.encode(with_epoch), ephemeral=True)
-        try:
-            yield Multi((node, Set(epoch_path, directory.encode(), last.stat.version)))
-        except MultiFailed as refusal:
-            recipes.check_foreseen(refusal)
-            yield from recipes.ensure(paths.BROKERS)  # somebody may have deleted it
-        except ConnectionLost:
-            pass
-        else:
-            return with_epoch
+        yield from recipes.begin_epoch(path, with_epoch, epoch_path, last, directory.encode())
 
 
 def _judge(broker_id: int, mine: Registration, found: Registration) -> Registration | None:

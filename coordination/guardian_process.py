@@ -17,9 +17,6 @@ children can only delay. Then it says to ZooKeeper, with each session's id and p
 parent would have said: that the session is closed. Its ephemeral nodes go, every watch on them fires.
 In front of that it makes the nodes of `notes`, so that people can read that the process died; whether
 that can be done is nobody's concern.
-
-It never decides anything: the parent is dead, not suspected. If it cannot do its work (killed with
-its parent, the host gone, no server reachable) the session timeout decides, as without it.
 """
 
 import json

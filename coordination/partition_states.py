@@ -23,12 +23,11 @@ Who may write what (the rules have the numbers of the protocol's description, do
 | activate | designated, until another is | it led an epoch in which nothing was appended |
 | change the ISR | as before | it counts, for the next leader too |
 
-Each recipe ends with a definite answer even if a reply is lost: it reads back and knows its own write by
-the version and all of the contents, which name the writer's epoch. What it reads may be old, from a
-server that lags; then it writes again, is refused, and a read after a refusal is not older than that.
+If a reply is lost a writer knows its own write by the version and all of the contents, which name its epoch.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -39,7 +38,7 @@ from folkmoot.coordination.brokers import is_in_epoch
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
-from folkmoot.coordination.zookeeper.recipes import Malformed
+from folkmoot.coordination.zookeeper.recipes import GuardRefused, Malformed
 
 NOBODY: Final = -1
 """The leader of a partition that has none."""
@@ -120,10 +119,6 @@ class BrokerReplaced(msgspec.Struct, frozen=True):
 Answer = VersionedState | Superseded | BrokerReplaced
 
 
-class GuardRefused(zk.ZooKeeperError):
-    """What all of the writes stood on is no longer true: another controller has been elected."""
-
-
 _decoder = msgspec.json.Decoder(PartitionState)
 _encode = msgspec.json.encode
 
@@ -136,15 +131,10 @@ def read(
     Raises Malformed. Many are read side by side, by `execute_all`.
     """
     path = paths.partition_state(*partition)
-    while True:
-        state, stat = yield from recipes.read(_decoder, path, watch)
-        if state is not None and stat is not None:
-            return VersionedState(state, stat.version)
-        # An absent node is watched by asking whether it exists; it may have come by then.
-        if watch is None or (
-            (yield from recipes.retry_on_connection_loss(zk.Exists(path, watch))) is None
-        ):
-            return None
+    node = yield from recipes.watched(zk.Get(path, watch))
+    if node is None:
+        return None
+    return VersionedState(recipes.decode(_decoder, path, node), node.stat.version)
 
 
 def topic_ids(watch: WatchCallback | None = None) -> Recipe[list[str]]:
@@ -174,40 +164,13 @@ def write(
 ) -> Recipe[dict[TopicIdPartition, Answer]]:
     """Write states, each if it still has the partition epoch that it stands on → what became of each.
 
-    A hundred go into one transaction, which also checks `guard`; one that is refused is sorted out and
-    the others are sent again. VersionedState: it was written, and this is its partition epoch now.
-    Raises GuardRefused: none of those that are left was written, or it was before.
+    Each transaction of them checks `guard`, too. VersionedState: it was written, and this is its partition
+    epoch now. Raises GuardRefused.
     """
-    todo = dict(writes)
-    done: dict[TopicIdPartition, Answer] = {}
-    in_doubt: set[TopicIdPartition] = set()
-    while todo:
-        some = list(todo)[:STATES_PER_TRANSACTION]
-        request: list[zk.Write] = [] if guard is None else [guard]
-        whose: list[TopicIdPartition | None] = [None] * len(request)
-        for each in some:
-            request += _writes(each, todo[each])
-            whose += [each] * (len(request) - len(whose))
-        try:
-            results = yield zk.Multi(tuple(request))
-        except zk.MultiFailed as refusal:
-            recipes.check_foreseen(refusal)
-            refused = whose[refusal.failed]
-            if refused is None:
-                raise GuardRefused(f"another controller has been elected: {refusal}") from None
-            doubtful = [each for each in some if each in in_doubt or each == refused]
-            yield from _look(doubtful, todo, done)
-            if refused in todo:
-                yield from _clear_away(refused, request[refusal.failed], todo, done)
-        except zk.ConnectionLost:
-            in_doubt.update(some)
-            yield from _look(some, todo, done)
-        else:
-            for partition, result in zip(whose, results, strict=True):
-                if partition is not None and result is not None:  # a version, or what was created
-                    partition_epoch = result if isinstance(result, int) else 0
-                    done[partition] = VersionedState(todo.pop(partition).state, partition_epoch)
-    return done
+    parts = [_Part(partition, wanted) for partition, wanted in writes.items()]
+    guards = () if guard is None else (guard,)
+    yield from recipes.write_parts(parts, guards, STATES_PER_TRANSACTION)
+    return {part.partition: part.answer for part in parts if part.answer is not None}
 
 
 def written(partition: TopicIdPartition, wanted: StateWrite) -> zk.Set:
@@ -215,49 +178,40 @@ def written(partition: TopicIdPartition, wanted: StateWrite) -> zk.Set:
     return zk.Set(paths.partition_state(*partition), _encode(wanted.state), wanted.stands_on)
 
 
-def _writes(partition: TopicIdPartition, wanted: StateWrite) -> list[zk.Write]:
-    """Checks of the brokers that join the ISR, and the state: it is created, or set."""
-    checks = [is_in_epoch(*broker) for broker in wanted.in_sync.items()]
-    if wanted.stands_on == MISSING:
-        return [*checks, zk.Create(paths.partition_state(*partition), _encode(wanted.state))]
-    return [*checks, written(partition, wanted)]
+@dataclass(slots=True)
+class _Part:
+    """A state to be written; a `recipes.Part`."""
 
+    partition: TopicIdPartition
+    wanted: StateWrite
+    answer: Answer | None = None
 
-def _look(
-    some: Iterable[TopicIdPartition],
-    todo: dict[TopicIdPartition, StateWrite],
-    done: dict[TopicIdPartition, Answer],
-) -> Recipe[None]:
-    """Which were written, and which cannot be any more; the others stay `todo`."""
-    for each in some:
-        wanted = todo[each]
+    def writes(self) -> list[zk.Write]:
+        """The state, which is created or set, and checks of the brokers that join the ISR."""
+        state: zk.Write = written(self.partition, self.wanted)
+        if self.wanted.stands_on == MISSING:
+            state = zk.Create(state.path, _encode(self.wanted.state))
+        return [state, *(is_in_epoch(*broker) for broker in self.wanted.in_sync.items())]
+
+    def written(self, result: int | str) -> None:
+        partition_epoch = result if isinstance(result, int) else 0  # else it was created
+        self.answer = VersionedState(self.wanted.state, partition_epoch)
+
+    def look(self, refused: zk.Write | None) -> Recipe[None]:
+        wanted = self.wanted
         try:
-            found = yield from read(each)
+            found = yield from read(self.partition)
         except Malformed:
-            done[each] = Superseded(None)
-            del todo[each]
-            continue
+            self.answer = Superseded(None)
+            return
         if found == VersionedState(wanted.state, wanted.stands_on + 1):
-            done[each] = found
-        elif (MISSING if found is None else found.partition_epoch) == wanted.stands_on:
-            continue
-        else:
-            done[each] = Superseded(found)
-        del todo[each]
-
-
-def _clear_away(
-    refused: TopicIdPartition,
-    write: zk.Write,
-    todo: dict[TopicIdPartition, StateWrite],
-    done: dict[TopicIdPartition, Answer],
-) -> Recipe[None]:
-    """Why a write was refused though its state is as it should be, so that the next is not."""
-    if isinstance(write, zk.Check):
-        done[refused] = BrokerReplaced(int(write.path.rsplit("/", 1)[1]))
-        del todo[refused]
-    elif isinstance(write, zk.Create):
-        yield from recipes.ensure(paths.partition_states(refused.topic_id))
+            self.answer = found
+        elif (MISSING if found is None else found.partition_epoch) != wanted.stands_on:
+            self.answer = Superseded(found)
+        elif isinstance(refused, zk.Check):
+            self.answer = BrokerReplaced(int(refused.path.rsplit("/", 1)[1]))
+        elif isinstance(refused, zk.Create):
+            yield from recipes.ensure(paths.partition_states(self.partition.topic_id))
 
 
 def delete(topic_id: str, guard: zk.Check) -> Recipe[None]:

@@ -139,12 +139,8 @@ def events(group_name: str) -> str:
     return f"{GROUPS}/{group_name}/events"
 
 
-def left(group_name: str, member_name: str) -> str:
-    return f"{GROUPS}/{group_name}/events/left-{member_name}"
-
-
-def departure(group_name: str, member_name: str) -> str:
-    return f"{GROUPS}/{group_name}/events/gone-{member_name}"
+def departure(group_name: str, member_name: str, how: str = "gone") -> str:
+    return f"{GROUPS}/{group_name}/events/{how}-{member_name}"
 
 
 def producer_name(name: str) -> str:
@@ -159,10 +155,6 @@ def schema_counter(context: str) -> str:
     return f"{schema_context(context)}/counter"
 
 
-def schema_ids(context: str) -> str:
-    return f"{schema_context(context)}/ids"
-
-
 def schema_id(context: str, number: int) -> str:
     return f"{schema_context(context)}/ids/{number:010d}"
 
@@ -171,16 +163,8 @@ def schema_use(context: str, number: int, subject_name: str) -> str:
     return f"{schema_id(context, number)}/{quoted(subject_name)}"
 
 
-def schema_guids(context: str) -> str:
-    return f"{schema_context(context)}/guids"
-
-
 def schema_guid(context: str, guid: str) -> str:
     return f"{schema_context(context)}/guids/{guid}"
-
-
-def subjects(context: str) -> str:
-    return f"{schema_context(context)}/subjects"
 
 
 def subject(context: str, name: str) -> str:
@@ -195,12 +179,9 @@ def schema_reference(
     return f"{subject(context, name)}/{child}"
 
 
-def live_subject(context: str, name: str) -> str:
-    return f"{schema_context(context)}/{LIVE_SUBJECTS}/{quoted(name)}"
-
-
-def deleted_subject(context: str, name: str) -> str:
-    return f"{schema_context(context)}/{DELETED_SUBJECTS}/{quoted(name)}"
+def listed_subject(context: str, listing: str, name: str) -> str:
+    """`listing` is LIVE_SUBJECTS or DELETED_SUBJECTS."""
+    return f"{schema_context(context)}/{listing}/{quoted(name)}"
 
 
 def quoted(name: str) -> str:

@@ -2,8 +2,6 @@
 
 The id tells a topic from a later one of the same name: whoever holds offsets, files or plans of a
 topic compares it, so deleting a topic removes its one node, and leaves a record of that (deletions.py).
-Every recipe ends with a definite answer: a lost reply is asked for again, and `create` knows its own node
-by the id.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -83,7 +83,10 @@ BROKER: Final = (
     _gauge("log_bytes", "broker_log_size_bytes", "Bytes of all logs, without indexes."),
     _gauge("open_segments", "broker_open_segments", "Segments with open files."),
     _gauge("damaged", "broker_damaged_partitions", "Replicas here with damage that is known."),
-    _counter("repaired", "broker_repairs", "Damaged ranges made whole from another replica."),
+    _counter(
+        *("repaired", "broker_repairs"),
+        "Damaged replicas that were cut, to copy the rest from their leader.",
+    ),
     _gauge("scrubbed", "broker_scrub_progress_ratio", "How much of this round is read: 0 to 1."),
     _counter("busy", "broker_event_loop_busy_seconds", "Seconds that the event loop has worked."),
     _counter("slow_steps", "broker_event_loop_slow_steps", "Steps of it that took above 20 ms."),

@@ -198,9 +198,7 @@ def misfit(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]
             fits = len(set(told)) == len(told) and set(told) <= set(asked)
         if not fits:
             return "results for other partitions than were asked for"
-    expected = int(api is Api.REPAIR_FETCH)
-    if api in (Api.FETCH, Api.REPLICA_FETCH):
-        expected = len(response.results)
+    expected = len(response.results) if api in (Api.FETCH, Api.REPLICA_FETCH) else 0
     if len(payloads) != expected:
         return f"{len(payloads)} payload frames instead of {expected}"
     return None

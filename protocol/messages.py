@@ -43,7 +43,6 @@ class Api(IntEnum):
     INIT_PRODUCER_ID = 7
     REPLICA_FETCH = 8
     LOG_SIZES = 9
-    REPAIR_FETCH = 10
     GET_SCHEMA = 11
     DESCRIBE_PRODUCERS = 12
 
@@ -365,12 +364,14 @@ class DescribeProducersResponse(_Message, frozen=True):
 class ReplicaFetchEntry(_Entry, frozen=True):
     """Where a follower stands: the leader epoch that it follows, the epoch of its last record (-1: it
     has none), and its log's end. All before that end counts as replicated, and all before `given_up` as
-    deleted for good."""
+    deleted for good. With `gives_up` the log goes on behind that end, but is damaged there: the follower
+    is not to count as in sync, and is answered once it does not."""
 
     leader_epoch: Count
     last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
     log_end: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     given_up: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    gives_up: bool = False
 
 
 class ReplicaFetchRequest(_Message, frozen=True):
@@ -410,25 +411,6 @@ class ReplicaFetchResponse(_Message, frozen=True):
     """One result and one (perhaps empty) payload frame per entry that there is something to tell of."""
 
     results: list[ReplicaFetchResult]
-
-
-class RepairFetchRequest(_Message, frozen=True):
-    """A replica, whoever leads, asks another for committed batches from `offset` on, in the place of
-    its own, which are damaged; `nonce` is of its registration."""
-
-    replica: Int32
-    nonce: Annotated[str, Meta(max_length=64)]
-    topic: Name
-    topic_id: TopicId
-    partition: Count
-    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-
-
-class RepairFetchResponse(_Message, frozen=True):
-    """The payload frame holds whole batches; none, where nothing lies between the offset and the
-    replica's high watermark."""
-
-    high_watermark: Int64
 
 
 class GetSchemaRequest(_Message, frozen=True):
@@ -484,7 +466,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.INIT_PRODUCER_ID: ApiSpec(InitProducerIdRequest, InitProducerIdResponse),
     Api.REPLICA_FETCH: ApiSpec(ReplicaFetchRequest, ReplicaFetchResponse),
     Api.LOG_SIZES: ApiSpec(LogSizesRequest, LogSizesResponse),
-    Api.REPAIR_FETCH: ApiSpec(RepairFetchRequest, RepairFetchResponse),
     Api.GET_SCHEMA: ApiSpec(GetSchemaRequest, GetSchemaResponse),
     Api.DESCRIBE_PRODUCERS: ApiSpec(DescribeProducersRequest, DescribeProducersResponse),
 }

@@ -20,6 +20,12 @@ class Append:
     high_watermark: int
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Compare the batches that came with their checksums, then call `checked`: they are to replace
+    what is damaged here, and what follows it."""
+
+
 class FollowerState:
     """What decides at a follower. No I/O, no clock.
 
@@ -31,6 +37,12 @@ class FollowerState:
     what lies behind that may be committed without this replica's knowing. An answer to a position that
     the log has left since, or of another epoch, is passed over.
 
+    Damage (`damaged_at`). The log is cut in front of it, and copied anew, if the leader's is whole from
+    there on. Until that is known the log stays: it may be all that is left of a record. Position by
+    position, from the damage to the log's end, the leader is asked, and what it sends is checked and
+    dropped. It answers only once this replica does not count as in sync, so that the cut loses nothing
+    that anybody counts on.
+
     A death at any step leaves a log that is a leader's log up to some offset, perhaps with more behind
     it: the next fetch, in whatever epoch, finds that out.
     """
@@ -40,10 +52,24 @@ class FollowerState:
         self.epoch = epoch
         self.has_committed = False
         """Whether the leader has said that this replica has all that was committed."""
+        self.damaged_at: int | None = None
+        self._checked: Position | None = None
+
+    def found_damage(self, offset: int | None, starts: EpochStarts) -> None:
+        """The log is damaged from there on, as far as is known; None: it is not."""
+        if offset != self.damaged_at:
+            self.damaged_at = offset
+            self._checked = None
+            if offset is not None:
+                self.checked(starts.before(offset), offset)
+
+    def checked(self, last_epoch: int, next_offset: int) -> None:
+        """The leader's log is whole from the damage up to there, or has nothing before."""
+        self._checked = Position(self.epoch, last_epoch, next_offset)
 
     def position(self, starts: EpochStarts, log_end: int) -> Position:
         """What to ask the leader with."""
-        return Position(self.epoch, starts.latest, log_end)
+        return self._checked or Position(self.epoch, starts.latest, log_end)
 
     def answered(
         self,
@@ -52,12 +78,12 @@ class FollowerState:
         high_watermark: int,
         starts: EpochStarts,
         log_end: int,
-    ) -> Truncate | Append | None:
+    ) -> Truncate | Append | Check | None:
         """What to do with the leader's answer; None: nothing, it is too late for it."""
         if asked != self.position(starts, log_end):
             return None
         if diverging is None:
-            return Append(high_watermark)
+            return Append(high_watermark) if self.damaged_at is None else Check()
         if diverging.epoch == NO_EPOCH:  # what the leader has before that it has given up
             return Truncate(min(diverging.offset, log_end))
         own = starts.end_of(diverging.epoch, log_end)

@@ -12,7 +12,12 @@ from folkmoot.coordination.partition_states import (
     Superseded,
     VersionedState,
 )
-from folkmoot.protocol.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
+from folkmoot.protocol.errors import (
+    FencedLeaderEpoch,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
 from folkmoot.protocol.quantities import counted
 
 
@@ -37,6 +42,10 @@ class _Follower:
     broker_epoch: int = -1
     fetched_at: float = -inf
     leader_end_then: int = -1
+    damaged_at: int | None = None
+    """The lowest position from which it has asked to copy anew what is damaged on its disk."""
+    asked: tuple[int, int] | None = None
+    """The epoch of its last record and its log's end; None while that is not known."""
 
 
 class LeaderState:
@@ -57,6 +66,14 @@ class LeaderState:
       an earlier epoch lies below that, and the high watermark may not know of it yet. Nor may it have
       records that were deleted (`given_up`). The write is refused if the replica's broker has
       registered again since it fetched.
+    - **Damage**. A follower whose log is damaged asks with `gives_up` from there on, as if it was cut. It
+      leaves the ISR first, and is answered once it is not in the maximal ISR: from then on it may cut.
+      It counts again when it asks from there, or before, without `gives_up`. An ask from further on is
+      one that was under way before, and counts for nothing.
+    - **Doubt**. Where epochs begin may be unread in a part of this log (`EpochStarts.may_begin`). No
+      follower is cut by that part: it may have the only copy of a committed record. Once all followers
+      have asked, the one with the latest epoch, and the most records of it, has all that any of them
+      has of what was committed: a leader of that epoch had it before. So that one is taken.
     - **Refused or unknown** (rule 8). A refusal brings what the state is now: this leader, active in
       this epoch → its ISR counts from here on; anything else → `resigned`. As long as an outcome is
       unknown both ISRs count; a read behind it (`settled`) says which.
@@ -106,6 +123,10 @@ class LeaderState:
         return self._found.state.isr
 
     @property
+    def others_in_sync(self) -> frozenset[int]:
+        return frozenset(self.isr) - {self.broker_id}
+
+    @property
     def partition_epoch(self) -> int:
         return self._found.partition_epoch
 
@@ -150,19 +171,29 @@ class LeaderState:
         *,
         log_start: int = 0,
         given_up: int = 0,
+        gives_up: bool = False,
     ) -> EpochEnd | None:
         """A follower fetches from `position`. None: it is acked, and may read on from there.
 
         Otherwise the position is not on this log: the follower has to cut its own to what both have.
         Raises FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log
-        begins, or there with an epoch that ends before it here. `broker_epoch` is of its
-        registration; what it has before `given_up` is deleted there.
+        begins, or there with an epoch that ends before it here; OffsetNotAvailable while it counts as in
+        sync and `gives_up` what it has behind `position`. `broker_epoch` is of its registration; what it
+        has before `given_up` is deleted there.
         """
         if position.leader_epoch < self.epoch:
             raise FencedLeaderEpoch(f"leader epoch {position.leader_epoch} is over: {self.epoch}")
         if position.leader_epoch > self.epoch:
             raise UnknownLeaderEpoch(f"leader epoch {position.leader_epoch} is not known here yet")
+        follower = self._followers[replica]
+        self._note_damage(follower, broker_epoch, position.log_end, log_start, gives_up)
+        if gives_up and replica in self.maximal_isr:
+            raise OffsetNotAvailable(f"broker {replica} counts as in sync still: ask again")
+        follower.asked = None if gives_up else (position.last_epoch, position.log_end)
         end = self._starts.end_of(position.last_epoch, log_end)
+        if position.log_end > (earliest := self._starts.earliest(end.offset)) < end.offset:
+            self._require_best(follower, earliest)
+            end = EpochEnd(position.last_epoch, end.offset)
         # What lies in front of this log cannot be compared: who ends there may have another leader's.
         is_known = end.epoch == position.last_epoch and position.log_end <= end.offset
         if position.log_end < log_start + (position.last_epoch >= 0 and not is_known):
@@ -175,7 +206,6 @@ class LeaderState:
             return end if end.epoch >= 0 else end._replace(offset=log_start)
         if position.log_end > (end.offset if has_records else log_end):
             return end
-        follower = self._followers[replica]
         if position.log_end >= log_end:
             follower.behind_since = None
         elif position.log_end >= follower.leader_end_then >= 0:
@@ -186,6 +216,29 @@ class LeaderState:
         follower.given_up = given_up
         follower.fetched_at, follower.leader_end_then = now, log_end
         return None
+
+    def _note_damage(
+        self, follower: _Follower, broker_epoch: int, log_end: int, log_start: int, gives_up: bool
+    ) -> None:
+        """Raises OffsetNotAvailable for what was asked before the follower has found the damage."""
+        known = follower.damaged_at if broker_epoch == follower.broker_epoch else None
+        if gives_up:
+            follower.broker_epoch = broker_epoch
+            known = log_end if known is None else min(known, log_end)
+        elif known is not None and log_start <= known < log_end:
+            raise OffsetNotAvailable(f"what it has from offset {known} on is damaged")
+        else:
+            known = None
+        follower.damaged_at = known
+
+    def _require_best(self, follower: _Follower, earliest: int) -> None:
+        """Raises OffsetNotAvailable unless all followers have asked, and none has more than this one."""
+        asked = [each.asked for each in self._followers.values()]
+        if follower.asked is None or any(each is None or each > follower.asked for each in asked):
+            raise OffsetNotAvailable(
+                f"where leader epochs begin behind offset {earliest} cannot be read: a cut might lose the "
+                "only copy, until all replicas have asked"
+            )
 
     def appended(self, now: float) -> None:
         """The log has grown: who had all of it lacks something from now on."""
@@ -215,6 +268,13 @@ class LeaderState:
         """Whether no other replica that may lead next has records before `offset`."""
         others = (self._followers.get(each) for each in self.maximal_isr - {self.broker_id})
         return all(each is not None and each.given_up >= offset for each in others)
+
+    def have_no_more(self, offset: int) -> bool:
+        """Whether all followers have said where they end, and none has what lies at `offset`."""
+        return all(
+            0 <= each.log_end <= offset and each.damaged_at in (None, offset)
+            for each in self._followers.values()
+        )
 
     def _end_of(self, replica: int) -> int:
         if replica == self.broker_id:
@@ -260,7 +320,7 @@ class LeaderState:
         follower = self._followers.get(replica)
         if follower is None or replica not in live:
             return False
-        has_lost = 0 <= follower.log_end < self.high_watermark
+        has_lost = follower.damaged_at is not None or (0 <= follower.log_end < self.high_watermark)
         since = follower.behind_since
         return not has_lost and (since is None or now - since <= self.max_lag)
 

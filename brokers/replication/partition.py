@@ -6,12 +6,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from folkmoot.brokers.jobs.jobs import Now, log_failure
 from folkmoot.brokers.jobs.serial_queue import Pending
-from folkmoot.brokers.replication.follower_state import FollowerState, Truncate
+from folkmoot.brokers.replication.follower_state import Check, FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
 from folkmoot.brokers.replication.replica_state import (
     NEXT_ROLES,
@@ -22,7 +23,7 @@ from folkmoot.brokers.replication.replica_state import (
     Step,
 )
 from folkmoot.brokers.replication.shared import Shared
-from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, EpochEnd
+from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH, EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import note_complete, note_incomplete, save_log_start
 from folkmoot.coordination.partition_states import (
@@ -44,7 +45,6 @@ from folkmoot.protocol.errors import (
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
-    Overloaded,
     RequestTimeout,
     RetriableError,
     StorageError,
@@ -92,14 +92,20 @@ class _Deletion(NamedTuple):
     done: Done
 
 
-class FollowerSession(Protocol):
-    """What another broker has named of the partitions that this one leads, and waits for news of."""
+class Session:
+    """What a consumer or a follower has named, and waits for news of."""
+
+    __slots__ = ()
 
     def appended(self, partition: "Partition", /) -> None:
-        """There is more to read, or the leader is another one."""
+        """Batches that are not committed yet were appended."""
 
-    def committed(self, partition: "Partition", /) -> None:
-        """The high watermark or the start of the log has moved."""
+    def committed(self, partition: "Partition", size: float, /) -> None:
+        """The high watermark has moved by so many bytes, inf if that is not known."""
+
+    def altered(self, partition: "Partition", /) -> None:
+        """Another broker leads, a read has become possible, the log's start has moved, or it is closed."""
+        self.committed(partition, inf)
 
 
 class Partition:
@@ -132,16 +138,14 @@ class Partition:
     __slots__ = (
         *("_again", "_asked", "_deletions", "_is_blocked", "_produces", "_role", "_shared"),
         *(
-            "followers",
             "found",
             "id",
             "is_outdated",
-            "is_rewritten",
             "log",
             "replica_count",
             "replicas",
         ),
-        *("state", "throttle", "__weakref__"),
+        *("sessions", "state", "throttle", "__weakref__"),
     )
 
     def __init__(
@@ -159,10 +163,8 @@ class Partition:
         """The partition's state as it was read last."""
         self.is_outdated = False
         """Another broker knows a newer leader, or an ISR without this replica."""
-        self.is_rewritten = False
-        """A segment is written anew: its name would bring back what is cut meanwhile (Repairs)."""
-        self.followers: dict[FollowerSession, None] = {}
-        """Sessions of followers that wait for news of this partition."""
+        self.sessions: dict[Session, None] = {}
+        """Those who have named it, and were not answered yet."""
         self._shared = shared
         self._role = Role.WAITING
         self._asked: Position | None = None
@@ -228,10 +230,11 @@ class Partition:
         has_counted = not log.flushes or topic.had_page_cache
         is_suspect = log.directory.name in shared.logs.suspects and has_counted
         lacks = log.is_incomplete or is_blank or log.failed is not None
-        self.state.may_lead = not (lacks or is_suspect)
+        has_lost = is_suspect or log.is_damaged
+        self.state.may_lead = not (lacks or has_lost)
         # What the only replica lacks no other has.
         self.state.may_lead_alone = log.failed is None and (
-            log.is_alone or (is_suspect and not lacks)
+            log.is_alone or (has_lost and not lacks)
         )
         self.observe(found)
 
@@ -256,14 +259,16 @@ class Partition:
 
     def observe(self, found: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read. `settled`: in a new session, in which nothing was written before."""
-        self.found = found
+        is_new, self.found = found != self.found, found
         self._take(self.state.observed(found, settled=settled))
+        if is_new and self.leader is None:
+            self.wake_all()  # consumers may read of a follower that is in sync
 
     def look_again(self) -> None:
         """A view of the cluster was shown: what has failed meanwhile is tried again."""
         self.is_outdated = False
         if self.counted_end < self.log.log_end:
-            self._shared.flusher.flush(self.log)  # its topic may ask for that from now on
+            self._flush()  # its topic may ask for that from now on
         self.advance()
 
     def heard(self, known: PartitionMetadata) -> None:
@@ -278,7 +283,7 @@ class Partition:
             is_out = self.serves(known.leader_epoch) and shared.broker_id not in known.isr
             if (is_newer or is_out) and not self.is_outdated:
                 self.is_outdated = shared.is_replaced = True
-                shared.readers.changed(self.log.name)
+                self.wake_all()
 
     def close(self) -> None:
         """This broker has no replica of it any more, or the topic is gone."""
@@ -332,8 +337,7 @@ class Partition:
                 )
             )
         self._answer_deletions()
-        self._shared.readers.changed(log.name)
-        self._wake_followers()
+        self.wake_all()
 
     def _judge_log(self) -> None:
         """A replica that may lead has all that is committed: its disk is trusted, and it is complete."""
@@ -425,7 +429,7 @@ class Partition:
     def _lead(self, found: VersionedState) -> LeaderState:
         log = self.log
         if log.flushes:
-            self._shared.flusher.flush(log)
+            self._flush()
         self._shared.restless[self] = None
         return LeaderState(
             *(self._shared.broker_id, found, self.replicas, log.epoch_starts),
@@ -452,7 +456,7 @@ class Partition:
             if len(state.leader.isr) < 2:
                 return  # what is here can be read, at least
             state.leader.resigned = True
-        state.may_lead = state.may_lead_alone = False
+        state.may_lead, state.may_lead_alone = False, self.log.failed is None
         self._take(state.observed(state.known))
 
     def is_whole(self) -> None:
@@ -480,29 +484,34 @@ class Partition:
 
     def _wake(self, appended: int = 0) -> None:
         """The high watermark has moved."""
-        name, readers, end = self.log.name, self._shared.readers, self.log.high_watermark
-        if appended:
-            readers.appended(name, appended)
-        elif not self._produces or self._produces[0].end > end:
-            # By what was acknowledged before, or is of a former leader.
-            readers.changed(name)
+        end, size = self.log.high_watermark, float(appended)
+        if not appended and (not self._produces or self._produces[0].end > end):
+            size = inf  # by what was acknowledged before, or is of a former leader
         while self._produces and self._produces[0].end <= end:
             produce = self._produces.popleft()
-            readers.appended(name, produce.size)
+            size += produce.size
             produce.done(None)
-        for session in self.followers:
-            session.committed(self)
+        for session in self.sessions:
+            session.committed(self, size)
 
-    def flushed(self) -> None:
-        """The log's recovery point has moved, or the log has failed or is closed."""
+    def _flush(self) -> None:
+        """Have all that is here now put on disk."""
+        self._shared.flusher.flush(self.log, self._flushed)
+
+    def _flushed(self, error: FolkmootError | None) -> None:
+        """A flush has ended. Where the disk was full, or had no descriptor to spare, it is tried again."""
+        log = self.log
         self._refuse_if_unusable()
         self.advance()
-        self._ask()
+        if error is not None and log.is_open and log.failed is None:
+            self._shared.later(DISK_AGAIN_AFTER, self._flush)
+        elif self.counted_end == log.log_end or log.dirty:
+            self._ask()
 
     def _fail(self, reason: str) -> None:
         """Nothing is written to the log any more. It can be read."""
         self.log.fail(reason, readable=True)
-        self._shared.readers.changed(self.log.name)
+        self.wake_all()
         self._refuse_if_unusable()
 
     def _refuse_if_unusable(self) -> None:
@@ -511,16 +520,12 @@ class Partition:
         try:
             self.log.require_writable()
         except ClosedError:
-            self._answer_all(StorageError(f"{self.log.name} was deleted before it was flushed"))
+            self._refuse(StorageError(f"{self.log.name} was deleted before it was flushed"))
         except FolkmootError as error:
-            self._answer_all(error)
+            self._refuse(error)
 
     def _refuse(self, error: FolkmootError) -> None:
         """Answer all produces that wait: what was appended may be committed later, or never."""
-        self._answer_all(error)
-        self._shared.readers.changed(self.log.name)
-
-    def _answer_all(self, error: FolkmootError) -> None:
         waiting, self._produces = self._produces, deque()
         for each in waiting:
             each.done(error)
@@ -539,9 +544,10 @@ class Partition:
         if self.leader is not None:
             self.leader.appended(self._shared.clock())
             self._shared.restless[self] = None
-        self._wake_followers()
+        for session in self.sessions:
+            session.appended(self)
         if self.log.flushes:
-            self._shared.flusher.flush(self.log)
+            self._flush()
         self.advance(size if was_committed else 0)
 
     def wait(self, produce: WaitingProduce) -> None:
@@ -573,18 +579,26 @@ class Partition:
         broker_epoch: int,
         position: Position,
         given_up: int,
+        *,
+        gives_up: bool,
     ) -> EpochEnd | None:
-        """A follower fetches. Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, OffsetOutOfRange."""
+        """A follower fetches. Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, OffsetOutOfRange,
+        OffsetNotAvailable."""
         leader, log = self.leader, self.log
         if leader is None or follower not in self.replicas:
             raise NotLeader(
                 f"{log.name} is not led here, or broker {follower} has no replica of it"
             )
-        end = leader.fetched(
-            *(follower, broker_epoch, position, log.log_end, self._shared.clock()),
-            log_start=log.log_start,
-            given_up=given_up,
-        )
+        try:
+            end = leader.fetched(
+                *(follower, broker_epoch, position, log.log_end, self._shared.clock()),
+                log_start=log.log_start,
+                given_up=given_up,
+                gives_up=gives_up,
+            )
+        except OffsetNotAvailable:
+            self.look_after_isr()  # it is to leave
+            raise
         if end is None:
             self.advance()
             self._answer_deletions()
@@ -599,19 +613,10 @@ class Partition:
             raise OffsetNotAvailable(f"{self.log.name} has a new leader: ask again")
         return self.log.high_watermark
 
-    def is_readable(self) -> None:
-        """What a read has waited for is there."""
-        self._shared.readers.changed(self.log.name)
-        self._wake_followers()
-
-    def start_moved(self) -> None:
-        """The log begins at a later offset: followers are to know."""
-        for session in self.followers:
-            session.committed(self)
-
-    def _wake_followers(self) -> None:
-        for session in self.followers:
-            session.appended(self)
+    def wake_all(self) -> None:
+        """Something has changed other than by an append: all who wait look again."""
+        for session in self.sessions:
+            session.altered(self)
 
     def when_given_up(self, offset: int, done: Done) -> None:
         """Call `done` when what this log has given up before `offset` is deleted wherever the next
@@ -673,16 +678,19 @@ class Partition:
             self._is_blocked = True
             log.queue.add(self._prepare())
         elif self.counted_end < log.log_end:
-            shared.flusher.flush(log)  # `flushed` is called at its end
+            self._flush()
         elif self._is_throttled and (pause := shared.throttled_until - shared.clock()) > 0:
             self._try_again(pause)
         else:
+            damaged_at = log.damaged_at
+            follower.found_damage(damaged_at[0] if damaged_at else None, log.epoch_starts)
             self._asked = position = follower.position(log.epoch_starts, log.log_end)
             shared.fetcher.fetch(
                 follower.leader,
                 ReplicaFetchEntry(
                     *(log.name.topic, *self.id, position.leader_epoch),
                     *(position.last_epoch, position.log_end, log.given_up),
+                    follower.damaged_at is not None,
                 ),
             )
 
@@ -727,6 +735,9 @@ class Partition:
             if isinstance(todo, Truncate):
                 self._cut(follower, todo.offset)
                 return
+            if isinstance(todo, Check):
+                self._check(follower, chunk)
+                return
             if todo is not None:
                 self._append(follower, result, chunk, now)
         except (RetriableError, CorruptBatch) as error:
@@ -766,7 +777,7 @@ class Partition:
         if start > log.given_up:
             log.queue.add(self._give_up_before(start))
         elif result.has_committed:
-            self.state.may_lead |= not log.is_damaged
+            self.state.may_lead = self.state.may_lead or not log.is_damaged
             self._judge_log()
 
     def _refused(
@@ -778,6 +789,11 @@ class Partition:
         then the follower's log goes on there.
         """
         is_out_of_range = result.error == OffsetOutOfRange.code
+        if follower is not None and follower.damaged_at is not None:
+            if is_out_of_range:
+                follower.checked(NO_EPOCH, result.log_start)
+            self._try_again()
+            return
         if (
             follower is not None
             and is_out_of_range
@@ -832,22 +848,21 @@ class Partition:
         log = self.log
         try:
             await self._take_point_back(offset)
-            if self.is_rewritten:
-                raise Overloaded(f"{log.name}: a segment is being repaired")
-        except (OSError, Overloaded) as error:
+        except OSError as error:
             self._is_blocked = False
             self._warn(error)
             self._try_again(DISK_AGAIN_AFTER)
             return
         try:
             if self.state.follower is follower and log.is_open:
-                self._take_back_committed(offset)
+                self._take_back_committed(follower, offset)
                 if offset < log.log_end:
                     logger.warning(
                         "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which "
                         "leads in epoch %d",
                         *(log.name, log.log_end, offset, follower.leader, follower.epoch),
                     )
+                    self._shared.counters.repaired += follower.damaged_at is not None
                     await log.cut(offset)
                     if log.is_incomplete:
                         self.state.may_lead = self.state.may_lead_alone = False
@@ -859,10 +874,12 @@ class Partition:
         self._is_blocked = False
         self._ask()
 
-    def _take_back_committed(self, offset: int) -> None:
+    def _take_back_committed(self, follower: FollowerState, offset: int) -> None:
         log, known = self.log, self.state.known
         if known is not None and log.epoch_starts.latest < known.state.unclean_epoch:
             log.take_back_committed(offset, "an unclean election has lost")
+        elif follower.damaged_at is not None:
+            log.take_back_committed(offset, "damage has taken")
         elif known is not None and self._shared.broker_id not in known.state.isr:
             if offset < log.high_watermark:  # it has copied what compaction had left
                 log.take_back_committed(offset, "the leader lacks")
@@ -898,7 +915,7 @@ class Partition:
                     )
                     self._shared.logs.notes.recovery_points.pop(log.directory.name, None)
                     self._shared.logs.remove(log, log.begin_anew(offset))
-                    self._shared.flusher.flush(log)
+                    self._flush()
                 self._is_blocked = False
                 self._ask()
                 return
@@ -915,6 +932,35 @@ class Partition:
                 await self._shared.pause(DISK_AGAIN_AFTER)
         self._is_blocked = False
         self._try_again(pause)
+
+    # -- damage -------------------------------------------------------------------------------------
+
+    def look_after_damage(self) -> bool:
+        """A leader resigns if another replica can lead; a follower asks from the damage on → whether
+        some is left."""
+        log, leader, damaged_at = self.log, self.leader, self.log.damaged_at
+        log.is_lost = False
+        if not damaged_at:
+            self.is_whole()
+        elif leader is not None and self._shared.staying.intersection(leader.others_in_sync):
+            logger.warning("%s: damaged at offset %d, resigning", log.name, damaged_at[0])
+            self.resign()
+        elif leader is not None:  # who has all that is damaged comes into the ISR
+            log.is_lost = leader.have_no_more(damaged_at[-1])
+        elif self._asked is not None and self._asked.log_end == log.log_end:
+            self._asked = None  # from its end on
+            self._ask()
+        return bool(damaged_at)
+
+    def _check(self, follower: FollowerState, chunk: memoryview) -> None:
+        """This replica does not count as in sync, and the leader's log is whole as far as this goes: once
+        all was looked at it is cut, below the high watermark, too. Raises CorruptBatch."""
+        headers = [header for header, _ in batch_header.split(chunk)]
+        if headers and headers[-1].next_offset < self.log.log_end:
+            follower.checked(headers[-1].leader_epoch, headers[-1].next_offset)
+            self._ask()
+        elif follower.damaged_at is not None:
+            self._cut(follower, follower.damaged_at)
 
     # -- trying again -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, TRY_AGAIN_AFTER, Partition
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.shared import Counters, Readers, Shared, Tended, WriteStates
+from folkmoot.brokers.replication.shared import Counters, Shared, Tended, WriteStates
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -45,7 +45,6 @@ class Partitions:
         retention: Retention,
         creation: PartitionCreation,
         fetcher: ReplicaFetcher,
-        readers: Readers,
         write_states: WriteStates,
         post: Callable[[Callable[[], None]], None],
         clock: Callable[[], float],
@@ -65,18 +64,17 @@ class Partitions:
             flusher=flusher,
             retention=retention,
             fetcher=fetcher,
-            readers=readers,
             write_states=write_states,
             post=post,
             clock=clock,
         )
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._by_log: dict[Log, Partition] = {}
+        self._damaged: dict[Partition, None] = {}
         self._being_made: dict[TopicIdPartition, tuple[TopicInfo, VersionedState | None]] = {}
         """Partitions whose logs are being made, with what was read of them last."""
         self._round: deque[Tended] = deque()
         self._next_round = 0.0
-        flusher.advanced = self._flushed
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -188,6 +186,8 @@ class Partitions:
             return  # it was deleted
         partition = Partition(self.shared, key, log, topic.partitions[key.partition])
         self._partitions[key] = self._by_log[log] = partition
+        if log.is_damaged:
+            self._damaged[partition] = None
         partition.begin(topic, found)
 
     def _drop(self, key: TopicIdPartition) -> None:
@@ -197,6 +197,7 @@ class Partitions:
         if partition is not None:
             partition.close()
             self._by_log.pop(partition.log, None)
+            self._damaged.pop(partition, None)
 
     def _delete(self, key: TopicIdPartition, found: VersionedState | None) -> None:
         """Delete a replica that was moved away; one that counts as in sync waits for its leader to see it."""
@@ -216,11 +217,6 @@ class Partitions:
 
     # -- what comes from the disk and from leaders --------------------------------------------------
 
-    def _flushed(self, log: Log) -> None:
-        partition = self._by_log.get(log)
-        if partition is not None:
-            partition.flushed()
-
     def turn(self, events: Mapping[Any, int], now: Now) -> None:
         """Take what leaders have answered, and ask for more."""
         for topic_id, result, chunk in self.fetcher.receive(events, now):
@@ -239,11 +235,23 @@ class Partitions:
             each for each in self._partitions.values() if each.log.failed is not None
         ]:
             partition.resign()
+        self._look_after_damage()
         if not self._round and now.monotonic >= self._next_round:
             self._next_round = now.monotonic + LOOK_AFTER
             self._round.extend(shared.restless)
             self._go_round()
         return TRY_AGAIN_AFTER if is_waiting else LOOK_AFTER
+
+    def _look_after_damage(self) -> None:
+        found = self._logs.files.damaged
+        while found:
+            topic_id, _, number = found.pop().name.rpartition("-")
+            partition = self.find(topic_id, int(number))
+            if partition is not None:
+                self._damaged[partition] = None
+        for partition in list(self._damaged):
+            if not partition.look_after_damage():
+                del self._damaged[partition]
 
     def _go_round(self) -> None:
         """Look at some in-sync replicas, and later at the others: not at those that are at rest."""

@@ -13,7 +13,6 @@ from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.partition_states import Answer, StateWrite, TopicIdPartition
-from folkmoot.protocol.records import TopicPartition
 
 _GRAIN: Final = 0.05
 """Seconds: produces that wait are looked through so often at most."""
@@ -22,16 +21,6 @@ Written = Callable[[Mapping[TopicIdPartition, Answer] | None], None]
 WriteStates = Callable[[Mapping[TopicIdPartition, StateWrite], Written], None]
 """Writes states in ZooKeeper, on another thread; the answers come on the event loop, those to other
 writes among them, None if they are not known: then the states are read again, behind that."""
-
-
-class Readers(Protocol):
-    """Consumers' fetches that wait, by the name of the partition."""
-
-    def appended(self, partition: TopicPartition, length: int, /) -> None:
-        """So many bytes more can be read."""
-
-    def changed(self, partition: TopicPartition, /) -> None:
-        """Something other than an append has happened."""
 
 
 class Tended(Protocol):
@@ -58,6 +47,8 @@ class Counters:
     elected: int = 0
     elected_unclean: int = 0
     """How often this broker began to lead, and how often of these by an unclean election."""
+    repaired: int = 0
+    """How often a replica was cut in front of damage, to copy the rest anew."""
     unknown_outcomes: int = 0
     """How often it was not known what became of a write: what was read before settles none of them."""
 
@@ -71,7 +62,6 @@ class Shared:
     flusher: Flusher
     retention: Retention
     fetcher: ReplicaFetcher
-    readers: Readers
     write_states: WriteStates
     post: Callable[[Callable[[], None]], None]
     clock: Callable[[], float]

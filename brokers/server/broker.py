@@ -14,7 +14,6 @@ from folkmoot.brokers.controller.thread import ControllerThread
 from folkmoot.brokers.jobs.job_pool import JobPool
 from folkmoot.brokers.jobs.jobs import Lane, Now
 from folkmoot.brokers.replication.partitions import Partitions
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.session_loss import SessionLoss
 from folkmoot.brokers.server.config import BrokerConfig
@@ -249,14 +248,12 @@ class Broker:
         retention = Retention(logs, flusher, submit)
         connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
         fetcher = ReplicaFetcher(config.broker_id, connections)
-        purgatory = Purgatory()
         partitions = Partitions(
-            *(config.broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
+            *(config.broker_id, logs, flusher, retention, creation, fetcher),
             *(self._link.write_states, self._post, time.monotonic),
         )
         reports = DamageReports(submit)
         schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
-        repairs = Repairs(logs, partitions, flusher, submit)
         scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
@@ -269,7 +266,6 @@ class Broker:
             logs.room.task,
             scrubber.task,
             reports.task,
-            repairs.task,
             cleaner.task,
             schemas.task,
             partitions.task,
@@ -284,15 +280,13 @@ class Broker:
             producer_ids=self._producer_ids,
             schemas=schemas,
             logs=logs,
-            purgatory=purgatory,
+            purgatory=Purgatory(),
             partitions=partitions,
             submit=submit,
         )
         loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
         self._stack.callback(loop.stop)
-        self._snapshots = Snapshots(
-            loop=loop, handlers=handlers, files=files, repairs=repairs, scrubber=scrubber
-        )
+        self._snapshots = Snapshots(loop=loop, handlers=handlers, files=files, scrubber=scrubber)
         return loop
 
     def _take_over(self, logs: LogManager) -> None:

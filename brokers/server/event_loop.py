@@ -195,17 +195,15 @@ class EventLoop:
                 break  # the rest goes on in the next turns, in this order
         self._partitions.shared.expire_produces(now.monotonic)
         for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
-            self._respond(delayed.request, partial(self.handlers.complete_fetch, delayed, now))
-        for request, response in self.handlers.replica_fetches.take_done(now.monotonic):
-            self._respond(request, partial(Response, *response))
+            self._respond(delayed.request, partial(delayed.complete, now))
+        self.handlers.sessions.expire(now.monotonic)
         self._run_task(now)
 
     def _time_left(self) -> float | None:
         if self._inbox or self._unfinished:
             return 0.0
-        fetches = self.handlers.replica_fetches.next_deadline()
         produces = self._partitions.shared.next_deadline
-        deadline = min(self._purgatory.next_deadline(), produces, fetches, self._tasks[0][0])
+        deadline = min(self._purgatory.next_deadline(), produces, self._tasks[0][0])
         if self._fetcher.follows:
             deadline = min(deadline, self._fetcher.next_event())
         return max(0.0, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""Consumers' fetches that wait for bytes or for their deadline, and how many requests may wait."""
+"""Fetches that wait for news or for their deadline, and how many requests may wait."""
 
 import heapq
 from collections import deque
@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from folkmoot.brokers.server.fetch_sessions import FetchSession, FetchSessions, Quota
-from folkmoot.protocol.errors import (
-    Overloaded,
-)
+from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.protocol.errors import Overloaded
 
 MAX_DELAYED: Final = 20_000
 MAX_DELAYED_PER_PEER: Final = 256
@@ -75,21 +73,55 @@ class DelayedResponse:
         return call
 
 
-class DelayedFetch(NamedTuple):
-    """A fetch that waits, by the moment at which it does no longer; the number makes it sortable."""
+class Quota:
+    """A bound for each peer, and one for all of them together."""
 
-    deadline: float
-    number: int
-    session: FetchSession
-    request: Request
+    def __init__(self, per_peer: int, in_all: int) -> None:
+        self._per_peer = per_peer
+        self._in_all = in_all
+        self._held: dict[bytes, int] = {}
+        self._total = 0
+
+    def has_room(self, peer: bytes, amount: int) -> bool:
+        return self._held.get(peer, 0) + amount <= self._per_peer and self.has_room_in_all(amount)
+
+    def has_room_in_all(self, amount: int) -> bool:
+        return self._total + amount <= self._in_all
+
+    def take(self, peer: bytes, amount: int) -> None:
+        """Also above the bound: the caller has asked for room, or need not. Below 0: give back."""
+        held = self._held.pop(peer, 0) + amount
+        if held:
+            self._held[peer] = held
+        self._total += amount
+
+
+Answer = Callable[["DelayedFetch", Now], Response | None]
+
+
+class DelayedFetch:
+    """A fetch that waits; `complete` answers it, or delays it again."""
+
+    __slots__ = ("_answer", "deadline", "request", "waits")
+
+    def __init__(self, request: Request, deadline: float, answer: Answer) -> None:
+        self.request = request
+        self.deadline = deadline
+        self.waits = True
+        self._answer = answer
+
+    def complete(self, now: Now) -> Response | None:
+        """The response; None: it waits again."""
+        return self._answer(self, now)
 
 
 class Purgatory:
-    """Those that wait, found by what they wait for or by deadline, never by looking at all of them.
+    """Fetches that wait, found by deadline, never by looking at all of them.
 
-    A completed fetch is taken by `take_completed`, still watching, so that all that its turn brings is
-    in one answer. It leaves its timer behind; the heap of timers is rebuilt when most of it is such
-    remains, so that it never holds more than about twice the fetches that wait.
+    Their sessions hear what they wait for, and complete them. A completed fetch is taken by
+    `take_completed` at the end of the turn, so that all that its turn brings is in one answer. It leaves
+    its timer behind; the heap of timers is rebuilt when most of it is such remains, so that it never
+    holds more than about twice the fetches that wait.
 
     Produces wait at their partitions (Partition.wait).
 
@@ -97,16 +129,15 @@ class Purgatory:
     """
 
     def __init__(self, delayed: Quota | None = None) -> None:
-        self.sessions = FetchSessions(self._complete)
         self._delayed = delayed or Quota(MAX_DELAYED_PER_PEER, MAX_DELAYED)
-        self._fetches: dict[FetchSession, DelayedFetch] = {}
-        self._timers: list[DelayedFetch] = []
+        self._count = 0
+        self._timers: list[tuple[float, int, DelayedFetch]] = []
         self._completed: deque[DelayedFetch] = deque()
         self._number = 0
 
     def __len__(self) -> int:
-        """How many fetches wait; those already completed are not counted, nor kept sessions."""
-        return len(self._fetches)
+        """How many fetches wait; those already completed are not counted."""
+        return self._count
 
     def require_room(self, peer: bytes) -> None:
         """Raises Overloaded if no more requests may wait, of this peer or in all."""
@@ -115,32 +146,29 @@ class Purgatory:
 
     def enter(self, peer: bytes) -> None:
         """One more request of this peer waits; there was room when it began."""
-        self._delayed.take(peer, 1, within=False)
+        self._delayed.take(peer, 1)
 
     def leave(self, peer: bytes) -> None:
-        self._delayed.give_back(peer, 1)
+        self._delayed.take(peer, -1)
 
     # -- delayed fetches -------------------------------------------------------------------------------
 
-    def delay_fetch(
-        self, request: Request, session: FetchSession, deadline: float, missing: int
-    ) -> None:
-        """Let a fetch wait. Raises Overloaded."""
-        self.require_room(request.peer)
-        if not self.sessions.watch(session):
-            raise Overloaded("too many partitions are waited for already: ask again later")
+    def delay(self, request: Request, deadline: float, answer: Answer) -> DelayedFetch:
+        """Let a fetch wait; the caller has asked for room."""
         self.enter(request.peer)
+        self._count += 1
         self._number += 1
-        delayed = DelayedFetch(deadline, self._number, session, request)
-        session.waits, session.missing = True, missing
-        self._fetches[session] = delayed
-        heapq.heappush(self._timers, delayed)
+        delayed = DelayedFetch(request, deadline, answer)
+        heapq.heappush(self._timers, (deadline, self._number, delayed))
+        return delayed
 
-    def _complete(self, session: FetchSession) -> None:
-        session.waits = False
-        delayed = self._fetches.pop(session)
-        self.leave(session.peer)
-        self._completed.append(delayed)
+    def complete(self, delayed: DelayedFetch) -> None:
+        """It waits no longer."""
+        if delayed.waits:
+            delayed.waits = False
+            self._count -= 1
+            self.leave(delayed.request.peer)
+            self._completed.append(delayed)
 
     def take_completed(self, now: float, most: int) -> list[DelayedFetch]:
         """Fetches that wait no longer, by their deadline or before; to be answered or delayed again.
@@ -148,27 +176,21 @@ class Purgatory:
         Not all of them at a time, however many share a deadline or a partition.
         """
         timers = self._timers
-        while timers and (timers[0].deadline <= now or self._is_over(timers[0])):
-            timer = heapq.heappop(timers)
-            if not self._is_over(timer):
-                self._complete(timer.session)
-        if len(timers) > 2 * len(self._fetches) + _SPARE_TIMERS:
-            self._timers = [timer for timer in timers if not self._is_over(timer)]
+        while timers and (timers[0][0] <= now or not timers[0][2].waits):
+            self.complete(heapq.heappop(timers)[2])
+        if len(timers) > 2 * self._count + _SPARE_TIMERS:
+            self._timers = [timer for timer in timers if timer[2].waits]
             heapq.heapify(self._timers)
-        self.sessions.expire(now)
         return [self._completed.popleft() for _ in range(min(most, len(self._completed)))]
 
     def take_all(self) -> list[DelayedFetch]:
         """All fetches, because the broker stops."""
-        for session in list(self._fetches):
-            self._complete(session)
+        for _, _, delayed in self._timers:
+            self.complete(delayed)
         return list(self._completed)
 
     def next_deadline(self) -> float:
         """When to call `take_completed` again at the latest, in the clock of the deadlines."""
         if self._completed:
             return -inf
-        return self._timers[0].deadline if self._timers else inf
-
-    def _is_over(self, timer: DelayedFetch) -> bool:
-        return self._fetches.get(timer.session) is not timer
+        return self._timers[0][0] if self._timers else inf

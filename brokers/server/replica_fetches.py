@@ -1,15 +1,16 @@
 """What a leader answers to its followers' fetches, and what it keeps of them until there is an answer."""
 
 from collections.abc import Callable, Sequence
-from math import inf
+from functools import partial
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from folkmoot.brokers.jobs.jobs import SharedJob
+from folkmoot.brokers.jobs.jobs import Now, SharedJob
 from folkmoot.brokers.replication.leader_state import Position
 from folkmoot.brokers.replication.partition import Partition
 from folkmoot.brokers.replication.partitions import Partitions
-from folkmoot.brokers.server.purgatory import Request, Response
+from folkmoot.brokers.server.fetch_sessions import FetchSession
+from folkmoot.brokers.server.purgatory import DelayedFetch, Purgatory, Request, Response
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.brokers import Registration
@@ -21,7 +22,6 @@ from folkmoot.protocol.errors import (
     UnknownReplica,
 )
 from folkmoot.protocol.messages import (
-    RepairFetchRequest,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -47,44 +47,20 @@ class News(NamedTuple):
     has_committed: bool
 
 
-class _Session:
-    """What one follower has named and was not told of yet; `changed` are those with news."""
+class FollowerSession(FetchSession[ReplicaFetchEntry]):
+    """Of a follower's fetches. Of partitions in `moved` there is a new high watermark alone: for that a
+    fetch waits TELL_WITHIN longer."""
 
-    __slots__ = (
-        *(
-            "broker_epoch",
-            "changed",
-            "deadline",
-            "entries",
-            "follower",
-            "is_untold",
-            "moved",
-            "peer",
-        ),
-        *("told", "waits"),
-    )
+    __slots__ = ("broker_epoch", "follower", "moved", "told")
 
-    def __init__(self, follower: int, peer: bytes, broker_epoch: int) -> None:
+    def __init__(self, purgatory: Purgatory, peer: bytes, follower: int, broker_epoch: int) -> None:
+        super().__init__(purgatory, peer)
         self.follower = follower
-        self.peer = peer
         self.broker_epoch = broker_epoch
-        self.entries: dict[Partition, ReplicaFetchEntry] = {}
-        self.changed: dict[Partition, None] = {}
-        self.moved: dict[Partition, None] = {}  # their high watermarks
+        self.moved: dict[Partition, None] = {}
         # Weak, since a replica that is gone is not named again, and its log is to go with it.
         # With the leader epoch: a follower begins each with nothing that it has learned before.
         self.told: WeakKeyDictionary[Partition, tuple[int, News]] = WeakKeyDictionary()
-        self.waits: Request | None = None
-        self.deadline = inf
-        self.is_untold = False
-        """A high watermark has moved since the deadline was looked at."""
-
-    @property
-    def due(self) -> float:
-        """When to look at it at the latest."""
-        if self.waits is None:
-            return inf
-        return -inf if self.changed or self.is_untold else self.deadline
 
     def news_of(self, partition: Partition) -> News:
         leader, log = partition.leader, partition.log
@@ -92,22 +68,28 @@ class _Session:
         return News(log.log_start, log.high_watermark, has_committed)
 
     def appended(self, partition: Partition) -> None:
-        """There is more to read, or the leader is another one, or a read has become possible."""
         self.changed[partition] = None
+        self.wake()
 
-    def committed(self, partition: Partition) -> None:
-        """The high watermark or the start of the log has moved."""
+    altered = appended
+
+    def committed(self, partition: Partition, _size: float) -> None:
+        if not self.moved:
+            self.wake()  # to wait no longer than TELL_WITHIN
         self.moved[partition] = None
-        self.is_untold = True
 
     def note_told(self, partition: Partition, entry: ReplicaFetchEntry) -> None:
         self.told[partition] = entry.leader_epoch, self.news_of(partition)
 
-    def forget(self, partition: Partition) -> None:
-        """It was answered, and is watched again when it is named again."""
-        del self.entries[partition]
-        self.moved.pop(partition, None)
-        partition.followers.pop(self, None)
+    def forget(self, *partitions: Partition) -> None:
+        super().forget(*partitions)
+        for partition in partitions:
+            self.moved.pop(partition, None)
+
+    def supersede(self) -> None:
+        """The fetch that waits is answered with nothing: the follower has fetched again."""
+        self.wake()
+        self.delayed = None
 
     def is_catching_up(self, partition: Partition) -> bool:
         return partition.leader is None or self.follower not in partition.leader.isr
@@ -128,28 +110,33 @@ class ReplicaFetches:
     """
 
     def __init__(
-        self, partitions: Partitions, begin: Callable[[Partition, SharedJob], None]
+        self,
+        partitions: Partitions,
+        purgatory: Purgatory,
+        begin: Callable[[Partition, SharedJob], None],
     ) -> None:
         """`begin` begins a job that a read asks for. The partition wakes its followers behind that."""
         self._partitions = partitions
+        self._purgatory = purgatory
         self._begin = begin
-        self._sessions: dict[int, _Session] = {}
-        self._done: list[tuple[Request, Response]] = []
+        self._sessions: dict[int, FollowerSession] = {}
 
     @property
     def waiting(self) -> int:
         """How many followers' fetches wait."""
-        return sum(session.waits is not None for session in self._sessions.values())
+        waiting = [each.delayed for each in self._sessions.values()]
+        return sum(each is not None and each.waits for each in waiting)
 
     def fetch(self, request: Request, now: float) -> Response | None:
         """Acknowledge and answer, or None: it waits. Raises UnknownReplica, UnknownFetch."""
         body: ReplicaFetchRequest = request.body
-        registered = self.require_registered(body)
+        registered = self._require_registered(body)
         session = self._sessions.get(body.replica)
         if body.begins:
             self._forget(body.replica)
-            session = _Session(body.replica, request.peer, registered.epoch)
-            self._sessions[body.replica] = session
+            session = self._sessions[body.replica] = FollowerSession(
+                self._purgatory, request.peer, body.replica, registered.epoch
+            )
         if (
             session is None
             or session.peer != request.peer
@@ -158,21 +145,40 @@ class ReplicaFetches:
             raise UnknownFetch(
                 "nothing is kept here of an earlier fetch: name all partitions again"
             )
-        superseded, session.waits = session.waits, None
-        if superseded is not None:
-            self._done.append((superseded, _response([])))
+        session.supersede()
         answers = [
             answer for entry in body.entries if (answer := self._named(session, entry)) is not None
         ]
-        self._read(session, min(body.max_bytes, MAX_RESPONSE_BYTES), answers)
+        self._read(session, body.max_bytes, answers)
         if answers:
             return _response(answers)
-        session.waits, session.is_untold = request, False
-        wait = TELL_WITHIN if session.moved else MAX_WAIT
-        session.deadline = now + min(body.max_wait, wait)
+        self._delay(session, request, now + min(body.max_wait, MAX_WAIT), now)
         return None
 
-    def require_registered(self, body: ReplicaFetchRequest | RepairFetchRequest) -> Registration:
+    def _delay(
+        self, session: FollowerSession, request: Request, deadline: float, now: float
+    ) -> None:
+        if session.moved:
+            deadline = min(deadline, now + TELL_WITHIN)
+        session.delay(request, deadline, partial(self._complete, session))
+
+    def _complete(
+        self, session: FollowerSession, delayed: DelayedFetch, now: Now
+    ) -> Response | None:
+        """What has come meanwhile. None: nothing yet, it waits on."""
+        answers: list[Answer] = []
+        if session.delayed is not delayed:
+            return _response(answers)  # the follower has fetched again
+        session.delayed, request = None, delayed.request
+        self._read(session, request.body.max_bytes, answers)
+        if not answers and delayed.deadline > now.monotonic:
+            self._delay(session, request, delayed.deadline, now.monotonic)
+            return None
+        if not answers:
+            self._tell_moved(session, answers)
+        return _response(answers)
+
+    def _require_registered(self, body: ReplicaFetchRequest) -> Registration:
         """Raises UnknownReplica."""
         found = self._partitions.live.get(body.replica)
         if found is None or found.nonce != body.nonce or body.replica == self._partitions.broker_id:
@@ -182,14 +188,12 @@ class ReplicaFetches:
     def _forget(self, replica: int) -> None:
         session = self._sessions.pop(replica, None)
         if session is not None:
-            if session.waits is not None:
-                self._done.append((session.waits, _response([])))
-            for partition in session.entries:
-                partition.followers.pop(session, None)
+            session.supersede()
+            session.forget(*session.entries)
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def _named(self, session: _Session, entry: ReplicaFetchEntry) -> Answer | None:
+    def _named(self, session: FollowerSession, entry: ReplicaFetchEntry) -> Answer | None:
         """Acknowledge a position, and watch for what follows it; or why not."""
         partition = self._partitions.find(entry.topic_id, entry.partition)
         try:
@@ -197,33 +201,31 @@ class ReplicaFetches:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no partition here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
             end = partition.fetched(
-                *(session.follower, session.broker_epoch, position, entry.given_up)
+                *(session.follower, session.broker_epoch, position, entry.given_up),
+                gives_up=entry.gives_up,
             )
         except FolkmootError as error:
             return _refused(entry, error, -1 if partition is None else partition.log.log_start)
         if end is not None:
             return _result(session, entry, partition, end), _NO_CHUNK
-        session.entries[partition] = entry
-        partition.followers[session] = None
-        if _lacks(entry, partition):
+        session.watch(partition, entry)
+        if _lacks(entry, partition) or entry.gives_up:
             session.changed[partition] = None
         elif session.told.get(partition) != (entry.leader_epoch, session.news_of(partition)):
             session.moved[partition] = None
         return None
 
-    def _read(self, session: _Session, max_bytes: int, answers: list[Answer]) -> None:
+    def _read(self, session: FollowerSession, max_bytes: int, answers: list[Answer]) -> None:
         """What has changed, as far as there is room; at least one whole batch if there is any.
 
         First what the follower is in sync with: producers wait for that, and nobody for the rest.
         """
-        found = 0
+        found, max_bytes = 0, min(max_bytes, MAX_RESPONSE_BYTES)
         for partition in sorted(session.changed, key=session.is_catching_up):
-            entry = session.entries.get(partition)
             if found >= max_bytes:
                 return
+            entry = session.entries[partition]
             del session.changed[partition]  # a job that ends meanwhile notes it again
-            if entry is None:
-                continue
             try:
                 chunk = self._chunk(partition, entry, max_bytes - found, at_least_one=not found)
                 if chunk is None:
@@ -254,45 +256,20 @@ class ReplicaFetches:
             self._begin(partition, cold.job)
             return None
 
-    # -- what waits ---------------------------------------------------------------------------------
-
-    def next_deadline(self) -> float:
-        """When to call `take_done` at the latest."""
-        if self._done:
-            return -inf
-        return min((session.due for session in self._sessions.values()), default=inf)
-
-    def take_done(self, now: float) -> Sequence[tuple[Request, Response]]:
-        """Fetches that wait no longer, with their answers."""
-        for session in self._sessions.values():
-            if session.waits is None:
-                continue
-            if session.is_untold:
-                session.is_untold = False
-                session.deadline = min(session.deadline, now + TELL_WITHIN)
-            answers: list[Answer] = []
-            self._read(session, min(session.waits.body.max_bytes, MAX_RESPONSE_BYTES), answers)
-            if not answers and session.deadline <= now:
-                self._tell_moved(session, answers)
-            if answers or session.deadline <= now:
-                self._done.append((session.waits, _response(answers)))
-                session.waits = None
-        done, self._done = self._done, []
-        return done
-
-    def _tell_moved(self, session: _Session, answers: list[Answer]) -> None:
+    def _tell_moved(self, session: FollowerSession, answers: list[Answer]) -> None:
         """High watermarks that have moved, without records."""
         for partition in list(session.moved):
-            entry = session.entries.get(partition)
-            if entry is not None:
-                answers.append((_result(session, entry, partition), _NO_CHUNK))
-                session.note_told(partition, entry)
-                session.forget(partition)
-        session.moved.clear()
+            entry = session.entries[partition]
+            answers.append((_result(session, entry, partition), _NO_CHUNK))
+            session.note_told(partition, entry)
+            session.forget(partition)
 
 
 def _result(
-    session: _Session, entry: ReplicaFetchEntry, partition: Partition, end: EpochEnd = _ON_THE_LOG
+    session: FollowerSession,
+    entry: ReplicaFetchEntry,
+    partition: Partition,
+    end: EpochEnd = _ON_THE_LOG,
 ) -> ReplicaFetchResult:
     return ReplicaFetchResult(
         *(entry.topic, entry.partition, 0, "", entry.leader_epoch, entry.log_end),

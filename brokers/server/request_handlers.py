@@ -1,8 +1,8 @@
 """What the broker does for each api: from a request to a response, without a socket or a clock."""
 
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from folkmoot.brokers.jobs.jobs import Job, JobGroup, Now, SharedJob, Submit
 from folkmoot.brokers.replication.partition import Partition, WaitingProduce
 from folkmoot.brokers.replication.partitions import Partitions
-from folkmoot.brokers.server.fetch_sessions import FetchSession, PartitionKey
+from folkmoot.brokers.server.fetch_sessions import ConsumerSession, FetchSessions
 from folkmoot.brokers.server.metadata_cache import ClusterChange, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import (
@@ -59,14 +59,13 @@ KEEP_FOR: Final = 10.0
 FORGET_AFTER: Final = 30.0
 """So long what is left of a fetch is kept for the next one."""
 
-REPAIR_BYTES: Final = 4 * 1024 * 1024
 
 TOPICS_PER_STEP: Final = 50
 PARTITIONS_PER_STEP: Final = 500
 ENTRIES_PER_STEP: Final = 10
 GROUPED_PER_STEP: Final = 500
 PREPARED_AT_ONCE: Final = 250
-"""So many entries of a request are prepared by one trip to the background."""
+"""At most as many entries of a request have their disk read by one trip to the background."""
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
 
 Outcome = Response | DelayedResponse | None
@@ -76,11 +75,10 @@ Steps = Generator[Job | None, None, Outcome]
 """A request carried out in bounded steps: it gives way, or waits for a job, where it yields."""
 
 _T = TypeVar("_T")
-_Prepare = Callable[[Log, Any], Job | None]
 _Said = tuple[int, ...] | FolkmootError
 """What the result of an entry says behind its name and error."""
 _Answer = Callable[[_Said], None]
-_CarryOut = Callable[[Any, _Answer], Iterable[Job]]
+_CarryOut = Callable[[Any, _Answer], None]
 
 _RESPONSES: Final = {spec.request: spec.response for spec in messages.APIS.values()}
 
@@ -95,15 +93,20 @@ _NOTHING: Final[dict[type[Any], tuple[int, ...]]] = {
 
 
 class _Read(NamedTuple):
-    """What there is to tell of a fetch's entries: `left_out` found no room in the response."""
+    """What there is to answer to a fetch's entries, and of which partitions."""
 
     results: list[messages.FetchResult]
     chunks: list[bytes | memoryview]
-    left_out: list[PartitionKey]
+    answered: list[Partition]
     failed: bool
-    preparing: list[messages.FetchResult]
-    """A job reads first what is not cached: then the partition counts as changed. Where that is not waited
-    for, who asks hears that there is something, and asks again."""
+    preparing: int
+    """So many results are without their bytes: a job reads first what is not cached, and its end alters the
+    partition. Where that is not waited for, who asks hears that there is something, and asks again."""
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether jobs have to end before there is anything to answer."""
+        return 0 < self.preparing == len(self.results)
 
 
 class _Produce(NamedTuple):
@@ -152,10 +155,11 @@ class RequestHandlers:
     )
     """Topics and states that partitions have not learnt of yet; of each, when it was settled."""
     _walk: Iterator[None] | None = field(default=None, init=False)
+    sessions: FetchSessions = field(default_factory=FetchSessions, init=False)
     replica_fetches: ReplicaFetches = field(init=False)
 
     def __post_init__(self) -> None:
-        self.replica_fetches = ReplicaFetches(self.partitions, self._begin)
+        self.replica_fetches = ReplicaFetches(self.partitions, self.purgatory, self._begin)
         self.logs.files.may_wait = False
 
     def hello(self) -> Response:
@@ -244,7 +248,6 @@ class RequestHandlers:
                 self._state_changed(changed, settled_at)
                 continue
             room -= PARTITIONS_PER_STEP // TOPICS_PER_STEP
-            self.purgatory.sessions.topic_changed(changed)
             topic = self.metadata.view.topics.get(changed)
             for former in self.logs.ids_of(changed) - {"" if topic is None else topic.topic_id}:
                 self._topic_lost(former, topic)
@@ -265,7 +268,6 @@ class RequestHandlers:
     def _state_changed(self, key: TopicIdPartition, settled_at: int) -> None:
         found = self.metadata.view.find(key)
         if found is not None and not self._is_set_back(*found):
-            self.purgatory.sessions.changed((found[0], key.partition))
             self._partitions_are(*found, [key.partition], settled_at)
 
     def _partitions_are(
@@ -345,18 +347,23 @@ class RequestHandlers:
         for subject, ids in asked.items():
             produce.refusals.update((yield from self.schemas.refusals(subject, ids)))
         count = length = 0
-        firsts = [entries[numbers[0]] for numbers in groups.values()]
-        for place, numbers in enumerate(groups.values()):
-            if len(firsts) > 1 and place % PREPARED_AT_ONCE == 0:
-                some = firsts[place : place + PREPARED_AT_ONCE]
-                yield from self._prepared(some, _prepare_append)
-            for part in _shares(numbers, payloads):
-                if count >= ENTRIES_PER_STEP or length >= BYTES_PER_STEP:
-                    count = length = 0
-                    yield None
-                while (job := self._append(produce, part)) is not None:
-                    yield job
-                count, length = count + len(part), length + produce.bytes_of(part)
+        todo = [deque(_shares(numbers, payloads)) for numbers in groups.values()]
+        while todo:
+            cold: list[tuple[deque[list[int]], Job]] = []
+            for parts in todo[:PREPARED_AT_ONCE]:
+                try:
+                    while parts:
+                        if count >= ENTRIES_PER_STEP or length >= BYTES_PER_STEP:
+                            count = length = 0
+                            yield None
+                        self._append(produce, parts[0])
+                        part = parts.popleft()
+                        count, length = count + len(part), length + produce.bytes_of(part)
+                except NotCached as error:
+                    cold.append((parts, error.job))
+            todo = [parts for parts, _ in cold] + todo[PREPARED_AT_ONCE:]
+            if cold:
+                yield JobGroup(job for _, job in cold)
         return delayed if request.body.acks else None
 
     def _value_schema(self, topic: str) -> str | None:
@@ -367,18 +374,16 @@ class RequestHandlers:
             return self.logs.config.value_schema
         return None if given == NONE else given
 
-    def _append(self, produce: _Produce, numbers: Sequence[int]) -> Job | None:
+    def _append(self, produce: _Produce, numbers: Sequence[int]) -> None:
         """Append to one partition by one write; a batch that cannot be taken does not hold up others.
 
-        Nothing is done before the job that comes back, if one does: then this is to be called again.
+        Raises NotCached: nothing was done.
         """
         entry = produce.entries[numbers[0]]
         try:
             partition = self.metadata.led(entry, entry.leader_epoch)
             log = partition.log
-            job = log.prepare_append()
-            if job is not None:
-                return job
+            _require_prepared(log)
             batches = [produce.payloads[number] for number in numbers]
             if produce.acks < 0:
                 partition.require_replicas()
@@ -391,7 +396,7 @@ class RequestHandlers:
             outcomes = log.append_as_leader(batches, produce.now.wall, log.leader_epoch, refusals)
         except FolkmootError as error:
             self._refuse_all(produce, numbers, error)
-            return None
+            return
         size, results = 0, {}
         for number, outcome in zip(numbers, outcomes, strict=True):
             if isinstance(outcome, FolkmootError):
@@ -407,7 +412,6 @@ class RequestHandlers:
             self.flusher.appended(log, size, produce.now)
         partition.appended(size, before)
         self._acknowledge(partition, size, produce, results)
-        return None
 
     def _acknowledge(
         self,
@@ -445,16 +449,16 @@ class RequestHandlers:
     # -- fetch -------------------------------------------------------------------------------------------
 
     def fetch(self, request: Request, now: Now) -> Response | None:
-        """Read batches. None: it waits, and `complete_fetch` has the response.
+        """Read batches. None: it waits, and `_complete_fetch` has the response.
 
         What is kept of a fetch is gone on with once; where it is not known (any more: the broker was
         started anew, or needed the room) the client is told UnknownFetch and names all partitions again.
         """
-        body, sessions = request.body, self.purgatory.sessions
+        body = request.body
         if body.after is None:
-            session = FetchSession(request.peer, now.monotonic)
+            session = ConsumerSession(self.purgatory, request.peer, now.monotonic)
         else:
-            kept = sessions.resume(request.peer, body.after)
+            kept = self.sessions.resume(request.peer, body.after)
             if kept is None:
                 raise UnknownFetch(
                     f"nothing is kept here of fetch {body.after}: name all partitions again"
@@ -465,64 +469,85 @@ class RequestHandlers:
                 raise InvalidRequest(
                     f"a fetch of more than {messages.MAX_ENTRIES} partitions: name fewer"
                 )
-            read = self._read(body, [*session.changed_entries(), *body.entries])
+            read = self._read(body, session, [*session.take_changed(), *body.entries])
             lacking = body.min_bytes - sum(map(len, read.chunks))
-            waits = lacking > 0 and body.max_wait > 0 and (session.entries or body.entries)
-            waits = waits and not read.failed and not read.left_out
-            if not waits and (read.results or not read.preparing):
-                if body.keep:
-                    session.name(body.entries)
+            waits = lacking > 0 and body.max_wait > 0 and session.entries
+            waits = waits and not read.failed and not session.changed
+            if not waits and not read.has_to_wait:
                 return self._fetched(session, request, read, now)
-            session.name(body.entries)
-            session.changed = dict.fromkeys(map(_partition_of, [*read.results, *read.preparing]))
             wait = MAX_WAIT if read.preparing else min(body.max_wait, MAX_WAIT)
-            self.purgatory.delay_fetch(request, session, now.monotonic + wait, lacking)
+            self._delay_fetch(session, request, read, now.monotonic + wait, lacking)
             return None
         except BaseException:
-            sessions.release(session)
+            self.sessions.release(session)
             raise
 
-    def complete_fetch(self, delayed: DelayedFetch, now: Now) -> Response | None:
+    def _delay_fetch(
+        self,
+        session: ConsumerSession,
+        request: Request,
+        read: _Read,
+        deadline: float,
+        missing: int,
+    ) -> None:
+        """Let a fetch wait. Raises Overloaded."""
+        self.purgatory.require_room(request.peer)
+        self.sessions.require_room(session)
+        session.changed = dict.fromkeys(read.answered)
+        session.missing = missing
+        session.delay(request, deadline, partial(self._complete_fetch, session))
+
+    def _complete_fetch(
+        self, session: ConsumerSession, delayed: DelayedFetch, now: Now
+    ) -> Response | None:
         """The response to a fetch that has waited, None if it has to wait for another index."""
-        session, request = delayed.session, delayed.request
+        session.delayed, request = None, delayed.request
         try:
-            read = self._read(request.body, session.changed_entries())
-            if read.preparing and not read.results and now.monotonic < delayed.deadline:
-                self.purgatory.delay_fetch(request, session, delayed.deadline, 1)
+            read = self._read(request.body, session, session.take_changed())
+            if read.has_to_wait and now.monotonic < delayed.deadline:
+                self._delay_fetch(session, request, read, delayed.deadline, 1)
                 return None
             return self._fetched(session, request, read, now)
         except BaseException:
-            self.purgatory.sessions.release(session)
+            self.sessions.release(session)
             raise
 
-    def _fetched(self, session: FetchSession, request: Request, read: _Read, now: Now) -> Response:
-        """The response; what it does not tell of is kept, if the client wants that."""
-        sessions, kept = self.purgatory.sessions, False
-        results = [*read.results, *read.preparing]
-        chunks = [*read.chunks, *(b"" for _ in read.preparing)]
-        if request.body.keep:
-            session.told(map(_partition_of, results), read.left_out)
+    def _fetched(
+        self, session: ConsumerSession, request: Request, read: _Read, now: Now
+    ) -> Response:
+        """The response; what it does not answer is kept, if the client wants that."""
+        kept = False
+        session.forget(*read.answered)
         if request.body.keep and session.entries and now.monotonic - session.begun < KEEP_FOR:
             forget_at = now.monotonic + FORGET_AFTER
-            kept = sessions.keep(session, request.correlation_id, forget_at)
+            kept = self.sessions.keep(session, request.correlation_id, forget_at)
         else:
-            sessions.release(session)
-        return Response(messages.FetchResponse(results, kept), chunks)
+            self.sessions.release(session)
+        return Response(messages.FetchResponse(read.results, kept), read.chunks)
 
-    def _read(self, body: messages.FetchRequest, entries: Sequence[messages.FetchEntry]) -> _Read:
-        """Read until the room is used up; nothing is read that does not go into the response."""
+    def _read(
+        self,
+        body: messages.FetchRequest,
+        session: ConsumerSession,
+        entries: Sequence[messages.FetchEntry],
+    ) -> _Read:
+        """Read until the room is used up: what is left then counts as changed. The session watches all that
+        can be read here."""
         room = min(body.max_bytes, messages.MAX_FETCH_BYTES)
-        found, failed = 0, False
+        found, preparing, failed, is_full = 0, 0, False, False
         results: list[messages.FetchResult] = []
-        preparing: list[messages.FetchResult] = []
         chunks: list[bytes | memoryview] = []
-        for number, entry in enumerate(entries):
+        answered: list[Partition] = []
+        for entry in entries:
             chunk: bytes | memoryview = b""
             start = end = NO_OFFSET
+            refused: tuple[int, str] = 0, ""
             parts = _NOWHERE
+            leader: messages.BrokerInfo | None = None
             partition: Partition | None = None
             try:
                 partition = self.metadata.readable(entry)
+                session.watch(partition, entry)
                 log = partition.log
                 end = log.high_watermark
                 if entry.offset == end:
@@ -537,39 +562,28 @@ class RequestHandlers:
                     raise OffsetNotAvailable(f"{log.name} has no offset {entry.offset} here yet")
                 # The first batch found comes whole, however large: else nobody could ever read it.
                 most = max(0, min(entry.max_bytes, room - found))
-                chunk = log.read(entry.offset, most, at_least_one=not found)
-                if not chunk and room - found < entry.max_bytes and entry.offset < end:
-                    left = [(each.topic, each.partition) for each in entries[number:]]
-                    return _Read(results, chunks, left, failed, preparing)
-                results.append(
-                    messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
-                )
+                if not is_full:
+                    chunk = log.read(entry.offset, most, at_least_one=not found)
+                    is_full = not chunk and room - found < entry.max_bytes and entry.offset < end
+                if is_full:
+                    session.changed[partition] = None
+                    continue
             except NotCached as cold:
                 assert partition is not None
                 self._begin(partition, cold.job)
-                preparing.append(
-                    messages.FetchResult(entry.topic, entry.partition, 0, "", start, end)
-                )
-                continue
+                preparing += 1
             except FolkmootError as error:
                 failed = True
                 self.counters.errors[type(error).__name__] += 1
                 leader = self.metadata.current_leader(entry, error)
-                said = entry.topic, entry.partition, code_of(error), message_of(error), start, end
-                results.append(messages.FetchResult(*said, leader, *parts))
+                refused = code_of(error), message_of(error)
+            if partition is not None:
+                answered.append(partition)
+            said = entry.topic, entry.partition, *refused, start, end
+            results.append(messages.FetchResult(*said, leader, *parts))
             chunks.append(chunk)
             found += len(chunk)
-        return _Read(results, chunks, [], failed, preparing)
-
-    def repair_fetch(self, body: messages.RepairFetchRequest) -> Steps:
-        """What this replica has of what another one has lost."""
-        self.replica_fetches.require_registered(body)
-        partition = self.partitions.find(body.topic_id, body.partition)
-        if partition is None or body.replica not in partition.replicas:
-            raise NotLeader(f"{body.topic}-{body.partition} has no replica here")
-        partition.log.require_open()
-        chunk = yield from _when_cached(partial(partition.log.read, body.offset, REPAIR_BYTES))
-        return Response(messages.RepairFetchResponse(partition.log.high_watermark), [chunk])
+        return _Read(results, chunks, answered, failed, preparing)
 
     def _begin(self, partition: Partition, job: SharedJob) -> None:
         """Have done what a read waits for. Its end wakes who waits for the partition."""
@@ -581,7 +595,7 @@ class RequestHandlers:
             try:
                 job.finish(result)
             finally:
-                partition.is_readable()
+                partition.wake_all()
 
         self._preparing.add(job)
         try:
@@ -590,38 +604,11 @@ class RequestHandlers:
             self._preparing.discard(job)  # the next read asks again
             raise
 
-    def _prepared(
-        self, entries: Sequence[Any], prepare: _Prepare
-    ) -> Generator[Job | None, None, None]:
-        """Have done what `prepare` asks for of the entries' logs: one job of each log in each trip."""
-        waiting = entries
-        while waiting:
-            jobs: dict[Log, Job] = {}
-            later = []
-            for number, entry in enumerate(waiting, start=1):
-                with suppress(FolkmootError):  # which is told when its turn comes
-                    log = self.metadata.led(entry).log
-                    job = jobs.get(log) or prepare(log, entry)
-                    if job is not None:
-                        jobs[log] = job
-                        later.append(entry)
-                if number % ENTRIES_PER_STEP == 0:
-                    yield None
-            if jobs:
-                yield JobGroup(jobs.values())
-            waiting = later
-
     # -- list offsets, delete records, describe producers, report damage ---------------------------------
 
-    def _each(
-        self,
-        body: Any,
-        kind: type[Any],
-        carry_out: _CarryOut,
-        prepare: _Prepare | None = None,
-    ) -> Steps:
+    def _each(self, body: Any, kind: type[Any], carry_out: _CarryOut) -> Steps:
         """Carry out a request's entries, one by one: `carry_out` hands on what the result of its own is
-        to say, now or later, or raises why not."""
+        to say, now or later, or raises why not; NotCached: it is called again."""
         delayed = DelayedResponse(len(body.entries), _RESPONSES[type(body)])
 
         def answer(number: int, entry: Any, outcome: _Said) -> None:
@@ -631,21 +618,26 @@ class RequestHandlers:
                 result = kind(entry.topic, entry.partition, 0, "", *outcome)
             delayed.put(number, result)
 
-        for number, entry in enumerate(body.entries):
-            if prepare is not None and number % PREPARED_AT_ONCE == 0:
-                some = body.entries[number : number + PREPARED_AT_ONCE]
-                yield from self._prepared(some, prepare)
-            answered = delayed.later(answer, number, entry)
-            try:
-                yield from carry_out(entry, answered)
-            except FolkmootError as error:
-                answered(error)
-            if number % ENTRIES_PER_STEP == ENTRIES_PER_STEP - 1:
-                yield None
+        todo = list(enumerate(body.entries))
+        while todo:
+            cold: list[tuple[tuple[int, Any], Job]] = []
+            for place, (number, entry) in enumerate(todo[:PREPARED_AT_ONCE], start=1):
+                answered = delayed.later(answer, number, entry)
+                try:
+                    carry_out(entry, answered)
+                except NotCached as error:
+                    cold.append(((number, entry), error.job))
+                except FolkmootError as error:
+                    answered(error)
+                if place % ENTRIES_PER_STEP == 0:
+                    yield None
+            todo = [each for each, _ in cold] + todo[PREPARED_AT_ONCE:]
+            if cold:
+                yield JobGroup(job for _, job in cold)
         return delayed
 
     def list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
-        return self._each(body, messages.ListOffsetsResult, self._list_offset, _prepare_look_up)
+        return self._each(body, messages.ListOffsetsResult, self._list_offset)
 
     def delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
         return self._each(body, messages.DeleteRecordsResult, self._delete_records)
@@ -655,9 +647,9 @@ class RequestHandlers:
 
     def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
         describe = partial(self._describe_producer, now.monotonic + body.timeout)
-        return self._each(body, messages.DescribeProducersResult, describe, _prepare_append)
+        return self._each(body, messages.DescribeProducersResult, describe)
 
-    def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> Iterator[Job]:
+    def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> None:
         partition = self.metadata.led(entry)
         log = partition.log
         if entry.timestamp == messages.EARLIEST:
@@ -665,12 +657,12 @@ class RequestHandlers:
         elif entry.timestamp == messages.LATEST:
             offset = partition.latest()
         else:
-            offset = yield from _when_cached(partial(log.offset_for_time, entry.timestamp))
+            offset = log.offset_for_time(entry.timestamp)
             if offset == log.high_watermark:  # nothing is of that time, as far as is known
                 offset = partition.latest()
         answer((offset,))
 
-    def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> Iterable[Job]:
+    def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> None:
         partition = self.metadata.led(entry, entry.leader_epoch)
         log, end = partition.log, partition.latest()
         offset = end if entry.offset == messages.LATEST else entry.offset
@@ -680,14 +672,14 @@ class RequestHandlers:
             )
         done = partial(_deleted, log, answer)
         self.retention.delete_records(log, offset, partial(_given_up, partition, offset, done))
-        return ()
 
     def _describe_producer(
         self, deadline: float, entry: messages.DescribeProducersEntry, answer: _Answer
-    ) -> Iterable[Job]:
+    ) -> None:
         """What is not committed yet may be lost with this leader: an answer that tells of it waits."""
         partition = self.metadata.led(entry, entry.leader_epoch)
         log = partition.log
+        _require_prepared(log)
         found = *log.producers().next_of(entry.producer_id), log.log_end
         if log.high_watermark >= log.log_end:
             answer(found)
@@ -695,16 +687,14 @@ class RequestHandlers:
             partition.wait(
                 WaitingProduce(log.log_end, 0, deadline, lambda error: answer(error or found))
             )
-        return ()
 
-    def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> Iterable[Job]:
+    def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> None:
         partition = self.partitions.find(entry.topic_id, entry.partition)  # that follows, too
         log = (partition or self.metadata.led(entry)).log
         if not log.log_start <= entry.offset < log.log_end:
             raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
         self.damage_reports.report(log, entry.offset)
         answer(())
-        return ()
 
     def get_schema(self, body: messages.GetSchemaRequest) -> Steps:
         return Response((yield from self.schemas.resolve((body.context, body.schema_id))))
@@ -722,38 +712,23 @@ class RequestHandlers:
         return Response(messages.LogSizesResponse(found))
 
 
-def _prepare_append(log: Log, _entry: object) -> Job | None:
-    return log.prepare_append()
-
-
-def _when_cached(look_up: Callable[[], _T]) -> Generator[Job, None, _T]:
-    """What a look-up gives when jobs have brought all that it reads into the page cache."""
-    while True:
-        try:
-            return look_up()
-        except NotCached as cold:
-            yield cold.job
+def _require_prepared(log: Log) -> None:
+    """Raises NotCached before the first append of a life."""
+    job = log.prepare_append()
+    if job is not None:
+        raise NotCached(job)
 
 
 def _given_up(partition: Partition, offset: int, done: Done, error: FolkmootError | None) -> None:
     if error is not None:
         done(error)
         return
-    partition.start_moved()
+    partition.wake_all()  # followers are to know where the log begins
     partition.when_given_up(offset, done)
 
 
 def _deleted(log: Log, answer: _Answer, error: FolkmootError | None) -> None:
     answer(error or (log.log_start,))
-
-
-def _prepare_look_up(log: Log, entry: messages.ListOffsetsEntry) -> Job | None:
-    if entry.timestamp not in (messages.EARLIEST, messages.LATEST):
-        try:
-            log.offset_for_time(entry.timestamp)
-        except NotCached as cold:
-            return cold.job
-    return None
 
 
 def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
@@ -776,16 +751,12 @@ def _parts(log: Log, entry: messages.FetchEntry) -> EpochEnd:
 def _is_of_others(log: Log, offset: int, epoch: int) -> bool:
     """Whether the log has that offset from another leader epoch; False where compaction has removed it.
 
-    Raises OffsetNotAvailable where it is about to be repaired, StorageError.
+    Raises OffsetNotAvailable where it is about to be copied anew, StorageError.
     """
     with suppress(CorruptBatch):  # nobody has it any more
         header = batch_header.read_header(log.read(offset, 1, committed=False))
         return header.base_offset <= offset and header.leader_epoch != epoch
     return False
-
-
-def _partition_of(result: messages.FetchResult) -> PartitionKey:
-    return result.topic, result.partition
 
 
 def _shares(numbers: list[int], payloads: Sequence[memoryview]) -> Generator[list[int], None, None]:

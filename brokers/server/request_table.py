@@ -106,9 +106,6 @@ TABLE: Final[Mapping[Api, Row]] = {
         lambda to, request, frames, now: to.describe_logs(request.body),
         *(Operation.DESCRIBE, Resource.CLUSTER, QuotaClass.REQUEST),
     ),
-    Api.REPAIR_FETCH: Row(
-        lambda to, request, frames, now: to.repair_fetch(request.body), *_BETWEEN_BROKERS
-    ),
     # It names an id or a GUID: READ of any subject that has this schema is enough.
     Api.GET_SCHEMA: Row(
         lambda to, request, frames, now: to.get_schema(request.body),

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from folkmoot.brokers.replication.partitions import Partitions
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import MetadataCache
 from folkmoot.brokers.server.request_counters import ApiSnapshot
@@ -80,7 +79,6 @@ class Snapshots:
     loop: EventLoop
     handlers: RequestHandlers
     files: OpenSegments
-    repairs: Repairs
     scrubber: Scrubber
 
     def take(self, timeout: float) -> BrokerSnapshot:
@@ -118,7 +116,7 @@ class Snapshots:
         loop, handlers = self.loop, self.handlers
         counters, partitions = handlers.counters, handlers.partitions
         values: dict[str, float] = {
-            "repaired": self.repairs.repaired,
+            "repaired": partitions.counters.repaired,
             "scrubbed": self.scrubber.share_read,
             "open_segments": len(self.files),
             "records_in": counters.records_in,
@@ -138,7 +136,7 @@ class Snapshots:
             errors=dict(counters.errors),
             flushes=handlers.flusher.durations.snapshot(),
             waiting={
-                "fetch": len(handlers.purgatory),
+                "fetch": len(handlers.purgatory) - handlers.replica_fetches.waiting,
                 "produce": sum(each.waiting_produces for each in partitions),
                 "replica_fetch": handlers.replica_fetches.waiting,
             },

@@ -61,13 +61,11 @@ class Flusher:
         self, logs: LogManager, failed: Callable[[Exception], None] = lambda error: None
     ) -> None:
         self._logs = logs
-        self.advanced: Callable[[Log], None] = lambda log: None
-        """A log's recovery point has moved, or the log has failed."""
         self.failed = failed
         """What the disk holds is not known any more: the broker ends."""
         self.durations = Histogram()
         """Of single flushes, in seconds."""
-        self._waiting: dict[Log, list[Done]] = {}
+        self._waiting: dict[Log, dict[Done, None]] = {}
         self._timers: list[tuple[float, int, Log]] = []
         self._timed: set[Log] = set()
         self._under_way = 0
@@ -77,7 +75,7 @@ class Flusher:
         self._turns: deque[Pending[None]] = deque()
         self._round: deque[Log] | None = None
         self._round_under_way = 0
-        self._next_round = self._soonest = self._next_relief = self._looked_at = 0.0
+        self._next_round = self._soonest = self._next_relief = 0.0
         self._appended_before = 0
 
     def appended(self, log: Log, size: int, now: Now) -> None:
@@ -89,21 +87,18 @@ class Flusher:
             # A longer one comes to nothing, and would stay in force when the topic asks for less.
             self._flush_at(log, now.monotonic + min(interval, CHECKPOINT_INTERVAL))
 
-    def flush(self, log: Log, done: Done | None = None) -> None:
-        """Put on disk what the log has now. `done` is called once, with what went wrong if it did;
-        `advanced` is called at its end, too."""
+    def flush(self, log: Log, done: Done = lambda error: None) -> None:
+        """Put on disk what the log has now. `done` is called once for each flush that it waits for, with
+        what went wrong if it did."""
         waiting = self._waiting.get(log)
         if waiting is None:
-            waiting = self._waiting[log] = []
-            if done is not None:
-                waiting.append(done)
+            self._waiting[log] = {done: None}
             log.queue.add(self._flush(log))
-        elif done is not None:
-            waiting.append(done)
+        else:
+            waiting[done] = None
 
     def task(self, now: Now) -> float:
         """Begin the flushes that are due; → when to look again."""
-        self._looked_at = now.monotonic
         for _ in range(LOGS_AT_ONCE):
             if not self._timers or self._timers[0][0] > now.monotonic:
                 break
@@ -165,8 +160,6 @@ class Flusher:
                 if not self._logs.room.is_missed(error):
                     logger.warning("%s: not flushed: %s", log.name, error)
                 self._logs.dirty[log] = None
-                if log.flushes:  # a producer may wait until `advanced`
-                    self._flush_at(log, self._looked_at + SHORTEST_INTERVAL)
         for done in waiting:
             done(failure)
 
@@ -188,7 +181,6 @@ class Flusher:
                 seconds = await log.flush_some()
             except DiskFailed as error:
                 self.disk_failed(error)
-                self.advanced(log)
                 raise
             finally:
                 self._under_way -= 1
@@ -202,7 +194,6 @@ class Flusher:
                     self._logs.notes.recovery_points[log.directory.name] = point
                 if log.dirty:
                     self._logs.dirty[log] = None
-            self.advanced(log)
             if log.recovery_point_offset >= end:
                 return
 

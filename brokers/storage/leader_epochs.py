@@ -4,6 +4,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -41,11 +42,16 @@ class EpochStarts:
     is noted stays. What lies behind the point is read from the headers by
     the next start (`cut`, then `appended`). So an entry of records that were cut, or lost, is never
     believed: it lies behind the point, since a cut takes the point back before the log takes more.
+
+    Where a start could not read the header of a batch, between two epochs, the later one may begin
+    anywhere in there (`may_begin`). As long as that is so the file says nothing: so the next start
+    reads all headers again, and finds the same.
     """
 
     def __init__(self, starts: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._offsets: list[int] = []
+        self._unread: dict[int, int] = {}
         for epoch, offset in starts:
             self.appended(epoch, offset)
         self.changed = False
@@ -66,16 +72,19 @@ class EpochStarts:
             self._offsets.append(offset)
             self.changed = True
 
-    def found(self, epoch: int, offset: int) -> None:
-        """A batch of this epoch, which could not be read when the epochs were, lies at `offset`."""
-        place = bisect_left(self._epochs, epoch)
-        if epoch not in self._epochs[place : place + 1]:
-            self._epochs.insert(place, epoch)
-            self._offsets.insert(place, offset)
-            self.changed = True
-        elif offset < self._offsets[place]:
-            self._offsets[place] = offset
-            self.changed = True
+    def may_begin(self, earliest: int, offset: int) -> None:
+        """The epoch that begins at `offset`, and others, may begin as early as at `earliest`."""
+        self._unread[offset] = earliest
+        self.changed = True
+
+    def earliest(self, end: int) -> int:
+        """Where the epoch that ends at `end`, by `end_of`, may end in truth at the earliest."""
+        return self._unread.get(end, end)
+
+    def before(self, offset: int) -> int:
+        """The epoch of the last record before `offset`, NO_EPOCH if there is none."""
+        number = bisect_left(self._offsets, offset)
+        return self._epochs[number - 1] if number else NO_EPOCH
 
     def end_of(self, epoch: int, log_end: int) -> EpochEnd:
         """Where the records of `epoch`, or of the highest lower one that there is, end in this log.
@@ -92,6 +101,7 @@ class EpochStarts:
             self._offsets.pop()
             self._epochs.pop()
             self.changed = True
+        self._keep_unread(0, log_end)
 
     def forget_before(self, log_start: int) -> None:
         """The log begins there now: epochs that end before it are forgotten.
@@ -102,11 +112,17 @@ class EpochStarts:
         if gone:
             del self._epochs[:gone], self._offsets[:gone]
             self.changed = True
+        self._keep_unread(log_start, inf)
+
+    def _keep_unread(self, begin: int, end: float) -> None:
+        left = {to: since for to, since in self._unread.items() if begin < to <= end}
+        self.changed |= len(left) < len(self._unread)
+        self._unread = left
 
     def encode(self) -> bytes:
         """For the file; from here on it has not `changed`."""
         self.changed = False
-        return msgspec.json.encode([*self])
+        return msgspec.json.encode([] if self._unread else [*self])
 
     @classmethod
     def load(cls, directory: Path) -> "EpochStarts":

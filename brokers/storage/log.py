@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from folkmoot.brokers.jobs.jobs import Job, JobGroup, SharedJob, result_of
+from folkmoot.brokers.jobs.jobs import SharedJob, result_of
 from folkmoot.brokers.jobs.serial_queue import RunJob, SerialQueue, run_at_once
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
@@ -172,6 +172,8 @@ class Log:
         """A truncation is under way: nothing is appended or flushed."""
         self.is_taken_back = False
         """The leader lacks what was committed, and it is still to be cut."""
+        self.is_lost = False
+        """No other replica is known to have what is damaged here."""
         self.forgets_compaction = False
         """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
         self.ids = HighestIds()
@@ -292,14 +294,38 @@ class Log:
         known = self.recovery_point_offset if self.epoch_starts.latest != NO_EPOCH else 0
         known = max(self.log_start, min(known, self.log_end))
         self.epoch_starts.cut(known)
-        if any(bad.next_offset > known for each in self.segments for bad in each.damage):
-            # An epoch may begin there, and who leads tells the others where epochs end.
-            self.may_lack_acked()
         if known < self.log_end:
-            # Of nothing known, also from the batch that the log begins within.
-            for header in self.headers(known if self.epoch_starts.latest != NO_EPOCH else 0):
-                self.epoch_starts.appended(header.leader_epoch, header.base_offset)
+            self._read_epoch_starts(known)
             self.epoch_starts.forget_before(self.log_start)
+
+    def _read_epoch_starts(self, known: int) -> None:
+        """What the headers behind `known` say. A batch whose body alone is damaged tells its epoch."""
+        starts, earliest, is_whole = self.epoch_starts, known, True
+        first = max(0, bisect_right(self.segments, known, key=_base_offset) - 1)
+        for segment in self.segments[first:]:
+            # Damage that is marked is read again.
+            reader = SegmentReader(
+                *(segment.directory, segment.name, segment.size, segment.end_offset)
+            )
+            position = reader.start_near(known)
+            for header, at in reader.headers_left(position):
+                if at > position:
+                    _mark_unread(segment, reader, position, earliest)
+                    is_whole = False
+                position = at + header.length
+                if header.next_offset > known:
+                    if header.leader_epoch > starts.latest and not is_whole:
+                        starts.may_begin(earliest, header.base_offset)
+                    starts.appended(header.leader_epoch, header.base_offset)
+                    earliest = header.base_offset + 1
+                is_whole = True
+            if position < segment.size:
+                _mark_unread(segment, reader, position, earliest)
+            reader.close()
+            is_whole &= position == segment.size
+            is_whole &= all(each.position < segment.size for each in segment.damage)
+        if not is_whole:
+            starts.may_begin(earliest, self.log_end)
 
     def _segment(self, name: SegmentName, size: int, end: int | None) -> Segment:
         interval = self.config.index_interval_bytes
@@ -392,7 +418,18 @@ class Log:
     @property
     def is_damaged(self) -> bool:
         """Whether some of it is known to be damaged."""
-        return any(segment.damage for segment in self.segments)
+        return bool(self.damaged_at)
+
+    @property
+    def damaged_at(self) -> list[int]:
+        """Where damage begins that is not given up, at the log's start if it began before; in order."""
+        start = self.log_start
+        return [
+            max(each.offset, start)
+            for segment in self.segments
+            for each in segment.damage
+            if each.next_offset > start
+        ]
 
     @property
     def sealed_segments(self) -> Sequence[Segment]:
@@ -433,7 +470,7 @@ class Log:
         If compaction has removed that one, the next that is left comes first. With `at_least_one` the
         first batch comes whole even if it is larger than `max_bytes`; without, nothing is read then.
         The answer ends with the segment at the latest. Raises OffsetOutOfRange, CorruptBatch,
-        OffsetNotAvailable if that is going to be repaired, NotCached if it would wait for the disk,
+        OffsetNotAvailable where another replica is to have it, NotCached if it would wait for the disk,
         StorageError.
         """
         self.require_open()
@@ -448,9 +485,9 @@ class Log:
                 with segment.without_waiting(max_bytes):
                     found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
             except CorruptBatch as error:
-                if self.is_alone or segment.is_lost:
+                if self.is_alone or self.is_lost:
                     raise
-                raise OffsetNotAvailable(f"{error}; it is about to be repaired") from error
+                raise OffsetNotAvailable(f"{error}; it is about to be copied anew") from error
             if found is not None:
                 return found
             offset = segment.end_offset
@@ -460,7 +497,8 @@ class Log:
         """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
 
         The largest timestamp of each segment is known by its summary; one index and one stretch of
-        headers are searched. Raises NotCached if that would wait for the disk, StorageError.
+        headers are searched. Raises NotCached if that would wait for the disk, OffsetNotAvailable if a
+        record of that time may lie in what another replica is to have, StorageError.
         """
         self.require_open()
         unread = [
@@ -469,6 +507,15 @@ class Log:
         if unread and not self._files.may_wait:
             summaries = SummaryJob(unread)
             raise NotCached(SharedJob(summaries.run, lambda _, found: summaries.finish(found)))
+        offset = self._offset_for_time(timestamp)
+        damaged_at = [] if self.is_alone or self.is_lost else self.damaged_at
+        if damaged_at and damaged_at[0] < offset:
+            raise OffsetNotAvailable(
+                f"{self.name} is damaged from offset {damaged_at[0]} on, and about to be copied anew"
+            )
+        return offset
+
+    def _offset_for_time(self, timestamp: int) -> int:
         for segment in self.segments:
             if not segment.size:
                 continue
@@ -479,14 +526,11 @@ class Log:
                 return min(max(self.log_start, found), self.high_watermark)
         return self.high_watermark
 
-    def prepare_append(self) -> Job | None:
+    def prepare_append(self) -> SharedJob | None:
         """The background's work before the first append of a life; ask again until there is none."""
         if not self.is_open or not self.segments:
             return None
-        index, producers = self.segments[-1].index_job(), self._producers_job(shared=True)
-        if index is not None and producers is not None:
-            return JobGroup([index, producers])
-        return index or producers
+        return self.segments[-1].index_job() or self._producers_job(shared=True)
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -677,6 +721,7 @@ class Log:
             cut_files,
             reader,
             offset if left else None,
+            self.log_start,
             self.high_watermark,
             doomed,
             snapshots,
@@ -888,10 +933,6 @@ class Log:
         """Put a rewritten segment, which is on disk, in the place of `old` ones; → their files."""
         first = self.segments.index(old[0])
         new = self._segment(name, size, name.end)
-        if any(segment.dirty for segment in old):
-            new.durable_size = (
-                -1
-            )  # those before it may be, too: a flush looks for them from the end on
         self.segments[first : first + len(old)] = [new]
         for segment in old:
             segment.release()
@@ -931,6 +972,12 @@ class Log:
 
 
 _base_offset = attrgetter("base_offset")
+
+
+def _mark_unread(segment: Segment, reader: SegmentReader, position: int, offset: int) -> None:
+    """Mark what lies at `position`, unless a check of whole batches has: that knows where it begins."""
+    if all(each.position != position for each in segment.damage):
+        segment.mark(reader.damage_at(position, offset))
 
 
 def put_on_disk(
@@ -984,6 +1031,7 @@ def put_on_disk(
 def cut_files(
     last: SegmentReader,
     offset: int | None,
+    log_start: int,
     committed: int,
     doomed: Sequence[Path],
     snapshots: Sequence[tuple[int, Path]],
@@ -997,7 +1045,10 @@ def cut_files(
     again, and gets the name for that before. Raises StorageError, OSError.
     """
     directory = last.directory
-    position, end = (0, 0) if offset is None else last.end_before(offset)
+    position = end = 0
+    if offset is not None:
+        position, end = last.end_before(offset)
+        end = max(end, log_start)  # which may lie within a batch
     if end < committed:
         note_incomplete(directory)
     if offset is None:

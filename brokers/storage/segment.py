@@ -113,8 +113,8 @@ class OpenSegments:
     """
 
     def __init__(self, limit: int = 1_000, index_limit: int = MAX_INDEX_BYTES) -> None:
-        self.damaged: dict[Segment, float] = {}
-        """Segments in which something bad was found, and when to try to repair them (Repairs)."""
+        self.damaged: set[Path] = set()
+        """Directories of logs in which something bad was found, until somebody has looked after them."""
         self.room = DiskRoom()
         self.mapped = MappedFiles()
         self.may_wait = True
@@ -505,7 +505,7 @@ class Segment(SegmentReader):
     __slots__ = (
         *("_files", "_index", "_interval", "_is_mapped", "_job", "_limit", "_mapped", "_next"),
         *("_read_ahead", "_read_jobs", "_summary", "_was_read"),
-        *("durable_size", "is_checked", "is_lost", "sealed", "torn"),
+        *("durable_size", "is_checked", "sealed", "torn"),
     )
 
     _flags = os.O_RDWR
@@ -538,7 +538,6 @@ class Segment(SegmentReader):
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
-        self.is_lost = False  # no other replica has what is damaged here
         self.is_checked = False  # a background job has looked at the index since it was used
         self.durable_size = size
         self.torn: str | None = None
@@ -921,7 +920,7 @@ class Segment(SegmentReader):
             *(self.path, damage.offset, damage.next_offset - 1, damage.position, damage.end),
         )
         others = [known for known in self.damage if known.position != damage.position]
-        self._files.damaged.setdefault(self, 0.0)
+        self._files.damaged.add(self.directory)
         self.damage = tuple(sorted((*others, damage), key=lambda each: each.position))
 
     def is_damaged(self, offset: int) -> bool:

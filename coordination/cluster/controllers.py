@@ -3,25 +3,13 @@
 Both are written in one transaction: whoever holds the node has an epoch of its own, greater than any
 before. Everything that a controller writes checks that epoch (`is_in_epoch`), so one that has lost its
 session, or was replaced without noticing, writes nothing more.
-
-A death right before that transaction leaves at most the epoch's node; right after it the controller's node
-goes with the session, and the next one is elected in a greater epoch.
 """
 
 import msgspec
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper import recipes
-from folkmoot.coordination.zookeeper.operations import (
-    Check,
-    ConnectionLost,
-    Create,
-    Multi,
-    MultiFailed,
-    Recipe,
-    Set,
-    WatchCallback,
-)
+from folkmoot.coordination.zookeeper.operations import Check, Recipe, WatchCallback
 
 ALONE = -1
 """The `broker` of a controller that runs in a process of its own."""
@@ -52,15 +40,9 @@ def elect(broker: int, nonce: str, gone: WatchCallback) -> Recipe[Controller]:
         found = yield from current(gone)
         if found is not None:
             return found
-        last = (yield from recipes.ensured(paths.CONTROLLER_EPOCH)).stat.version
-        mine = Controller(broker, nonce, last + 1)
-        node = Create(paths.CONTROLLER, msgspec.json.encode(mine), ephemeral=True)
-        try:
-            yield Multi((node, Set(paths.CONTROLLER_EPOCH, b"", last)))
-        except MultiFailed as refusal:
-            recipes.check_foreseen(refusal)
-        except ConnectionLost:
-            continue
+        last = yield from recipes.ensured(paths.CONTROLLER_EPOCH)
+        mine = Controller(broker, nonce, last.stat.version + 1)
+        yield from recipes.begin_epoch(paths.CONTROLLER, mine, paths.CONTROLLER_EPOCH, last)
 
 
 def current(watch: WatchCallback | None = None) -> Recipe[Controller | None]:

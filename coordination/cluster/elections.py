@@ -1,8 +1,7 @@
 """Elections that somebody asks for: of preferred leaders, and unclean ones, which lose records.
 
 They are designations like the controller's, under the version that was read, but not fenced by its
-epoch: they do what it would do next, or, unclean, what it never does. Who dies in between has designated
-a broker or not.
+epoch: they do what it would do next, or, unclean, what it never does.
 """
 
 from collections.abc import Sequence

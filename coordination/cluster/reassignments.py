@@ -3,24 +3,15 @@
 The topic's node says what is being moved (topics.Reassignment), so whoever reads who holds a partition
 reads that, too, and a new controller goes on from there:
 
-1. A reassignment is *started* by a compare-and-set of the topic's node: the partition has the replicas of
-   both lists from then on. Those that are added copy and join the ISR by the rules for any follower.
-2. The controller *ends* it once all of the target are in sync and alive, in one transaction under a check
-   of its epoch: the topic's node has the target alone, and the state an ISR out of it, and a leader out of
-   it, who is to activate itself anew also where it has led before. Neither can be seen by a new session
-   without the other. Who has fetched in the epoch that ends by it, or has read the next one and not yet
-   that it is no replica any more (`reassigned`), is never counted as in sync: it deletes its log.
+1. A reassignment is *started* by a compare-and-set of the topic's node.
+2. The controller *ends* it, in one transaction under a check of its epoch: the topic's node has the target
+   alone, and the state an ISR and a leader out of it. Neither can be seen by a new session without the other.
 3. A replica that is not in the list any more, nor in the ISR, deletes its log when its broker reads that.
 
-To *cancel* is to go back: the target becomes what it was originally. That ends as soon as enough of the
-original replicas for `min_in_sync` are in sync: all that is committed is there, and the others catch up.
+To *cancel* is to go back: the target becomes what it was originally.
 
-| if the process dies | right before the write | right after it |
-|---|---|---|
-| start | nothing is moved | the controller, whoever it is, ends it |
-| end | as before; the next controller ends it | it has ended; who left deletes when it reads that |
-| cancel | it goes on | the controller takes it back |
-| a leaver's deletion | it reads the topic when it starts, and deletes | what was given up is removed |
+docs/replication.md ("Moving replicas") says why that loses nothing, and what happens if a process dies
+right before each step, or right after it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,11 +20,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from folkmoot.coordination import brokers, partition_states, topics
-from folkmoot.coordination.partition_states import GuardRefused, StateWrite, TopicIdPartition
+from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition
 from folkmoot.coordination.topics import Reassignment, TopicInfo
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.recipes import GuardRefused
 from folkmoot.protocol.errors import (
     InvalidReplicaAssignment,
     NoReassignmentInProgress,

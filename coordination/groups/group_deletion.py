@@ -7,12 +7,7 @@ is anybody in it that the transaction does not remove (as it does by force). A g
 than a transaction holds takes several, and each makes sure anew.
 
 Without members nothing of the group can be in anybody's hands: their writes check that they are members
-(ownership.py), so a zombie's fail whatever is made anew under these names. By force, members that live
-find themselves removed, join anew and begin as a new group does.
-
-| if the administrator dies right before a transaction | right after it |
-|---|---|
-| nothing has changed | its partitions are forgotten; to delete the group again does the rest |
+(ownership.py), so a zombie's fail whatever is made anew under these names.
 """
 
 import secrets

@@ -177,11 +177,8 @@ def join_as_static(
 ) -> Recipe[str | Superseded]:
     """Register under an instance id and remove who had it; `last` is the name that we had before.
 
-    A member younger than `last` has taken the id from us: it stays. Dying after the node is made
-    and before the older one is removed leaves both; the younger counts for all who see them, and the
-    older ends with its session at the latest.
+    A member younger than `last` has taken the id from us: it stays.
     """
-    yield from ensure(paths.members(group))
     yield from retry_on_connection_loss(zk.Sync())
     mine = assignee_of(instance_id)
     there = [name for name in (yield from names(group)) if assignee(name) == mine]
@@ -206,7 +203,10 @@ def departures(events: Iterable[str]) -> list[tuple[str, str]]:
 
 def leave(group: str, member: str) -> Recipe[None]:
     """Remove the member's node, and note in the same transaction that it left in order (history.py)."""
-    writes = zk.Delete(paths.member(group, member)), zk.Create(paths.left(group, member))
+    writes = (
+        zk.Delete(paths.member(group, member)),
+        zk.Create(paths.departure(group, member, "left")),
+    )
     try:
         yield from retry_on_connection_loss(zk.Multi(writes))
     except zk.MultiFailed:  # it is gone, or there is no place for a note

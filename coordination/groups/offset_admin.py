@@ -3,20 +3,11 @@
 A reset is a claim by nobody. One transaction writes the offset's node with the next epoch, on condition
 of the version just read, and takes the owner's node away, if there is one. So the holder is fenced
 from that moment on: what it did under its epoch cannot be committed any more. It watches its own node,
-drops the partition, claims it again as the plan says, and goes on at the new offset. A claim that was
-under way meanwhile meets another version and reads again.
-
-| if the administrator dies right before the transaction | right after it |
-|---|---|
-| nothing has changed | the partition is reset, its owner goes on at the new offset |
+drops the partition, claims it again as the plan says, and goes on at the new offset.
 
 An administrator is no member, whose own node would tell that the group is still the same one. So it checks
 that no offset was deleted since it looked (group_deletion.py notes that): the version of an offset's node
 that was made anew may be the one just read.
-
-Each partition is reset for itself: dying in between leaves some reset and some not, and to do it again is
-harmless. A lost reply is asked for again: claims carry the mark of the last reset along, so that it is
-recognised though somebody owns the partition by then.
 """
 
 from contextlib import suppress

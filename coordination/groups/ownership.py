@@ -12,22 +12,12 @@ above the transaction number (czxid) that made the offset's node: each epoch has
 own, so no earlier node of that name can have come so far, and what applications keep as a fencing
 token stays the highest there was.
 
-| if the process dies | right before the transaction | right after it |
-|---|---|---|
-| claim | nothing has changed | the owner's node goes with the session; the next one starts there, too |
-| commit | what was processed since the last one comes again | committed |
-| release | as a crash: the owner's node goes with the session | free for the next owner |
-
-A transaction holds many partitions. One that is refused fails it: that one is sorted out by itself, and
-the rest is sent again.
-
-Each recipe ends with a definite answer even if a reply is lost: it reads back and recognises its own
-hand by the nonce and the epoch. What it reads may be old, from a server that lags; the write that
-follows is conditional, and a write that was refused is followed by reads that are not older than it.
-So a refusal is no verdict either: whoever was refused looks whose epoch it is. SessionLost gets out.
+A lost reply is no verdict, nor is a refusal: each recipe looks whose nonce and epoch are there then.
+docs/groups.md says what happens if the process dies right before a transaction, or right after it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -40,20 +30,20 @@ from folkmoot.coordination.groups.membership import assignee
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
 from folkmoot.coordination.zookeeper.recipes import (
+    GuardRefused,
     Malformed,
     check_foreseen,
     decode,
     ensure,
     read,
     retry_on_connection_loss,
+    write_parts,
 )
 from folkmoot.protocol.records import TopicPartition
 
 CLAIMS_PER_TRANSACTION: Final = 100
 COMMITS_PER_TRANSACTION: Final = 500
 """Half of what a transaction may hold if all names are as long as they may be."""
-CAREFUL_COMMITS: Final = 100
-"""After one that a single partition has failed: who has lost many sends less in vain for each."""
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,10 +146,8 @@ def claim(
 
     Where none is committed, from the request's `start` on, which is committed with the claim.
 
-    One transaction for many: the plan and the claimant's node are checked, and for each partition the
-    offset's node gets the next epoch and the owner's node is created, after that of `steal_from` was
-    deleted. The watch of a partition is set on the node of the owner that blocks it. On one's own node
-    `verify` sets it, which is to follow: a fenced holder must learn of it.
+    The watch of a partition is set on the node of the owner that blocks it. On one's own node `verify` sets
+    it, which is to follow: a fenced holder must learn of it.
     """
     done: dict[TopicPartition, Answer] = {}
     attempts = [_Attempt(partition, request) for partition, request in wanted.items()]
@@ -197,7 +185,7 @@ def _send(
         elif isinstance(refusal.cause, zk.NodeExists):
             yield from _look_at_owners(me, some, watch, done)
         elif isinstance(writes[refusal.failed], zk.Create):
-            yield from _make_room(me.group, [refused.partition])
+            yield from make_room(me.group, [refused.partition.topic])
     except zk.ConnectionLost:
         for each in some:
             each.is_in_doubt = True
@@ -296,79 +284,54 @@ def commit(
     under another epoch than its claim's. What was said beside the last one goes with it, unless there
     is new `metadata`. With `lets_go` the owners' nodes are deleted with them.
     """
-    todo = {
-        each: _Write(
+    parts = [
+        _Part(
+            *(me, each),
             claim.state
             if offset is None
             else replace(claim.state, offset=offset, metadata=metadata.get(each, "")),
             *(claim.version, lets_go),
         )
         for each, (claim, offset) in offsets.items()
-    }
-    done: dict[TopicPartition, Claim | Fenced] = {}
-    most = COMMITS_PER_TRANSACTION // (1 + lets_go)
+    ]
     is_member = zk.Check(paths.member(me.group, me.name))
-    while todo:
-        some = list(todo)[:most]
-        writes: list[zk.Write] = [is_member]
-        whose: list[TopicPartition | None] = [None]
-        for each in some:
-            sent = todo[each]
-            path = paths.offset(me.group, *each)
-            writes.append(zk.Set(path, encode(sent.state), sent.version))
-            if sent.lets_go:
-                writes.append(zk.Delete(paths.owner(me.group, *each)))
-            whose += [each] * (len(writes) - len(whose))
-        try:
-            results = yield zk.Multi(tuple(writes))
-        except zk.MultiFailed as refusal:
-            check_foreseen(refusal)
-            refused = whose[refusal.failed]
-            if refused is None:
-                return done | dict.fromkeys(todo, Fenced())
-            most = CAREFUL_COMMITS
-            yield from _sort_out(me, [refused], todo, done)
-        except zk.ConnectionLost:
-            yield from _sort_out(me, some, todo, done)
-        else:
-            for partition, result in zip(whose, results, strict=True):
-                if partition is not None and result is not None:
-                    done[partition] = Claim(todo.pop(partition).state, result)
-    return done
+    with suppress(GuardRefused):
+        yield from write_parts(parts, (is_member,), COMMITS_PER_TRANSACTION // (1 + lets_go))
+    return {part.partition: part.answer or Fenced() for part in parts}
 
 
 @dataclass(slots=True)
-class _Write:
+class _Part:
     """What an offset's node is to hold under a claim; `lets_go`: the owner's node is deleted with it."""
 
+    me: Claimant
+    partition: TopicPartition
     state: OffsetState
     version: int
     lets_go: bool
+    answer: Claim | Fenced | None = None
 
+    def writes(self) -> list[zk.Write]:
+        path, owner_path = (
+            paths.offset(self.me.group, *self.partition),
+            paths.owner(self.me.group, *self.partition),
+        )
+        written = zk.Set(path, encode(self.state), self.version)
+        return [written, zk.Delete(owner_path)] if self.lets_go else [written]
 
-def _sort_out(
-    me: Claimant,
-    some: list[TopicPartition],
-    todo: dict[TopicPartition, _Write],
-    done: dict[TopicPartition, Claim | Fenced],
-) -> Recipe[None]:
-    """In doubt: which of `some` were written, which must be sent again, which are fenced."""
-    for each in some:
-        sent = todo[each]
-        found = yield from _held(me, each, sent.state.epoch)
+    def written(self, result: int) -> None:
+        self.answer = Claim(self.state, result)
+
+    def look(self, refused: zk.Write | None) -> Recipe[None]:
+        found = yield from _held(self.me, self.partition, self.state.epoch)
         if found is None:
-            done[each] = Fenced()
-            del todo[each]
-            continue
-        if sent.lets_go and (yield from owner_of(me.group, each)) is None:
-            sent.lets_go = (
-                False  # done, or the owner's node was removed by hand: the offset still counts
-            )
-        if found.state == sent.state and not sent.lets_go:
-            done[each] = found
-            del todo[each]
-        else:
-            sent.version = found.version
+            self.answer = Fenced()
+            return
+        if self.lets_go and (yield from owner_of(self.me.group, self.partition)) is None:
+            self.lets_go = False  # done, or removed by hand: the offset still counts
+        if found.state == self.state and not self.lets_go:
+            self.answer = found
+        self.version = found.version
 
 
 def verify(
@@ -447,7 +410,7 @@ def offset_nodes(
         except zk.MultiFailed as refusal:
             check_foreseen(refusal)  # that one is there is no harm: it is read
             if isinstance(refusal.cause, zk.NoNode):
-                yield from _make_room(group, todo)
+                yield from make_room(group, {each.topic for each in todo})
         guesses = False
 
 
@@ -456,8 +419,8 @@ def next_epoch(state: OffsetState, node: zk.Node) -> int:
     return max(state.epoch, node.stat.czxid) + 1
 
 
-def _make_room(group: str, partitions: Iterable[TopicPartition]) -> Recipe[None]:
+def make_room(group: str, topics: Iterable[str]) -> Recipe[None]:
     """The parents of offsets' and owners' nodes."""
-    for topic in sorted({each.topic for each in partitions}):
+    for topic in sorted(topics):
         yield from ensure(paths.offsets(group, topic))
         yield from ensure(paths.owners(group, topic))

@@ -3,9 +3,6 @@
 It carries all that a member needs of the topics that it is given, and what all members subscribe to, so
 that only who is to plan has to look at topics, and nobody at the nodes of members that a plan knows.
 
-It also carries what the group began with: a policy (`auto_offset_reset`) says where to start in these
-partitions only. What appeared later is read from its start, whatever the policy.
-
 Every kind of plan there will ever be has `protocol`, `generation`, `began_with` and `subscribed` and may be
 compressed in that way, so that whoever does not understand the rest understands what it has there. A
 thousand partitions of a hundred members take some 6 kB, a hundred thousand partitions of a thousand members

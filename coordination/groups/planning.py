@@ -6,15 +6,6 @@ these are no longer the live ones. Members never obey a plan blindly: owning tak
 
 `read_snapshot`, then an assignment in as much time as it takes, then `write`. The plan is read *before*
 its basis: whatever changes after that read makes either the basis newer or the write fail.
-
-In a large group (TELL_FROM) a thousand members would all read each plan at once, and those whose share it
-changes would wait among them. So the transaction also writes these members' nodes as they are, which rings
-for them alone, and the others read a little later (member_state.py). It is no more than a matter of time:
-whoever is not told reads the plan all the same.
-
-| if the planner dies right before the write | right after it |
-|---|---|
-| nothing has changed but for empty nodes that claims need; the next in age plans | the plan stands |
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -28,6 +19,7 @@ from folkmoot.coordination import brokers, paths, topics
 from folkmoot.coordination.groups import history, membership
 from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.membership import MemberInfo
+from folkmoot.coordination.groups.ownership import make_room
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper import operations as zk
@@ -146,9 +138,7 @@ def write(
     notes what has changed (history.py), which keeps no plan from being written.
     """
     # A thousand first claims would otherwise each find that these are missing.
-    for topic in sorted(plan.topics.keys() - snapshot.current.plan.topics.keys()):
-        yield from ensure(paths.offsets(group, topic))
-        yield from ensure(paths.owners(group, topic))
+    yield from make_room(group, plan.topics.keys() - snapshot.current.plan.topics.keys())
     is_member = zk.Check(paths.member(group, planner))
     replaced = zk.Set(paths.plan(group), plans.encode(plan), snapshot.current.version)
     noted = yield from history.notes(
@@ -172,7 +162,10 @@ def write(
 
 
 def _tell(group: str, planner: str, snapshot: GroupSnapshot, plan: Plan) -> Recipe[list[zk.Write]]:
-    """Writes that change nothing, and ring for the members whose share the plan changes."""
+    """Writes that change nothing, and ring for the members whose share the plan changes.
+
+    Of a large group all others read the plan a little later (member_state.py), so that these need not wait.
+    """
     if len(plan.members) <= TELL_FROM:
         return []
     before = snapshot.current.plan.assignment

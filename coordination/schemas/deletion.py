@@ -6,7 +6,6 @@ live versions refer to is not deleted: those who refer and those who delete writ
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal
 
 from msgspec.structs import replace
@@ -57,7 +56,7 @@ def delete_version(
             raise VersionNotSoftDeleted(f"{what} is to be deleted without permanent first")
         return [chosen]
 
-    (number,) = yield from _delete(_Deletion(name, choose, permanent, whole=False))
+    (number,) = yield from _delete(name, choose, permanent)
     return number
 
 
@@ -78,78 +77,72 @@ def delete_subject(name: SubjectName, *, permanent: bool = False) -> Recipe[list
             raise SubjectSoftDeleted(f"subject {name} was deleted before: delete it permanently")
         return list(subject.versions) if permanent else live
 
-    return (yield from _delete(_Deletion(name, choose, permanent, whole=True)))
+    return (yield from _delete(name, choose, permanent, whole=True))
 
 
-def _delete(deletion: "_Deletion") -> Recipe[list[int]]:
-    if not (yield from is_known(deletion.name.context)):
-        raise SubjectNotFound(f"subject {deletion.name} does not exist")
+def _delete(
+    name: SubjectName,
+    choose: Callable[[Subject], list[Version]],
+    permanent: bool,
+    *,
+    whole: bool = False,
+) -> Recipe[list[int]]:
+    """Delete the versions that `choose` says; `whole`: what was set for the subject goes with them."""
+    if not (yield from is_known(name.context)):
+        raise SubjectNotFound(f"subject {name} does not exist")
+    path = paths.subject(name.context, name.name)
+    chosen: list[Version] = []
+
+    def decide(transaction: Transaction) -> Recipe[None]:
+        subject = (yield from transaction.read(subject_decoder, path)) or Subject()
+        if transaction.uncertain and chosen and not set(chosen) & set(subject.versions):
+            return  # done, by the try whose reply was lost or by somebody else
+        chosen[:] = choose(subject)
+        yield from settings.check_writable(transaction, name, subject)
+        left = [each for each in subject.versions if each not in chosen]
+        unused = {each.id for each in chosen} - {each.id for each in left}
+        if not permanent:
+            left += [replace(each, deleted=True) for each in chosen]
+        after = subject.with_versions(left)
+        if whole:
+            after = replace(after, compatibility=None, mode=None)
+        transaction.put(path, encode(after))
+        transaction.writes += listing_writes(name, subject, after)
+        if permanent:
+            uses = [paths.schema_use(name.context, each, name.name) for each in sorted(unused)]
+            transaction.writes += map(Delete, uses)
+        else:
+            yield from _forget_references(transaction, name, chosen)
+
     try:
-        return (yield from decided(deletion.decide))
+        yield from decided(decide)
     except TooLarge as error:
         raise OperationNotPermitted(
-            f"subject {deletion.name} has more versions than can be deleted at once: delete them one "
-            f"by one ({error})"
+            f"subject {name} has more versions than can be deleted at once: delete them one by one "
+            f"({error})"
         ) from None
+    return [each.version for each in chosen]
 
 
-@dataclass
-class _Deletion:
-    """`choose` says which versions; `whole`: what was set for the subject goes with them."""
-
-    name: SubjectName
-    choose: Callable[[Subject], list[Version]]
-    permanent: bool
-    whole: bool
-    chosen: list[Version] = field(default_factory=list)
-
-    def decide(self, transaction: Transaction) -> Recipe[list[int]]:
-        name = self.name
-        path = paths.subject(name.context, name.name)
-        subject = (yield from transaction.read(subject_decoder, path)) or Subject()
-        if not (transaction.uncertain and self.chosen and self._is_done(subject)):
-            self.chosen = self.choose(subject)
-            yield from settings.check_writable(transaction, name, subject)
-            after = self._without(subject)
-            transaction.put(path, encode(after))
-            transaction.writes += listing_writes(name, subject, after)
-            if self.permanent:
-                unused = {each.id for each in self.chosen} - {each.id for each in after.versions}
-                uses = [paths.schema_use(name.context, each, name.name) for each in sorted(unused)]
-                transaction.writes += map(Delete, uses)
-            else:
-                yield from self._forget_references(transaction)
-        return [each.version for each in self.chosen]
-
-    def _is_done(self, subject: Subject) -> bool:
-        """By the try whose reply was lost, or by somebody else meanwhile."""
-        return not set(self.chosen) & set(subject.versions)
-
-    def _without(self, subject: Subject) -> Subject:
-        left = [each for each in subject.versions if each not in self.chosen]
-        if not self.permanent:
-            left += [replace(each, deleted=True) for each in self.chosen]
-        after = subject.with_versions(left)
-        return replace(after, compatibility=None, mode=None) if self.whole else after
-
-    def _forget_references(self, transaction: Transaction) -> Recipe[None]:
-        """Those of the versions chosen; those to them must not be. Raises ReferenceExists."""
-        name = self.name
-        own: set[str] = set()
-        for version in self.chosen:
-            if version.refers:
-                content = yield from content_of(name.context, version.id)
-                if content is not None:
-                    own.update(reference_paths(name, version, content.references))
-        path = paths.subject(name.context, name.name)
-        # After the subject's node was read: who refers later has written that.
-        chosen = {str(each.version) for each in self.chosen}
-        for child in sorted((yield from children(path))):
-            version_referred_to = child.partition("-")[0]
-            if version_referred_to in chosen and f"{path}/{child}" not in own:
-                transaction.rely_on(f"{path}/{child}")
-                raise ReferenceExists(
-                    f"version {version_referred_to} of subject {name} is referred to by the schema "
-                    f"with id {child.split('-')[1]}: delete that one first"
-                )
-        transaction.writes += map(Delete, sorted(own))
+def _forget_references(
+    transaction: Transaction, name: SubjectName, versions: list[Version]
+) -> Recipe[None]:
+    """Those of these versions; those to them must not be. Raises ReferenceExists."""
+    own: set[str] = set()
+    for version in versions:
+        if version.refers:
+            content = yield from content_of(name.context, version.id)
+            if content is not None:
+                own.update(reference_paths(name, version, content.references))
+    path = paths.subject(name.context, name.name)
+    # After the subject's node was read: who refers later has written that.
+    numbers = {str(each.version) for each in versions}
+    for child in sorted((yield from children(path))):
+        version_referred_to = child.partition("-")[0]
+        if version_referred_to in numbers and f"{path}/{child}" not in own:
+            transaction.rely_on(f"{path}/{child}")
+            raise ReferenceExists(
+                f"version {version_referred_to} of subject {name} is referred to by the schema "
+                f"with id {child.split('-')[1]}: delete that one first"
+            )
+    transaction.writes += map(Delete, sorted(own))

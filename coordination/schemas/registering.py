@@ -2,10 +2,8 @@
 
 The transaction moves the context's counter on by its version, creates the nodes of the id and of the
 guid, and writes the subject's; it checks all that the verdict was made from: the subject's versions,
-the level and the mode in force, the versions referred to. A registrar that dies has done all of it or
-nothing. Of two that race one is refused, reads what has changed, and judges again. No id comes out of
-anybody's memory, so no stale holder of anything can give one out twice. A lost reply is answered by
-reading: the version is there, or it is not.
+the level and the mode in force, the versions referred to. No id comes out of anybody's memory, so no stale
+holder of anything can give one out twice.
 
 The nodes of ids and guids are never deleted and never written again, so what was read of them holds
 for ever and may be cached. Subjects' nodes are never deleted either: their version numbers in
@@ -238,8 +236,8 @@ def listing_writes(name: SubjectName, before: Subject, after: Subject) -> list[W
 def _listing(name: SubjectName, subject: Subject) -> list[str]:
     if not subject.versions:
         return []
-    where = paths.live_subject if subject.live() else paths.deleted_subject
-    return [where(name.context, name.name)]
+    listing = paths.LIVE_SUBJECTS if subject.live() else paths.DELETED_SUBJECTS
+    return [paths.listed_subject(name.context, listing, name.name)]
 
 
 def reference_paths(

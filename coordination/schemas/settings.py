@@ -44,14 +44,8 @@ def create_parents(context: str) -> Recipe[None]:
         return
     yield from ensure(paths.SCHEMA_SETTINGS, encode(Settings()))
     yield from ensure(paths.schema_context(context), encode(Settings()))
-    for path in (
-        paths.schema_ids(context),
-        paths.schema_guids(context),
-        paths.subjects(context),
-        f"{paths.schema_context(context)}/{paths.LIVE_SUBJECTS}",
-        f"{paths.schema_context(context)}/{paths.DELETED_SUBJECTS}",
-    ):
-        yield from ensure(path)
+    for parent in ("ids", "guids", "subjects", paths.LIVE_SUBJECTS, paths.DELETED_SUBJECTS):
+        yield from ensure(f"{paths.schema_context(context)}/{parent}")
     yield from ensure(paths.schema_counter(context), encode(Counter(0)))
 
 

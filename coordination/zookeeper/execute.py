@@ -2,16 +2,23 @@
 
 import time
 from collections.abc import Generator, Iterable
+from inspect import GEN_SUSPENDED, getgeneratorstate
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar, overload
 
-from folkmoot.coordination.zookeeper.operations import Operation, Recipe, SessionLost
+from folkmoot.coordination.zookeeper.operations import (
+    ConnectionLost,
+    Operation,
+    Recipe,
+    SessionLost,
+)
 from folkmoot.coordination.zookeeper.session import Outcome, Session
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 _T = TypeVar("_T")
 
+_SESSION_LOST: Final = Outcome(None, ConnectionLost("the session was lost before the answer"))
 AT_ONCE: Final = 200
 """So many recipes of `execute_all` are under way at a time: more than a session sends at once."""
 
@@ -30,6 +37,9 @@ def execute(session: Session, what: Operation | Recipe[Any], timeout: float | No
     Without a `timeout` (seconds) it waits until ZooKeeper has answered, or the session is over.
     With one, raises ZooKeeperUnreachable when that is not finished in time, or when the session is
     over: for recipes that only read, or that do no harm when they are left in the middle.
+
+    A recipe that was left since its session was lost goes on in another one, as after a lost reply: what
+    was under way was done, or never will be.
     """
     recipe = what if isinstance(what, Generator) else _step(what)
     (result,) = execute_all(session, (recipe,), timeout=timeout)
@@ -53,7 +63,8 @@ def execute_all(
     while True:
         for number, recipe in islice(waiting, AT_ONCE - len(under_way)):
             under_way[number] = recipe
-            answers.put((number, None))
+            is_left = getgeneratorstate(recipe) == GEN_SUSPENDED
+            answers.put((number, _SESSION_LOST if is_left else None))
         if not under_way:
             return [results[number] for number in range(len(results))]
         try:
@@ -67,7 +78,9 @@ def execute_all(
             raise ZooKeeperUnreachable(
                 f"ZooKeeper did not answer within {given:g} s{why}"
             ) from None
-        if timeout is not None and outcome is not None and isinstance(outcome.error, SessionLost):
+        if outcome is not None and isinstance(outcome.error, SessionLost):
+            if timeout is None:
+                raise outcome.error
             raise ZooKeeperUnreachable("the ZooKeeper session was lost")
         try:
             operation = advance(under_way[number], outcome)

@@ -3,6 +3,9 @@
 A *recipe* is a generator that yields operations, is sent their results, has their errors thrown into
 it, and returns its own result. Recipes do no I/O: `execute` carries one out on a session, the group
 thread carries many out at a time, and a simulator may do it in any order it likes.
+
+Each recipe ends with a definite answer, or SessionLost. If a reply is lost it reads back. What it reads may
+be old, from a server that lags; then its next write is refused, and what is read after that is not older.
 """
 
 import re

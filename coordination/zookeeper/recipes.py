@@ -1,9 +1,9 @@
 """Recipes that all others are made of: reads that survive a lost reply, nodes that are there, updates."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Delete,
     Exists,
     Get,
+    Multi,
     MultiFailed,
     Node,
     NodeExists,
@@ -22,12 +23,15 @@ from folkmoot.coordination.zookeeper.operations import (
     Operation,
     Recipe,
     Refused,
-    SessionLost,
     Set,
     Stat,
     WatchCallback,
+    Write,
     ZooKeeperError,
 )
+
+CAREFUL: Final = 100
+"""After a refusal a transaction has at most so many parts: one that has lost many sends less in vain."""
 
 _T = TypeVar("_T")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
@@ -70,14 +74,19 @@ def delete_node(path: str) -> Recipe[None]:
 
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names below `path`, in no order; none if it does not exist, which is watched as well."""
+    return (yield from watched(Children(path, watch))) or []
+
+
+def watched(reading: Get | Children) -> Recipe[Any | None]:
+    """The answer to a read, None if the node does not exist, which is watched as well."""
     while True:
         try:
-            found: list[str] = yield from retry_on_connection_loss(Children(path, watch))
-            return found
+            return (yield from retry_on_connection_loss(reading))
         except NoNode:
             # An absent node is watched by asking whether it exists; it may have come by then.
-            if (yield from retry_on_connection_loss(Exists(path, watch))) is None:
-                return []
+            exists = Exists(reading.path, reading.watch)
+            if reading.watch is None or (yield from retry_on_connection_loss(exists)) is None:
+                return None
 
 
 def numbers(path: str, watch: WatchCallback | None = None) -> Recipe[list[int]]:
@@ -174,34 +183,64 @@ def ensured(path: str, data: bytes = b"") -> Recipe[Node]:
         yield from ensure(path, data)
 
 
-class Resumable(Generic[_T]):
-    """A recipe that outlives the session it is carried out in, since nothing it does belongs to one.
+def begin_epoch(
+    path: str, mine: msgspec.Struct, epoch_path: str, last: Node, noted: bytes = b""
+) -> Recipe[None]:
+    """Try to create an ephemeral node in an epoch of its own, the next version of another node, which was
+    `last` seen and gets `noted`. Read what came of it.
 
-    When a session is lost, what was under way was done or never will be: the recipe takes that for a
-    lost reply, and goes on in the next one.
+    A death right before the transaction leaves at most the epoch's node; right after it the ephemeral node
+    goes with its session, and the next one begins a greater epoch.
     """
+    node = Create(path, msgspec.json.encode(mine), ephemeral=True)
+    try:
+        yield Multi((node, Set(epoch_path, noted, last.stat.version)))
+    except MultiFailed as refusal:
+        check_foreseen(refusal)
+    except ConnectionLost:
+        pass
 
-    def __init__(self, recipe: Recipe[_T]) -> None:
-        self._recipe = recipe
-        self._begun = False
 
-    def go_on(self) -> Recipe[_T]:
-        """What is left of it. Raises what it raises, and SessionLost, after which it can go on."""
-        error: ZooKeeperError | None = None
-        if self._begun:
-            error = ConnectionLost("the session was lost before the answer")
-        result = None
-        self._begun = True
+class GuardRefused(ZooKeeperError):
+    """What all parts stand on has changed: those without an answer are not written, or were before."""
+
+
+class Part(Protocol):
+    """Writes that belong together, beside others in one transaction. It is over once it has an answer."""
+
+    answer: Any
+
+    def writes(self) -> Sequence[Write]: ...
+
+    def written(self, result: Any) -> None:
+        """Note that it is over: `result` is that of the first of its writes."""
+
+    def look(self, refused: Write | None) -> Recipe[None]:
+        """Read what became of it. That write was refused; None: the transaction was not answered."""
+        ...
+
+
+def write_parts(parts: Sequence[Part], guards: Sequence[Write], most: int) -> Recipe[None]:
+    """Write parts in transactions of `most` until all have an answer; the guards are in each.
+
+    A part that is refused looks what became of it; the others are sent again. Raises GuardRefused.
+    """
+    while parts := [part for part in parts if part.answer is None]:
+        batch: list[tuple[Part | None, Write]] = [(None, guard) for guard in guards]
+        batch += ((part, write) for part in parts[:most] for write in part.writes())
         try:
-            while True:
-                asked = self._recipe.send(result) if error is None else self._recipe.throw(error)
-                result, error = None, None
-                try:
-                    result = yield asked
-                except SessionLost:
-                    raise
-                except ZooKeeperError as raised:
-                    error = raised
-        except StopIteration as stop:
-            returned: _T = stop.value
-            return returned
+            results = yield Multi(tuple(write for _, write in batch))
+        except MultiFailed as refusal:
+            check_foreseen(refusal)
+            refused, write = batch[refusal.failed]
+            if refused is None:
+                raise GuardRefused(f"somebody else has taken over: {refusal}") from None
+            most = min(most, CAREFUL)
+            yield from refused.look(write)
+        except ConnectionLost:
+            for part in parts[:most]:
+                yield from part.look(None)
+        else:
+            for (done, _), result in zip(batch, results, strict=True):
+                if done is not None and done.answer is None:
+                    done.written(result)

@@ -26,7 +26,6 @@ from folkmoot.coordination.schemas.versions import Reference, SchemaVersion, Sto
 from folkmoot.coordination.zookeeper.execute import AT_ONCE, execute, execute_all
 from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT
 from folkmoot.coordination.zookeeper.operations import Recipe, SessionLost
-from folkmoot.coordination.zookeeper.recipes import Resumable
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -498,9 +497,8 @@ class SchemaRegistry:
 
     def _run(self, recipe: Recipe[_T]) -> _T:
         """Carry a recipe out; if its session is lost it goes on in another one."""
-        rest = Resumable(recipe)
         with closing(recipe):
-            return self._retry(lambda session, left: execute(session, rest.go_on(), left))
+            return self._retry(lambda session, left: execute(session, recipe, left))
 
     def _read_all(self, recipe: Callable[[_S], Recipe[_T]], keys: Sequence[_S]) -> list[_T]:
         """Run a recipe that only reads for each key, side by side; again if the session is lost."""

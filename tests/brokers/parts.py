@@ -93,9 +93,8 @@ def make_handlers(
     creation = PartitionCreation(logs, submit)
     retention = Retention(logs, flusher, submit)
     fetcher = fetcher or ReplicaFetcher(broker_id, Connections(f"broker-{broker_id}"))
-    purgatory = Purgatory()
     partitions = Partitions(
-        *(broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
+        *(broker_id, logs, flusher, retention, creation, fetcher),
         *(write_states or _write_states, lambda work: work(), clock),
     )
     metadata = MetadataCache(broker_id, partitions)
@@ -108,7 +107,7 @@ def make_handlers(
         damage_reports=DamageReports(submit),
         producer_ids=ProducerIds(submit, take_ids or range),
         schemas=schemas or no_schemas(),
-        purgatory=purgatory,
+        purgatory=Purgatory(),
         partitions=partitions,
         submit=submit,
     )

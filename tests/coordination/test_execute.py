@@ -66,19 +66,21 @@ def test_recipes_side_by_side_have_one_timeout_for_all_of_them(
     assert time.monotonic() - begun < 5.0
 
 
-def test_without_a_timeout_a_recipe_itself_is_told_that_its_session_is_over() -> None:
-    told: list[SessionLost] = []
-
-    def recipe() -> Recipe[None]:
+@pytest.mark.parametrize(("timeout", "error"), [(None, SessionLost), (60.0, ZooKeeperUnreachable)])
+def test_a_recipe_whose_session_is_lost_goes_on_in_another_one_as_after_a_lost_reply(
+    timeout: float | None, error: type[Exception]
+) -> None:
+    def recipe() -> Recipe[str]:
         try:
             yield Sync()
-        except SessionLost as error:
-            told.append(error)
-            raise
+        except ConnectionLost:
+            return "looked what was done"
+        return "done"
 
-    with pytest.raises(SessionLost):
-        execute(Failing(SessionLost("over")), recipe())
-    assert len(told) == 1
+    left = recipe()
+    with pytest.raises(error):
+        execute(Failing(SessionLost("over")), left, timeout)
+    assert execute(Failing(None), left, timeout) == "looked what was done"
 
 
 def test_a_recipe_that_asks_nothing_has_its_result_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

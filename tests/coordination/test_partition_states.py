@@ -14,7 +14,6 @@ from folkmoot.coordination.partition_states import (
     NOBODY,
     STATES_PER_TRANSACTION,
     BrokerReplaced,
-    GuardRefused,
     PartitionState,
     StateWrite,
     Superseded,
@@ -29,7 +28,7 @@ from folkmoot.coordination.zookeeper.operations import (
     SessionLost,
     Set,
 )
-from folkmoot.coordination.zookeeper.recipes import Malformed
+from folkmoot.coordination.zookeeper.recipes import GuardRefused, Malformed
 from folkmoot.coordination.zookeeper.session import Session
 from tests.contracts.backends import Backend, settle
 from tests.coordination.losses import LaggingZooKeeper

@@ -41,8 +41,6 @@ from folkmoot.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
-    RepairFetchRequest,
-    RepairFetchResponse,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
     ReplicaFetchResponse,
@@ -82,10 +80,9 @@ REQUESTS: dict[Api, list[Any]] = {
             2, "nonce", True, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, 2, 7, 0)]
         ),
         ReplicaFetchRequest(
-            2, "nonce", False, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, -1, 0, 0)]
+            2, "nonce", False, 0.5, 2**20, [ReplicaFetchEntry("a", "x", 0, 3, -1, 0, 0, True)]
         ),
     ],
-    Api.REPAIR_FETCH: [RepairFetchRequest(2, "nonce", "a", "x", 0, 2**40)],
     Api.DESCRIBE_PRODUCERS: [
         DescribeProducersRequest(1.5, [DescribeProducersEntry("a", "x", 0, 1, 2**40)])
     ],
@@ -122,7 +119,6 @@ RESPONSES: dict[Api, list[Any]] = {
         ReplicaFetchResponse([ReplicaFetchResult("a", 0, 0, "", 3, 7, -1, -1, 0, 5, True)]),
         ReplicaFetchResponse([ReplicaFetchResult("a", 0, 22, "not yet", 3, 7, 2, 4, 0, 5, False)]),
     ],
-    Api.REPAIR_FETCH: [RepairFetchResponse(2**40)],
     Api.DESCRIBE_PRODUCERS: [
         DescribeProducersResponse([DescribeProducersResult("a", 0, 0, "", 3, 2**31 - 1, 2**40)])
     ],

@@ -180,15 +180,11 @@ def _do_not_watch_the_own_node(patch: pytest.MonkeyPatch) -> None:
 
 
 def _take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
-    def all_done(
-        _: object, some: list[TopicPartition], todo: dict[Any, Any], done: dict[Any, Any]
-    ) -> Recipe[None]:
+    def is_done(part: Any, _refused: object) -> Recipe[None]:
         yield from ()
-        for each in some:
-            sent = todo.pop(each)
-            done[each] = Claim(sent.state, sent.version)
+        part.answer = Claim(part.state, part.version)
 
-    patch.setattr(ownership, "_sort_out", all_done)
+    patch.setattr(ownership._Part, "look", is_done)
 
 
 def _commit_under_whatever_epoch_is_held(patch: pytest.MonkeyPatch) -> None:

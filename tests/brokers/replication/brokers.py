@@ -11,7 +11,6 @@ from typing import Any
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.replication.partition import Partition
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
@@ -111,9 +110,10 @@ class Node:
             write_states=partial(cluster.write, self),
         )
         self.partitions = self.handlers.partitions
+        self.consumed: list[Response] = []
+        """What was answered to fetches of a consumer that have waited."""
         self.is_settled = True
         """False: its session was lost while it wrote, and it has not read everything anew yet."""
-        self.repairs = Repairs(self.logs, self.partitions, self.handlers.flusher, self._submit)
 
     def _submit(self, key: Any, work: Any, done: Any, /) -> None:
         self.hands.submit(key, work, done)
@@ -177,8 +177,12 @@ class Node:
     def turn(self) -> None:
         """What its event loop does in a turn."""
         self.partitions.turn({}, self.now)
-        for request, response in self.handlers.replica_fetches.take_done(self.cluster.now):
-            self.cluster.answer(request, response)
+        for delayed in self.handlers.purgatory.take_completed(self.cluster.now, 100):
+            response = delayed.complete(self.now)
+            if response is not None and delayed.request.peer == b"consumer":
+                self.consumed.append(response)
+            elif response is not None:
+                self.cluster.answer(delayed.request, response)
 
 
 class Cluster:
@@ -310,7 +314,6 @@ class Cluster:
         for node in list(self.nodes.values()):
             node.partitions.task(node.now)
             node.handlers.damage_reports.task(node.now)
-            node.repairs.task(node.now)
         self.run()
 
     def mend(self) -> None:

@@ -14,6 +14,7 @@ from folkmoot.coordination.partition_states import (
     Superseded,
     VersionedState,
 )
+from folkmoot.protocol.errors import OffsetNotAvailable
 
 EPOCH = 9
 MAX_LAG = 10.0
@@ -23,11 +24,17 @@ ALL = (1, 2, 3)
 class Scene:
     """Broker 1 leads epoch 9, with a log of `log_end` records by then."""
 
-    def __init__(self, *isr: int, log_end: int = 0, high_watermark: int = 0) -> None:
+    def __init__(
+        self,
+        *isr: int,
+        log_end: int = 0,
+        high_watermark: int = 0,
+        starts: EpochStarts | None = None,
+    ) -> None:
         self.found = VersionedState(PartitionState(1, EPOCH, isr, 1, active=True), 4)
         self.log_end = log_end
         self.leader = LeaderState(
-            *(1, self.found, ALL, EpochStarts([(3, 0)])),
+            *(1, self.found, ALL, starts or EpochStarts([(3, 0)])),
             log_end=log_end,
             high_watermark=high_watermark,
             given_up=0,
@@ -320,3 +327,44 @@ def test_a_partition_is_at_rest_when_all_are_in_sync_and_lack_nothing() -> None:
     assert at_rest(scene, (3,))
     assert scene.propose(1, 2) == (1, 2)
     assert not scene.leader.is_at_rest, "a write is under way"
+
+
+# -- a log in which some epochs cannot be read ----------------------------------------------------------
+
+
+def in_doubt() -> Scene:
+    """From offset 6 to the end at 10 an epoch between 3 and 9 may begin anywhere."""
+    starts = EpochStarts([(3, 0)])
+    starts.may_begin(6, 10)
+    return Scene(1, log_end=10, starts=starts)
+
+
+def ask(scene: Scene, replica: int, last_epoch: int, end: int, *, gives_up: bool = False) -> object:
+    position = Position(EPOCH, last_epoch, end)
+    return scene.leader.fetched(replica, 1, position, 10, 0.0, gives_up=gives_up)
+
+
+def test_a_follower_in_doubt_waits_until_all_have_asked_and_it_has_the_most() -> None:
+    scene = in_doubt()
+    with pytest.raises(OffsetNotAvailable):
+        ask(scene, 2, 5, 8)
+    with pytest.raises(OffsetNotAvailable, match="only copy"):
+        ask(scene, 3, 4, 10)  # of an earlier epoch: it may lack what was committed in epoch 5
+    assert scene.propose() is None
+    assert ask(scene, 2, 5, 8) is None
+    assert scene.propose() is None  # what it lacks still cannot be read
+    assert ask(scene, 2, 5, 12) == (5, 10)  # what its leader never had was not committed
+    assert ask(scene, 2, 5, 10) is None
+    assert scene.propose() == (1, 2)
+
+
+def test_a_follower_in_doubt_waits_for_one_that_has_more_behind_damage_of_its_own() -> None:
+    scene = in_doubt()
+    with pytest.raises(OffsetNotAvailable):
+        ask(scene, 2, 5, 10)
+    assert ask(scene, 3, 3, 4, gives_up=True) is None  # in front of the doubt it can be compared
+    with pytest.raises(OffsetNotAvailable):
+        ask(scene, 2, 5, 10)
+    assert ask(scene, 3, 3, 4) is None  # it was cut there
+    assert ask(scene, 2, 5, 10) is None
+    assert scene.propose() == (1, 2)

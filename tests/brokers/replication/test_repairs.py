@@ -1,4 +1,4 @@
-"""What has rotted on one replica is found, and comes back from another: nothing is lost or served."""
+"""What has rotted on one replica is found, and copied anew from another: nothing is lost or served."""
 
 import errno
 import logging
@@ -8,27 +8,26 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from folkmoot.brokers.replication.repairs import LOOK_AFTER, Repairs
+from folkmoot.brokers.replication.leader_state import Position
+from folkmoot.brokers.replication.partitions import LOOK_AFTER
 from folkmoot.brokers.storage import flusher
 from folkmoot.brokers.storage.compaction.cleaning_pass import CleanerCheckpoint
 from folkmoot.brokers.storage.files.atomic_file import save_json
+from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE
 from folkmoot.brokers.storage.notes import load_notes, save_notes
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE, note_incomplete
-from folkmoot.brokers.storage.segment import Damage, OpenSegments, Segment, SegmentName
+from folkmoot.brokers.storage.segment import Damage, Segment
 from folkmoot.coordination.partition_states import NOBODY
-from folkmoot.network.client import Reply
-from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import (
     CorruptBatch,
     FolkmootError,
     NotEnoughReplicasAfterAppend,
     OffsetNotAvailable,
 )
-from folkmoot.protocol.messages import Api, ReportDamageEntry, ReportDamageRequest
+from folkmoot.protocol.messages import ReportDamageEntry, ReportDamageRequest
 from tests.brokers.batches import read_now, values_of
 from tests.brokers.replication.brokers import REPLICAS, TOPIC_ID, Cluster, Node
 from tests.seeds import new_seed
@@ -100,7 +99,9 @@ def scrub(node: Node) -> None:
 
 
 def is_whole(node: Node) -> bool:
-    return not any(segment.damage or bad_in(segment) for segment in node.log.segments)
+    """But for what was given up."""
+    found = [each for segment in node.log.segments for each in (*segment.damage, *bad_in(segment))]
+    return all(each.next_offset <= node.log.log_start for each in found)
 
 
 def by_scrub(cluster: Cluster, node: Node, offset: int) -> None:
@@ -136,7 +137,7 @@ def test_a_bad_batch_comes_back_from_another_replica_whoever_leads(
     found(cluster, node, offset)
     node = cluster.nodes[number]
     if found is not by_start:
-        with pytest.raises(OffsetNotAvailable, match="about to be repaired"):
+        with pytest.raises(OffsetNotAvailable, match="copied anew"):
             read_now(node.log, offset, 1)
     settle(cluster)
     assert contents(node) == right
@@ -156,14 +157,19 @@ def test_a_repaired_log_is_compacted_anew_since_others_may_not_be_as_far(cluster
     assert not checkpoint.exists()
 
 
+def elect(cluster: Cluster) -> None:
+    """A leader that has resigned is followed by another."""
+    state = cluster.state.state
+    if state.leader not in cluster.nodes or not state.active:
+        live = [each for each in state.isr if each in cluster.nodes]
+        cluster.designate(live[0], *state.isr)
+    cluster.show()
+
+
 def settle(cluster: Cluster) -> None:
-    """Time passes; a leader that has resigned is followed by another."""
+    """Time passes, until all are in sync and whole."""
     for _ in range(30):
-        state = cluster.state.state
-        if state.leader not in cluster.nodes or not state.active:
-            live = [each for each in state.isr if each in cluster.nodes]
-            cluster.designate(live[0], *state.isr)
-        cluster.show()
+        elect(cluster)
         cluster.later(1.0)
         leader = cluster.nodes.get(cluster.state.state.leader)
         ends = set(cluster.ends())
@@ -180,8 +186,11 @@ def die_at(cluster: Cluster, node: Node, jobs: int, *, behind: bool) -> bool:
     node.by_hand = True
     for _ in range(100):
         cluster.now += 0.1
-        node.repairs.task(node.now)
+        node.partitions.task(node.now)
+        elect(cluster)
         cluster.run(2)
+        in_sync = [cluster.nodes[each] for each in cluster.state.state.isr]
+        assert min(each.log.log_end for each in in_sync) >= RECORDS
         if not node.hands.jobs:
             continue
         if not jobs:
@@ -217,7 +226,8 @@ def test_a_broker_that_dies_at_any_step_of_a_repair_has_it_done_in_its_next_life
         assert (left, len(node.log.segments)) == ([], len(list(node.log.directory.glob("*.log"))))
         steps += 1
     assert steps >= 5
-    cluster.stop()
+    for node in cluster.nodes.values():
+        node.logs.close()
 
 
 def test_a_leader_whose_damage_is_not_committed_lets_another_lead(cluster: Cluster) -> None:
@@ -226,7 +236,7 @@ def test_a_leader_whose_damage_is_not_committed_lets_another_lead(cluster: Clust
     segment = cluster.nodes[1].log.segments[-1]
     flip(segment.path, segment.size - 1)
     scrub(cluster.nodes[1])
-    cluster.nodes[1].repairs.task(cluster.nodes[1].now)
+    cluster.nodes[1].partitions.task(cluster.nodes[1].now)
     assert cluster.state.state.leader == NOBODY
     assert set(cluster.state.state.isr) == {2, 3}
     assert lost[0].error == NotEnoughReplicasAfterAppend.code
@@ -235,54 +245,174 @@ def test_a_leader_whose_damage_is_not_committed_lets_another_lead(cluster: Clust
     assert contents(cluster.nodes[1]) == contents(cluster.nodes[2])
 
 
+@pytest.mark.parametrize("is_let_go", [False, True])
+def test_a_follower_is_not_cut_before_it_does_not_count_as_in_sync(
+    cluster: Cluster, is_let_go: bool
+) -> None:
+    follower, leader = cluster.nodes[2], cluster.nodes[1]
+    if not is_let_go:
+        leader.partitions.shared.write_states = lambda writes, done: None
+    segment = follower.log.segments[1]
+    flip(segment.path, segment.size // 2)
+    scrub(follower)
+    for _ in range(20):
+        cluster.later(0.2)
+        assert follower.log.log_end == RECORDS or 2 not in cluster.writes[-1].state.isr
+    assert [follower.partitions.counters.repaired] == [int(is_let_go)]
+    assert is_whole(follower) is is_let_go
+
+
+def test_a_fetch_from_before_the_damage_was_found_counts_for_nothing(cluster: Cluster) -> None:
+    leader, follower = cluster.nodes[1].replica.leader, cluster.nodes[2]
+    assert leader is not None
+    late = Position(leader.epoch, leader.epoch, RECORDS)
+    damaged = Position(leader.epoch, leader.epoch, 20)
+    told = 2, cluster.registrations[2].epoch
+    with pytest.raises(OffsetNotAvailable):
+        leader.fetched(*told, damaged, RECORDS, 0.0, gives_up=True)
+    cluster.nodes[1].replica.look_after_isr()
+    assert 2 not in cluster.state.state.isr
+    assert leader.fetched(*told, damaged, RECORDS, 0.0, gives_up=True) is None
+    with pytest.raises(OffsetNotAvailable):
+        leader.fetched(*told, late, RECORDS, 0.0)
+    assert leader.propose(REPLICAS, 0.0) is None
+    assert leader.fetched(*told, damaged, RECORDS, 0.0) is None
+    assert leader.fetched(*told, late, RECORDS, 0.0) is None
+    wanted = leader.propose(REPLICAS, 0.0)
+    assert wanted is not None
+    assert 2 in wanted.state.isr
+    assert follower.log.log_end == RECORDS
+
+
+def test_a_follower_that_dies_and_forgets_its_damage_counts_again(cluster: Cluster) -> None:
+    leader = cluster.nodes[1].replica.leader
+    assert leader is not None
+    with pytest.raises(OffsetNotAvailable):
+        leader.fetched(
+            *(2, cluster.registrations[2].epoch, Position(leader.epoch, leader.epoch, 20)),
+            *(RECORDS, 0.0),
+            gives_up=True,
+        )
+    cluster.kill(2)
+    cluster.start(2)
+    settle(cluster)
+
+
+def test_no_replica_is_cut_while_its_leader_is_damaged_elsewhere(cluster: Cluster) -> None:
+    """What has rotted at the leader, and nobody knows yet, is whole at who would be cut."""
+    cluster.kill(3)
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    right = contents(one)
+    for node, number in ((one, 3), (two, 1)):
+        segment = node.log.segments[number]
+        flip(segment.path, segment.size // 2)
+    cluster.designate(1, 1, 2)
+    cluster.show()
+    scrub(two)
+    for _ in range(12):
+        elect(cluster)
+        cluster.later(1.0)
+    assert one.log.is_damaged
+    assert two.log.is_damaged
+    assert cluster.ends() == [RECORDS] * 2
+    assert one.partitions.counters.repaired == two.partitions.counters.repaired == 0
+    assert len(cluster.state.state.isr) == 1
+    leader = cluster.nodes[cluster.state.state.leader]
+    assert leader.replica.leader is not None
+    [offset] = leader.log.damaged_at
+    with pytest.raises(OffsetNotAvailable, match="copied anew"):
+        read_now(leader.log, offset, 1)
+    cluster.start(3)
+    settle(cluster)
+    assert contents(one) == contents(two) == right
+
+
+def test_a_leader_that_is_alone_in_sync_keeps_what_it_has_until_another_one_is(
+    cluster: Cluster,
+) -> None:
+    right = contents(cluster.nodes[1])
+    for number in (2, 3):
+        cluster.kill(number)
+    cluster.designate(1, 1)
+    one = cluster.nodes[1]
+    segment = one.log.segments[1]
+    flip(segment.path, segment.size // 2)
+    scrub(one)
+    for _ in range(4):
+        elect(cluster)
+        cluster.later(1.0)
+    [offset] = one.log.damaged_at
+    assert one.replica.leader is not None
+    with pytest.raises(OffsetNotAvailable, match="copied anew"):
+        read_now(one.log, offset, 1)
+    assert values_of(read_now(one.log, offset + 1, 1)) == right[offset + 1 : offset + 2]
+    for number in (2, 3):
+        cluster.start(number)
+    settle(cluster)
+    assert contents(one) == right
+
+
+@pytest.mark.parametrize("position", [2, 40])
+def test_damage_at_the_start_of_a_log_whose_first_records_were_given_up_has_all_of_it_copied(
+    cluster: Cluster, position: int
+) -> None:
+    leader = cluster.nodes[1]
+    results = leader.produce(*(b"%d" % number for number in range(5)))
+    cluster.run()
+    start = results[0].base_offset + 2
+    leader.handlers.retention.delete_records(leader.log, start, lambda error: None)
+    leader.produce(b"tell of it")
+    cluster.run()
+    cluster.later(1.0)
+    node = cluster.nodes[2]
+    assert node.log.log_start == start
+    segment = node.log.segment_at(start)
+    [at] = [
+        at for header, at in segment.headers(0) if header.base_offset < start < header.next_offset
+    ]
+    flip(segment.path, at + position)
+    scrub(node)
+    settle(cluster)
+    assert node.log.log_start == start
+    assert values_of(read_now(node.log, start, 1 << 20)) == values_of(
+        read_now(leader.log, start, 1 << 20)
+    )
+
+
+def test_a_leader_that_has_given_up_what_is_damaged_has_its_follower_copy_what_is_left(
+    cluster: Cluster,
+) -> None:
+    node, leader = cluster.nodes[2], cluster.nodes[1]
+    flip(node.log.segments[1].path, 40)
+    cluster.cut |= {(2, 1)}
+    start = leader.log.segments[3].base_offset + 1
+    leader.handlers.retention.delete_records(leader.log, start, lambda error: None)
+    scrub(node)
+    cluster.mend()
+    settle(cluster)
+    assert node.log.log_start == start
+    assert contents_from(node, start) == contents_from(leader, start)
+
+
+def contents_from(node: Node, offset: int) -> list[tuple[int, bytes | None]]:
+    found: list[tuple[int, bytes | None]] = []
+    while offset + len(found) < node.log.log_end:
+        found += values_of(read_now(node.log, offset + len(found), 1 << 20, committed=False))
+    return found
+
+
 def test_what_no_other_replica_has_is_told_as_damaged(cluster: Cluster) -> None:
     for node in cluster.nodes.values():
         flip(node.log.segments[1].path, 40)
         scrub(node)
     offset = cluster.nodes[1].log.segments[1].damage[0].offset
     for _ in range(10):
-        cluster.later(3.0)
+        elect(cluster)
+        cluster.later(1.0)
+    assert cluster.state.state.isr == (3,)
+    assert cluster.ends() == [RECORDS] * 3
     with pytest.raises(CorruptBatch, match="go on at"):
-        read_now(cluster.nodes[1].log, offset, 1)
-
-
-def _rotten(chunk: bytes) -> bytes:
-    end = next(batch_header.split(chunk))[0].length
-    return chunk[: end - 1] + bytes([chunk[end - 1] ^ 1]) + chunk[end:]
-
-
-def _with_its_first_batch_twice(chunk: bytes) -> bytes:
-    return chunk[: next(batch_header.split(chunk))[0].length] + chunk
-
-
-@pytest.mark.parametrize("spoil", [_rotten, _with_its_first_batch_twice])
-def test_what_a_repair_gets_is_looked_at_and_taken_from_the_next_one_if_it_is_bad(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[bytes], bytes]
-) -> None:
-    node = cluster.nodes[3]
-    right = contents(node)
-    segment = node.log.segments[1]
-    flip(segment.path, 40)
-    flip(segment.path, segment.size // 2)
-    scrub(node)
-    ask, asked = node.fetcher.ask, list[int]()
-
-    def spoilt(broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
-        def taken(reply: Reply) -> None:
-            asked.append(broker)
-            if broker == 1:
-                assert reply.payloads[0], "it was to be spoilt"
-                reply = reply._replace(payloads=[memoryview(spoil(bytes(reply.payloads[0])))])
-            answered(reply)
-
-        ask(broker, api, request, taken)
-
-    monkeypatch.setattr(node.fetcher, "ask", spoilt)
-    cluster.later(1.0)
-    cluster.run(20)
-    assert {1, 2} == set(asked)
-    assert is_whole(node)
-    assert contents(node) == right
+        read_now(cluster.nodes[3].log, offset, 1)
 
 
 def test_a_bad_batch_that_a_follower_gets_is_looked_at_by_its_leader(cluster: Cluster) -> None:
@@ -304,7 +434,10 @@ def test_a_sector_that_cannot_be_read_is_repaired(
     bad, real = segment.path, os.pread
 
     def pread(fd: int, count: int, position: int) -> bytes:
-        if Path(f"/proc/self/fd/{fd}").readlink() == bad and position + count > 300:
+        is_bad = (
+            not node.partitions.counters.repaired and Path(f"/proc/self/fd/{fd}").readlink() == bad
+        )
+        if is_bad and position + count > 300:
             if position >= 300:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             count = 300 - position
@@ -314,7 +447,6 @@ def test_a_sector_that_cannot_be_read_is_repaired(
     scrub(node)
     settle(cluster)
     assert contents(node) == right
-    assert not bad.exists()
 
 
 @pytest.mark.parametrize("number", REPLICAS)
@@ -327,17 +459,11 @@ def test_a_reader_reports_a_bad_batch_to_whoever_sent_it(cluster: Cluster, numbe
     assert is_whole(node)
 
 
-def test_what_is_missing_behind_a_segment_comes_back_with_what_is_bad_in_it(
-    cluster: Cluster,
-) -> None:
+def test_a_segment_that_is_missing_comes_back(cluster: Cluster) -> None:
     right = contents(cluster.nodes[2])
-    flip(cluster.nodes[2].log.segments[1].path, 40)
-    scrub(cluster.nodes[2])
-    settle(cluster)
-    rewritten, next_one = cluster.nodes[2].log.segments[1:3]
+    gone = cluster.nodes[2].log.segments[2]
     cluster.kill(2)
-    flip(rewritten.path, 40)
-    for path in next_one.files():
+    for path in gone.files():
         path.unlink()
     cluster.start(2)
     scrub(cluster.nodes[2])
@@ -366,66 +492,12 @@ def test_what_was_given_up_is_not_missed_by_a_repair(cluster: Cluster) -> None:
     assert found[: len(right)] == right
 
 
-def test_many_segments_that_cannot_be_repaired_keep_no_other_one_waiting(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = cluster.nodes[1]
-    begun: set[Segment] = set()
-    monkeypatch.setattr(Repairs, "_begin", lambda self, segment: begun.add(segment))
-    some = [Segment(Path(), SegmentName(number), 1, OpenSegments()) for number in range(50)]
-    node.logs.files.damaged.update(dict.fromkeys(some, 0.0))
-    for _ in some:
-        cluster.now += LOOK_AFTER
-        node.repairs.task(node.now)
-    assert begun == set(some)
-
-
 def test_damage_in_what_was_deleted_meanwhile_is_forgotten(cluster: Cluster) -> None:
     node = cluster.nodes[1]
-    for directory in (node.log.directory, Path("no-such-topic-0")):
-        gone = Segment(directory, SegmentName(10**6), 1, OpenSegments())
-        gone.damage = (Damage(10**6, 10**6 + 1, 0, 100),)
-        node.logs.files.damaged[gone] = 0.0
-    for _ in range(2):
-        cluster.now += LOOK_AFTER
-        node.repairs.task(node.now)
-    assert not node.logs.files.damaged
-
-
-def test_a_log_is_not_cut_while_a_segment_of_it_is_written_anew(cluster: Cluster) -> None:
-    cluster.cut |= {(2, 1), (3, 1)}
-    cluster.nodes[1].produce(b"x")
-    cluster.designate(3, 2, 3)
-    segment = cluster.nodes[1].log.segments[-1]
-    flip(segment.path, 40)
-    scrub(cluster.nodes[1])
-    cluster.mend()
-    one = cluster.nodes[1]
-    one.replica.is_rewritten = True
-    cluster.show()
+    node.logs.files.damaged |= {node.log.directory, Path("no-such-topic-0")}
     cluster.later(1.0)
-    assert one.replica.state.follower is not None
-    assert one.log.log_end == RECORDS + 1
-    one.replica.is_rewritten = False
-    settle(cluster)
-    assert one.log.log_end == RECORDS
-    assert contents(one) == contents(cluster.nodes[2])
-
-
-def test_a_replica_is_marked_while_a_segment_of_it_is_written_anew(cluster: Cluster) -> None:
-    node = cluster.nodes[2]
-    flip(node.log.segments[1].path, 40)
-    scrub(node)
-    assert die_at(cluster, node, 2, behind=False)
-    while node.hands.keys()[0] != "cleaner":
-        assert [node.replica.is_rewritten] == [False]
-        node.hands.work()
-        cluster.run(2)
-    marks = [node.replica.is_rewritten]
-    node.hands.work_all()
-    marks.append(node.replica.is_rewritten)
-    assert marks == [True, False]
-    assert is_whole(node)
+    assert not node.logs.files.damaged
+    assert node.replica.leader is not None
 
 
 def test_a_replica_that_was_repaired_may_lead_again_though_nobody_writes(cluster: Cluster) -> None:
@@ -442,83 +514,11 @@ def test_a_replica_that_was_repaired_may_lead_again_though_nobody_writes(cluster
     assert not node.replica.state.may_lead
     for _ in range(3):
         cluster.now += LOOK_AFTER
-        node.repairs.task(node.now)
+        node.partitions.task(node.now)
+        cluster.show()
         cluster.run(20)
     assert is_whole(node)
     assert node.replica.state.may_lead
-
-
-def test_a_replica_does_not_lead_before_all_of_its_damage_is_repaired(cluster: Cluster) -> None:
-    node = cluster.nodes[2]
-    for segment in node.log.segments[1:3]:
-        flip(segment.path, segment.size // 2)
-    by_start(cluster, node, 0)
-    node = cluster.nodes[2]
-    seen = set()
-    for _ in range(6):
-        damaged = sum(bool(segment.damage) for segment in node.log.segments)
-        seen.add((damaged, node.replica.state.may_lead))
-        cluster.now += LOOK_AFTER
-        node.repairs.task(node.now)
-        cluster.run(20)
-    assert seen == {(2, False), (1, False), (0, True)}
-
-
-def test_a_repair_whose_file_is_removed_halfway_begins_again(cluster: Cluster) -> None:
-    """The removal of what an earlier try has left waits its turn behind compactions."""
-    node = cluster.nodes[2]
-    right = contents(node)
-    segment = node.log.segments[1]
-    flip(segment.path, 40)
-    flip(segment.path, segment.size - 10)
-    scrub(node)
-    node.by_hand = True
-    node.repairs.task(node.now)
-    while not (fetched := list(segment.directory.glob("*.fetched.cleaned"))):
-        cluster.run(1)
-        node.hands.work()
-    fetched[0].unlink()
-    node.by_hand = False
-    node.hands.work_all()
-    cluster.run(20)
-    assert not any(map(bad_in, (each for each in node.log.segments if not each.damage)))
-    settle(cluster)
-    assert contents(node) == right
-
-
-def test_a_repair_tells_a_log_that_has_begun_anew_of_no_leader_epochs(cluster: Cluster) -> None:
-    """The log would say that they begin before it does, and its leader would have it cut there."""
-    node = cluster.nodes[2]
-    flip(node.log.segments[1].path, 40)
-    scrub(node)
-    node.by_hand = True
-    node.repairs.task(node.now)
-    node.hands.work()
-    cluster.run(2)
-    assert node.hands.keys() == ["repair"], "it takes what another replica has given"
-    node.logs.remove(node.log, node.log.begin_anew(node.log.log_end))
-    node.hands.work_all()
-    assert [*node.log.epoch_starts] == []
-    assert not list(node.log.directory.glob("*.fetched.cleaned"))
-
-
-def test_a_repair_alone_lets_nobody_lead_who_has_lost_more(cluster: Cluster) -> None:
-    cluster.kill(2)
-    data = cluster.directory / "2"
-    first, *_, last = sorted(data.glob("*/*.log"))
-    flip(first, 40)
-    os.truncate(last, last.stat().st_size - 1)
-    cluster.cut = {(2, 1)}
-    cluster.start(2)
-    cluster.show()
-    node = cluster.nodes[2]
-    assert node.log.is_incomplete
-    node.log.advance_high_watermark(node.log.log_end)  # as if its leader had said so, and no more
-    for _ in range(6):
-        cluster.later(1.0)
-    assert is_whole(node), "it was not repaired from broker 3"
-    assert node.replica.state.follower is not None
-    assert not node.replica.state.may_lead
 
 
 def test_a_disk_that_takes_no_leader_epoch_ends_the_broker_and_a_full_one_does_not(
@@ -552,34 +552,6 @@ def tail_of(cluster: Cluster, number: int) -> Segment:
     segment = cluster.nodes[number].log.segments[-1]
     assert segment.base_offset < cluster.nodes[number].log.high_watermark
     return segment
-
-
-def test_what_is_appended_behind_a_repaired_segment_that_was_cut_is_there_after_a_start(
-    cluster: Cluster,
-) -> None:
-    segment = tail_of(cluster, 1)
-    flip(segment.path, 40)
-    scrub(cluster.nodes[1])
-    for pair in ((1, 2), (1, 3)):
-        cluster.cut.discard(pair)
-    while cluster.nodes[1].log.is_damaged:
-        cluster.later(1.0)
-    cluster.designate(2, 2, 3)
-    cluster.mend()
-    settle(cluster)
-    one = cluster.nodes[1]
-    one.log.roll()
-    for _ in range(3):
-        cluster.nodes[2].produce(b"later")
-        cluster.run()
-    settle(cluster)
-    end = one.log.log_end
-    cluster.kill(1)
-    cluster.start(1)
-    one = cluster.nodes[1]
-    assert one.log.log_end == end
-    assert not one.log.is_damaged
-    assert contents(one) == contents(cluster.nodes[2])
 
 
 @pytest.mark.parametrize("known", [slice(None), slice(1)])
@@ -672,24 +644,13 @@ def test_what_a_cut_says_of_a_log_is_not_taken_back_by_what_was_said_before(
     assert cluster.nodes[1].log.is_incomplete
 
 
-def test_a_replica_that_lacks_a_batch_does_not_lead_though_it_is_in_sync_by_what_lies_behind(
-    cluster: Cluster,
-) -> None:
+def test_a_replica_that_lacks_a_batch_by_its_start_does_not_lead(cluster: Cluster) -> None:
     cluster.designate(2, 1, 2, 3)
     cluster.show()
     cluster.run()
     segment = cluster.nodes[1].log.segments[1]
     flip(segment.path, segment.size // 2)
     by_start(cluster, cluster.nodes[1], 0)
-    cluster.designate(1, 1, 2, 3)
-    cluster.show()
-    cluster.run()
-    assert (cluster.state.state.leader, cluster.state.state.isr) == (NOBODY, (2, 3))
-    cluster.designate(2, 2, 3)
-    cluster.show()
-    cluster.run(30)
-    assert set(cluster.state.state.isr) == set(REPLICAS)
-    assert cluster.nodes[1].log.is_damaged
     cluster.designate(1, 1, 2, 3)
     cluster.show()
     cluster.run()
@@ -796,3 +757,50 @@ def test_one_flipped_bit_anywhere_on_one_replica_loses_nothing_and_is_repaired(
     print(dict(hit), f"{emptied} directories emptied")
     assert hit.total() == clusters * FLIPS
     assert len(hit) > 6
+
+
+def test_a_leader_that_cannot_read_where_epochs_begin_has_nobody_cut_there(
+    cluster: Cluster,
+) -> None:
+    """Of the epoch that it cannot read another one may have the only whole copy."""
+
+    def append(number: int) -> None:
+        cluster.designate(number, *(each for each in REPLICAS if each in cluster.nodes))
+        cluster.show()
+        cluster.run()
+        done = cluster.nodes[number].produce(b"of %d" % number)
+        cluster.later(1.0)
+        assert done[0].error == 0
+
+    append(2)
+    cluster.kill(3)
+    append(1)
+    right = contents(cluster.nodes[1])
+    segment = cluster.nodes[1].log.segment_at(RECORDS)
+    [at] = [at for header, at in segment.headers(0) if header.base_offset == RECORDS]
+    cluster.nodes[1].log.roll()  # in the last segment it would be cut by the start
+    for number in (1, 2):
+        cluster.kill(number)
+    flip(segment.path, at)
+    (segment.directory / EPOCH_STARTS_FILE).unlink(missing_ok=True)
+    cluster.designate(1, 1)
+    for number in (1, 3):
+        cluster.start(number)
+    cluster.show()
+    for _ in range(4):
+        cluster.later(1.0)
+    one, three = cluster.nodes[1], cluster.nodes[3]
+    assert one.replica.leader is not None, "it is the only one in sync"
+    assert one.log.damaged_at == [RECORDS]
+    assert contents(three) == right[: RECORDS + 1]
+    for _ in range(2):  # as long as it does not know more it says the same
+        cluster.kill(1)
+        cluster.start(1)
+        cluster.show()
+        for _ in range(4):
+            cluster.later(1.0)
+        assert contents(three) == right[: RECORDS + 1]
+    cluster.start(2)
+    cluster.show()
+    settle(cluster)
+    assert [contents(each) for each in cluster.nodes.values()] == [right] * 3

@@ -206,6 +206,24 @@ def test_what_is_not_on_the_leaders_disk_is_not_committed(cluster: Cluster) -> N
     one.by_hand = False
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_record_whose_flush_could_not_begin_is_committed_by_the_next_try(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The process of the leader, or of a follower, has no descriptor to spare for a moment."""
+
+    async def without_descriptors() -> None:
+        raise StorageError("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.nodes[number].log, "flush_some", without_descriptors)
+        answer = cluster.nodes[1].produce(b"a")
+        cluster.run()
+        assert answer == []
+    cluster.later(DISK_AGAIN_AFTER)
+    assert answer[0].error == 0
+
+
 def test_what_is_not_on_a_followers_disk_does_not_count(cluster: Cluster) -> None:
     one, two = cluster.nodes[1], cluster.nodes[2]
     two.by_hand = True
@@ -296,10 +314,58 @@ def test_who_waits_is_told_of_what_is_committed_later_though_nothing_is_produced
     cluster.now += 1.0
     cluster.run()
     assert two.log.high_watermark == two.log.log_end
-    [woken] = two.handlers.purgatory.take_completed(cluster.now, 10)
-    answer = two.handlers.complete_fetch(woken, two.now)
-    assert answer is not None
+    [answer] = two.consumed
     assert [len(chunk) > 0 for chunk in answer.payloads] == [True]
+
+
+@pytest.mark.parametrize("cause", ["it leaves the ISR", "its replica moves away"])
+def test_a_fetch_that_waits_at_a_follower_hears_that_it_may_not_read_there_any_more(
+    cluster: Cluster, cause: str
+) -> None:
+    one, two = cluster.nodes[1], cluster.nodes[2]
+    one.produce(b"a")
+    cluster.run()
+    cluster.later(1.0)
+    end = two.log.high_watermark
+    request = Request(
+        b"consumer", 1, fetch(out_of(0, end, topic_id=TOPIC_ID, epoch=1), max_wait=30.0)
+    )
+    assert handle(two.handlers, request, (), two.now) is None
+    cluster.run()
+    assert not two.consumed
+    if cause == "it leaves the ISR":
+        shrunk = replace(cluster.state.state, isr=(1, 3))
+        cluster.state = VersionedState(shrunk, cluster.state.partition_epoch + 1)
+    else:
+        cluster.topic = replace(cluster.topic, partitions=[[1, 3]])
+    cluster.show(2)
+    cluster.run()
+    [answer] = two.consumed
+    assert [each.error for each in answer.body.results] == [NotLeader.code]
+
+
+def test_a_follower_s_fetch_that_waits_is_answered_with_nothing_when_it_fetches_again(
+    cluster: Cluster,
+) -> None:
+    one, now = cluster.nodes[1], cluster.now
+    nonce = cluster.registrations[2].nonce
+    fetches = one.handlers.replica_fetches
+    waiting = one.handlers.purgatory
+    peer = b"another connection"
+    begins = ReplicaFetchRequest(2, nonce, True, 5.0, 1000, [])
+    assert fetches.fetch(Request(peer, 1, begins), now) is None
+    goes_on = ReplicaFetchRequest(2, nonce, False, 5.0, 1000, [])
+    assert fetches.fetch(Request(peer, 2, goes_on), now) is None
+    former, superseded = waiting.take_completed(now, 10)
+    assert former.request.peer != peer, "the session before has ended"
+    assert superseded.request.correlation_id == 1
+    for each in (former, superseded):
+        answer = each.complete(one.now)
+        assert answer is not None
+        assert answer.body.results == []
+    assert peer not in {each.request.peer for each in waiting.take_completed(now + 4.9, 10)}
+    [last] = waiting.take_completed(now + 5.0, 10)
+    assert (last.request.peer, last.request.correlation_id) == (peer, 2)
 
 
 def test_nothing_is_kept_of_a_produce_with_acks_1_while_the_high_watermark_stands(
@@ -1954,7 +2020,7 @@ def test_a_log_is_never_cut_below_what_is_committed_but_by_an_unclean_election(
     one.log.was_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
     cluster.kill(3)
     two.replica._asked = None
-    two.replica.flushed()
+    two.replica._ask()
     cluster.run()
     assert two.log.log_end == 2
     assert two.log.failed is not None

@@ -17,9 +17,9 @@ from folkmoot.brokers.jobs.job_pool import JobPool
 from folkmoot.brokers.jobs.jobs import Lane, Now, Task
 from folkmoot.brokers.server import event_loop, request_handlers
 from folkmoot.brokers.server.event_loop import NO_CORRELATION, EventLoop
-from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
+from folkmoot.brokers.server.fetch_sessions import FetchSessions
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
-from folkmoot.brokers.server.purgatory import Request
+from folkmoot.brokers.server.purgatory import Quota, Request
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.network.server import Message, ServerSocket
@@ -235,8 +235,7 @@ def test_a_fault_of_the_brokers_own_is_an_error_for_one_request(
 def test_more_waiting_requests_than_the_broker_keeps_are_told_so(tmp_path: Path) -> None:
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        purgatory = handlers.purgatory
-        purgatory.sessions = FetchSessions(purgatory._complete, Quota(1, 1))
+        handlers.sessions = FetchSessions(Quota(1, 1))
         served = Served(handlers)
         served.loop.start()
         with Peer(served.address) as peer:

@@ -8,9 +8,9 @@ import pytest
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.server import request_handlers
-from folkmoot.brokers.server.fetch_sessions import FetchSessions, Quota
+from folkmoot.brokers.server.fetch_sessions import FetchSessions
 from folkmoot.brokers.server.metadata_cache import ClusterView, MetadataCache
-from folkmoot.brokers.server.purgatory import Response
+from folkmoot.brokers.server.purgatory import Quota, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
@@ -76,11 +76,19 @@ class Bench:
 
     def woken(self) -> list[Response]:
         """What those are answered who wait no longer."""
+        self.handlers.sessions.expire(self.now)
         return [
             answer
             for delayed in self.handlers.purgatory.take_completed(self.now, 1_000)
-            if (answer := self.handlers.complete_fetch(delayed, self.moment)) is not None
+            if (answer := delayed.complete(self.moment)) is not None
         ]
+
+    @property
+    def watches(self) -> int:
+        """How many sessions watch partitions, each counted once for each of them."""
+        found = sum(len(each.sessions) for each in self.handlers.partitions)
+        assert self.handlers.sessions._watches._total == found
+        return found
 
     def append(self, partition: int, *batches: bytes) -> None:
         request = produce(*[into(partition) for _ in batches])
@@ -196,8 +204,8 @@ def test_the_next_fetch_names_only_what_has_changed(bench: Bench) -> None:
     bench.append(2, ONE)
     (answer,) = bench.woken()
     assert (partitions(answer), answer.body.kept) == ([2], True)
-    ((_, kept),) = bench.handlers.purgatory.sessions._kept.values()
-    assert (len(kept.entries), kept.changed_entries(), kept.changed) == (PARTITIONS - 1, [], {})
+    ((_, kept),) = bench.handlers.sessions._kept.values()
+    assert (len(kept.entries), kept.changed) == (PARTITIONS - 1, {})
     bench.waits(fetch(out_of(2, offset=1), max_wait=2.0, keep=True, after=bench.number))
     bench.append(4, ONE)
     bench.append(2, ONE)
@@ -243,7 +251,7 @@ def test_nothing_is_kept_unless_asked_for_nor_where_all_was_told(bench: Bench) -
     for number in (1, 2):
         with pytest.raises(UnknownFetch):
             bench.ask(fetch(after=number))
-    assert not bench.handlers.purgatory.sessions._watching
+    assert bench.watches == 0
 
 
 def test_a_fetch_is_gone_on_with_once_and_by_the_connection_that_made_it(bench: Bench) -> None:
@@ -260,7 +268,7 @@ def test_what_nobody_goes_on_with_is_forgotten(bench: Bench) -> None:
     assert bench.told(fetch(out_of(0), keep=True)).kept
     bench.now += request_handlers.FORGET_AFTER
     assert not bench.woken()
-    assert not bench.handlers.purgatory.sessions._watching
+    assert bench.watches == 0
     with pytest.raises(UnknownFetch):
         bench.ask(fetch(after=bench.number))
 
@@ -271,12 +279,11 @@ def test_all_partitions_are_named_again_from_time_to_time(bench: Bench) -> None:
     while bench.told(fetch(keep=True, after=bench.number)).kept:
         bench.now += 1.0
     assert bench.now == begun + request_handlers.KEEP_FOR
-    assert not bench.handlers.purgatory.sessions._watching
+    assert bench.watches == 0
 
 
 def test_room_for_those_who_wait_is_made_by_forgetting_the_oldest(bench: Bench) -> None:
-    purgatory = bench.handlers.purgatory
-    purgatory.sessions = FetchSessions(purgatory._complete, Quota(4, 4))
+    bench.handlers.sessions = FetchSessions(Quota(4, 4))
     for number in (0, 2):
         peer = b"%d" % number
         assert bench.told(fetch(out_of(number), out_of(number + 1), keep=True), peer).kept
@@ -304,7 +311,7 @@ def test_no_more_partitions_gather_than_one_request_may_name(
     assert bench.told(fetch(out_of(0), out_of(1), keep=True)).kept
     with pytest.raises(InvalidRequest):
         bench.ask(fetch(out_of(2), keep=True, after=bench.number))
-    assert not bench.handlers.purgatory.sessions._watching
+    assert bench.watches == 0
 
 
 def test_a_fetch_that_fails_leaves_nothing_behind(
@@ -320,14 +327,14 @@ def test_a_fetch_that_fails_leaves_nothing_behind(
         patch.setattr(MetadataCache, "led", broken)
         with pytest.raises(RuntimeError):
             bench.ask(fetch(after=bench.number))
-    assert not bench.handlers.purgatory.sessions._watching
+    assert bench.watches == 0
     bench.waits(fetch(out_of(1), max_wait=2.0))
     bench.append(1, ONE)
     with monkeypatch.context() as patch:
         patch.setattr(MetadataCache, "led", broken)
         with pytest.raises(RuntimeError):
             bench.woken()
-    assert not bench.handlers.purgatory.sessions._watching
+    assert bench.watches == 0
 
 
 def test_what_found_no_room_is_told_by_the_next_fetch_before_all_else(bench: Bench) -> None:
@@ -404,8 +411,9 @@ class _Reader:
     def step(self) -> None:
         peer = b"%d" % self._peer
         handlers, now = self.bench.handlers, self.bench.now
+        handlers.sessions.expire(now)
         for delayed in handlers.purgatory.take_completed(now, 1_000):
-            answer = handlers.complete_fetch(delayed, self.bench.moment)
+            answer = delayed.complete(self.bench.moment)
             if delayed.request.peer == peer and answer is not None:
                 self._take(answer)
         if self._waits:

@@ -3,7 +3,7 @@ stand still."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     brokers: set[int] = set()
     original = RequestHandlers._read
 
-    def noted(self: RequestHandlers, body: Any, entries: Sequence[Any]) -> Any:
-        answer = original(self, body, entries)
+    def noted(self: RequestHandlers, *given: Any) -> Any:
+        answer = original(self, *given)
         if any(map(len, answer.chunks)):
             brokers.add(self.metadata.broker_id)
         return answer

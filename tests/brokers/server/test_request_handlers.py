@@ -9,7 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.jobs.jobs import Job, Lane, Now
+from folkmoot.brokers.replication.partition import Partition, Session
 from folkmoot.brokers.server import request_handlers
+from folkmoot.brokers.server.fetch_sessions import ConsumerSession
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
@@ -157,12 +159,22 @@ def test_batches_are_appended_in_the_order_given_and_read_back_as_stored(
     assert (header.leader_epoch, header.append_time) == (1, NOW.wall)
 
 
+class Watching(Session):
+    """A session that notes how many bytes are committed at a time."""
+
+    def __init__(self) -> None:
+        self.committed_bytes: list[float] = []
+
+    def committed(self, partition: Partition, size: float) -> None:
+        self.committed_bytes.append(size)
+
+
 def test_a_producer_s_batches_are_judged_one_by_one(handlers: RequestHandlers) -> None:
     def sent(first: int, epoch: int = 1, producer: int = 7) -> bytes:
         return batch_header.reseal(make_batch(b"x"), producer, epoch, first)
 
-    appended: list[int] = []
-    handlers.purgatory.sessions.appended = lambda partition, length: appended.append(length)  # type: ignore[method-assign]
+    watching = Watching()
+    next(iter(handlers.partitions)).sessions[watching] = None
     response = append(handlers, 0, sent(0), sent(2), sent(1), sent(5, producer=8), sent(2))
     assert [(result.error, result.base_offset) for result in response.results] == [
         (0, 0),
@@ -179,7 +191,7 @@ def test_a_producer_s_batches_are_judged_one_by_one(handlers: RequestHandlers) -
         (0, 2),
         (0, 3),
     ]
-    assert appended == [3 * len(sent(0)), len(make_batch(b"no producer"))]
+    assert watching.committed_bytes == [3 * len(sent(0)), len(make_batch(b"no producer"))]
     assert append(handlers, 1, sent(0)).results[0].base_offset == 0
 
 
@@ -281,8 +293,8 @@ def test_a_partition_whose_index_is_read_first_is_not_told_as_one_at_its_end(
     append(handlers, 1, make_batch(b"b", b"c"))
     make_cold(monkeypatch, cold)
     fetched, chunks = read(handlers, out_of(1), out_of(0))
-    assert [(each.partition, each.high_watermark) for each in fetched.results] == [(0, 1), (1, 2)]
-    assert [offsets_in(chunk) for chunk in chunks] == [[0], []]
+    assert [(each.partition, each.high_watermark) for each in fetched.results] == [(1, 2), (0, 1)]
+    assert [offsets_in(chunk) for chunk in chunks] == [[], [0]]
 
 
 @pytest.mark.parametrize("follower", [False, True], ids=["consumer", "follower"])
@@ -311,7 +323,8 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
                 chunk = handlers.replica_fetches._chunk(partition, entry, 1, at_least_one=True)
                 return chunk is None
             request = fetch(out_of(0, offset=offset), max_bytes=1)
-            return bool(handlers._read(request, request.entries).preparing)
+            session = ConsumerSession(handlers.purgatory, b"peer", 0.0)
+            return bool(handlers._read(request, session, request.entries).preparing)
 
         while is_delayed(last):
             jobs.pop()()
@@ -344,9 +357,15 @@ def test_a_read_from_the_disk_is_a_job_of_its_own_and_delays_no_other_partition(
         body = fetch(out_of(0), out_of(1))
 
         def partitions() -> tuple[list[int], list[int]]:
-            read = handlers._read(body, body.entries)
-            return [each.partition for each in read.results], [
-                each.partition for each in read.preparing
+            session = ConsumerSession(handlers.purgatory, b"peer", 0.0)
+            read = handlers._read(body, session, body.entries)
+            sizes = {
+                each.partition: len(chunk)
+                for each, chunk in zip(read.results, read.chunks, strict=True)
+            }
+            assert read.preparing == list(sizes.values()).count(0)
+            return [each for each in sizes if sizes[each]], [
+                each for each in sizes if not sizes[each]
             ]
 
         is_full = True
@@ -531,7 +550,20 @@ def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
         for result in response.body.results
     ]
     assert found == [0 if what == "look up" else 1] * count
-    assert len(jobs) == 2, "one for each half"
+    assert len(jobs) == (2 if what == "look up" else 4), "for each half, index and producers"
+
+
+def test_batches_of_a_cold_partition_keep_their_order(tmp_path: Path) -> None:
+    """More of them than one write takes, among those of another partition."""
+    view = ClusterView(BROKERS, {"t": TopicInfo("id-1", [[ME]] * 2)})
+    request = produce(*(into(number % 2) for number in range(50)))
+    payloads = [make_batch(b"%d" % number) for number in range(50)]
+    for life in range(2):
+        with make_logs(tmp_path / "data") as logs:
+            outcome = carried_out(request, payloads, NOW, make_handlers(logs, view))
+            assert isinstance(outcome, Response)
+            offsets = [each.base_offset for each in outcome.body.results]
+            assert offsets == [life * 25 + number // 2 for number in range(50)]
 
 
 @pytest.mark.parametrize(

@@ -16,4 +16,4 @@ def test_only_the_greeting_needs_no_right() -> None:
 
 def test_only_greetings_and_traffic_between_brokers_are_without_a_quota() -> None:
     free = {api for api, row in TABLE.items() if row.quota is QuotaClass.NONE}
-    assert free == {Api.HELLO, Api.REPLICA_FETCH, Api.REPAIR_FETCH}
+    assert free == {Api.HELLO, Api.REPLICA_FETCH}

@@ -13,6 +13,7 @@ import pytest
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.coordination.partition_states import TopicIdPartition, read
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
@@ -64,6 +65,16 @@ def mounted(program: Path, directory: Path) -> Iterator[Path]:
         process.wait(20)
 
 
+def broker_config(number: int, data: Path, log: LogConfig) -> BrokerConfig:
+    return BrokerConfig(broker_id=number, data=data, zookeeper="in.memory:1", log=log)
+
+
+def _in_sync(ensemble: MemoryZooKeeper) -> set[int]:
+    """The in-sync replicas of the partition with a follower."""
+    found = execute(ensemble.connect(), read(TopicIdPartition("id-1", 1)))
+    return set() if found is None else {*found.state.isr}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["a fetch", "a small fetch", "a time"])
 def test_a_read_from_a_slow_disk_stalls_only_who_reads_it(tmp_path: Path, what: str) -> None:
@@ -78,22 +89,29 @@ def test_a_read_from_a_slow_disk_stalls_only_who_reads_it(tmp_path: Path, what: 
         warm = create(logs, "t", "id-1", 1)
         append(warm, make_batch(os.urandom(BATCH)))
     ensemble = MemoryZooKeeper()
-    execute(ensemble.connect(), create_topic("t", TopicInfo("id-1", [[1], [1]])))
-    broker_config = BrokerConfig(
-        broker_id=1, data=tmp_path / "data", zookeeper="in.memory:1", log=config
-    )
+    execute(ensemble.connect(), create_topic("t", TopicInfo("id-1", [[1], [1, 2]])))
     with ExitStack() as stack:
         behind = stack.enter_context(mounted(program, directory))
-        broker = stack.enter_context(Broker(broker_config, ensemble.connect))
+        broker, _ = (
+            stack.enter_context(Broker(broker_config(number, data, config), ensemble.connect))
+            for number, data in ((1, tmp_path / "data"), (2, tmp_path / "follower"))
+        )
         reader, other = (stack.enter_context(Peer(broker.listeners["client"])) for _ in range(2))
         most = 64 if what == "a small fetch" else 2**20
 
-        def look_at_others() -> bytes:
+        def look_at_others() -> bool:
+            """Ask for the health, produce what a follower has to copy, and fetch."""
             other.call(Api.HELLO, HelloRequest("test"))
-            other.call(Api.PRODUCE, produce(into(1)), [make_batch(b"x")])
-            return other.call(Api.FETCH, fetch(out_of(1)))[1][0]
+            assert broker.health().event_loop
+            produced, _ = other.call(
+                Api.PRODUCE, produce(into(1, epoch=-1), acks=-1), [make_batch(b"x")]
+            )
+            fetched, frames = other.call(Api.FETCH, fetch(out_of(1)))
+            is_fine = produced.results[0].error == fetched.results[0].error == 0
+            return is_fine and len(frames[0]) > BATCH
 
-        eventually(lambda: len(look_at_others()) > BATCH)
+        eventually(look_at_others)
+        eventually(lambda: _in_sync(ensemble) == {1, 2})
         reader.call(Api.FETCH, fetch(out_of(0, 0, 64)))  # the index is loaded
         behind.joinpath("slow").touch()
         begun = time.monotonic()
@@ -105,7 +123,7 @@ def test_a_read_from_a_slow_disk_stalls_only_who_reads_it(tmp_path: Path, what: 
         longest = 0.0
         while reader.hears_nothing(0.0):
             asked = time.monotonic()
-            assert len(look_at_others()) > BATCH
+            assert look_at_others()
             longest = max(longest, time.monotonic() - asked)
         assert time.monotonic() - begun > 0.9, "it was cached"
         _, frames = reader.receive()

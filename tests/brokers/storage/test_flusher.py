@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,6 @@ from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.flusher import (
     CHECKPOINT_BYTES,
     CHECKPOINT_INTERVAL,
-    SHORTEST_INTERVAL,
     Flusher,
 )
 from folkmoot.brokers.storage.log import Log
@@ -49,7 +49,6 @@ class Disk:
         self.logs = LogManager(data, 1, config, submit=self.hands.submit)
         self.logs.start()
         self.flusher = Flusher(self.logs, self.failures.append)
-        self.flusher.advanced = lambda log: self.advanced.append((log, log.recovery_point_offset))
 
     def log(self, partition: int = 0) -> Log:
         return create(self.logs, "flights", "first", partition)
@@ -59,8 +58,11 @@ class Disk:
         append(log, *batches)
         self.flusher.appended(log, sum(map(len, batches)), self.now)
         if log.flushes:
-            self.flusher.flush(log)
+            self.flusher.flush(log, partial(self._flushed, log))
         return log.flushes
+
+    def _flushed(self, log: Log, error: Exception | None) -> None:
+        self.advanced.append((log, log.recovery_point_offset))
 
     def later(self, seconds: float) -> float:
         self.now = Now(self.now.monotonic + seconds, 0)
@@ -114,27 +116,6 @@ def test_an_append_waits_for_its_flush_where_the_topic_asks_for_it(tmp_path: Pat
     assert log.recovery_point_offset == 0
     disk.hands.work()
     assert log.recovery_point_offset == 1
-    assert disk.advanced == [(log, 1)]
-    disk.logs.close()
-
-
-def test_an_append_whose_flush_could_not_begin_waits_for_the_next_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process has no descriptor to spare for a moment."""
-    disk = Disk(tmp_path / "data", replace(SMALL, durability="fsync"))
-    log = disk.log()
-    disk.later(0.1)
-
-    async def without_descriptors() -> None:
-        raise StorageError("too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(log, "flush_some", without_descriptors)
-        assert disk.append(log, a_batch(b"a"))
-    assert (disk.hands.jobs, disk.advanced) == ([], [])
-    disk.later(SHORTEST_INTERVAL)
-    disk.hands.work_all()
     assert disk.advanced == [(log, 1)]
     disk.logs.close()
 

@@ -108,7 +108,7 @@ def test_the_active_segment_is_opened_in_the_background_once_for_all_who_wait(
     log = reopened(tmp_path, ONE_SEGMENT)
     job = read_job(log, RECORDS - 1)
     assert job is not None
-    assert job is log.prepare_append() is time_job(log, NOW)
+    assert {job, log.prepare_append(), time_job(log, NOW)} == {job}
     with pytest.MonkeyPatch.context() as patch:
         for name, real in _REAL.items():
             patch.setattr(SegmentReader, name, real)

@@ -11,7 +11,6 @@ from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import controllers, reassignments
 from folkmoot.coordination.partition_states import (
     MISSING,
-    GuardRefused,
     PartitionState,
     StateWrite,
     TopicIdPartition,
@@ -19,6 +18,7 @@ from folkmoot.coordination.partition_states import (
 from folkmoot.coordination.topics import Reassignment, TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import ConnectionLost, Operation, Recipe, Set
+from folkmoot.coordination.zookeeper.recipes import GuardRefused
 from folkmoot.protocol.errors import (
     ConfigError,
     FolkmootError,

@@ -12,7 +12,6 @@ from typing import Any
 from folkmoot.brokers.jobs.jobs import Lane, result_of
 from folkmoot.brokers.replication.partition import Partition
 from folkmoot.brokers.replication.partitions import Partitions
-from folkmoot.brokers.replication.repairs import Repairs
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import Written
 from folkmoot.brokers.server.event_loop import EventLoop
@@ -27,6 +26,7 @@ from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.mapped_file import MappedFiles
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.retention import Retention
+from folkmoot.brokers.storage.segment import Damage
 from folkmoot.coordination import partition_states
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.partition_states import StateWrite, TopicIdPartition, VersionedState
@@ -100,29 +100,28 @@ class Broker:
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
         fetcher = ReplicaFetcher(self.broker_id, self.client)  # type: ignore[arg-type]
-        purgatory = Purgatory()
         partitions = self.partitions = Partitions(
-            *(self.broker_id, logs, flusher, retention, creation, fetcher, purgatory.sessions),
+            *(self.broker_id, logs, flusher, retention, creation, fetcher),
             *(self.write_states, self.post, self.world.clock),
         )
-        repairs = Repairs(logs, partitions, flusher, submit)
         self._ids = ProducerIds(submit, network.take_ids)
+        self.reports = DamageReports(submit)
         self.handlers = RequestHandlers(
             max_batch_bytes=LOGS.max_batch_bytes,
             metadata=MetadataCache(self.broker_id, partitions),
             flusher=flusher,
             retention=retention,
-            damage_reports=DamageReports(submit),
+            damage_reports=self.reports,
             producer_ids=self._ids,
             schemas=no_schemas(),
             logs=logs,
-            purgatory=purgatory,
+            purgatory=Purgatory(),
             partitions=partitions,
             submit=submit,
         )
         tasks = (
             *(logs.deletion_task, creation.task, flusher.task, retention.task),
-            *(repairs.task, partitions.task),
+            *(self.reports.task, partitions.task),
         )
         return EventLoop(self.socket, self.handlers, self._failed, tasks)  # type: ignore[arg-type]
 
@@ -266,6 +265,23 @@ class Broker:
     @property
     def log(self) -> Log | None:
         return self.logs.find(*PARTITION)
+
+    def scrub(self) -> None:
+        """Find all that is damaged."""
+        log = self.log
+        if log is None or not log.is_open or log.is_being_cut:
+            return
+        with self._disks.of(self.disk):
+            for segment in log.segments:
+                reader = segment.reader()
+                for found in list(reader.batches()):
+                    if isinstance(found, Damage):
+                        segment.mark(found)
+                reader.close()
+
+    def begins_anew(self) -> None:
+        """What it knew as committed is forgotten."""
+        self.life, self.committed = next(_lives), 0
 
     def sees(self, log: Log | None) -> None:
         """A replica that was moved away, and comes back, begins with nothing."""

@@ -1,10 +1,12 @@
 """What must hold of the records of a partition after every turn of a broker's event loop."""
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple
 
 from folkmoot.brokers.storage.log import Log
+from folkmoot.brokers.storage.segment import Damage, SegmentReader
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import FolkmootError
 from tests.brokers.batches import read_now
@@ -34,6 +36,8 @@ class ReplicationChecks:
 
     def __init__(self) -> None:
         self.committed: list[Record] = []
+        self.rotten: set[int] = set()
+        """Offsets that have rotted on any replica, whether that is known there or not."""
         self.committed_in: list[int] = []
         """The leader epoch in which each of them was."""
         self.clients = ClientHistory()
@@ -91,9 +95,12 @@ class ReplicationChecks:
             raise Violation(f"{value} is acknowledged at {offset}, where {there} is committed")
 
     def sought(self, who: str, moment: int, offset: int) -> None:
-        """A consumer that looked for the first record of a time (ms) was given this one."""
+        """A consumer that looked for the first record of a time (ms) was given this one.
+
+        What has rotted may be passed over until it is found (docs/guarantees.md)."""
         for at, record in enumerate(self.committed[: offset + 1]):
-            if at >= self.to_be_deleted and (record.timestamp >= moment) != (at == offset):
+            is_there = at == offset or (at >= self.to_be_deleted and at not in self.rotten)
+            if is_there and (record.timestamp >= moment) != (at == offset):
                 raise Violation(f"{who} sought {moment} and got {offset}: {record} is at {at}")
 
     def at_rest(self, logs: dict[int, Log]) -> None:
@@ -121,6 +128,24 @@ class ReplicationChecks:
                 raise Violation(
                     f"{who} has {there.get(offset)} where {record} is committed: {offset}"
                 )
+
+
+def whole_records_of(log: Log) -> dict[int, Record]:
+    """All that is not damaged on disk, whatever the log knows of it."""
+    found: dict[int, Record] = {}
+    for segment in log.segments:
+        if not segment.path.exists():  # the log is being cut
+            continue
+        with closing(
+            SegmentReader(segment.directory, segment.name, segment.size, segment.end_offset)
+        ) as reader:
+            for each in reader.batches():
+                if not isinstance(each, Damage):
+                    header, data = each[0], reader.read(each[1], each[0].length)
+                    for record in record_batch.records_of("t", 0, header, data):
+                        value = int(record.value or b"0")
+                        found[record.offset] = Record(header.leader_epoch, value, record.timestamp)
+    return found
 
 
 def records_of(log: Log, offset: int, end: int) -> list[tuple[int, Record]]:

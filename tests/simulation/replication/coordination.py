@@ -14,7 +14,6 @@ from folkmoot.coordination.cluster import controllers, reassignments
 from folkmoot.coordination.partition_states import (
     MISSING,
     NOBODY,
-    GuardRefused,
     PartitionState,
     StateWrite,
     TopicIdPartition,
@@ -30,7 +29,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Sync,
     ZooKeeperError,
 )
-from folkmoot.coordination.zookeeper.recipes import retry_on_connection_loss
+from folkmoot.coordination.zookeeper.recipes import GuardRefused, retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Outcome, SessionState
 from folkmoot.protocol.errors import BrokerIdTaken, StorageError
 from tests.memory_zookeeper import Tree

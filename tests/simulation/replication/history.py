@@ -30,7 +30,12 @@ from folkmoot.producers import sender
 from folkmoot.protocol.errors import FolkmootError, UnknownProducer
 from tests.simulation.checks import Violation
 from tests.simulation.replication.broker import Broker
-from tests.simulation.replication.checks import ReplicationChecks, records_of
+from tests.simulation.replication.checks import (
+    Record,
+    ReplicationChecks,
+    records_of,
+    whole_records_of,
+)
 from tests.simulation.replication.clients import (
     SimulatedAdministrator,
     SimulatedConsumer,
@@ -76,6 +81,8 @@ class ReplicationHistory:
         self._values = count(1)
         self._guarded, self._page_cache = False, page_cache
         self._traffic = True
+        self._rotten: dict[int, dict[int, Record]] = {}
+        """What has rotted on the disk of a broker, by offset: what was there."""
         self._unrest = UNREST + blackouts * BETWEEN_BLACKOUTS
 
     def run(self) -> None:
@@ -114,7 +121,10 @@ class ReplicationHistory:
         faults += [ReplicationHistory._delete_records] * random.choice((0, 0, 1, 4))
         faults += [ReplicationHistory._seek] * random.choice((0, 0, 1, 3))
         if not self._page_cache:
-            faults += [ReplicationHistory._take_over] * random.choice((0, 1))
+            rare = random.choice(
+                ([], [ReplicationHistory._take_over], [ReplicationHistory._rot] * 4)
+            )
+            faults += rare
         if self._page_cache:
             faults += [ReplicationHistory._change_durability] * random.choice((0, 0, 1, 2))
         for fault in faults:
@@ -230,6 +240,11 @@ class ReplicationHistory:
             return f"{len(led)} lead"
         if self._topic.reassignments:
             return f"{self._topic} is being moved"
+        for number in list(self._rotten):
+            self.brokers[number].scrub()
+            self._forget_rot(number)
+        if self._rotten:
+            return f"what has rotted is not copied anew yet: {self._rotten}"
         if set(led[0].isr) != set(self._topic.partitions[0]):
             return f"in sync are {led[0].isr}"
         if self.world.seen["acknowledged"] <= acknowledged:
@@ -329,8 +344,11 @@ class ReplicationHistory:
         broker.sees(log)
         if log is None or replica is None:
             return
+        is_cut = log.is_taken_back or log.is_incomplete
+        if log.high_watermark < broker.committed and is_cut:
+            self._gives_up(broker)
         life = f"{broker.broker_id} in its life {broker.life}"
-        contents = partial(records_of, log)
+        contents = partial(self._records_of, broker)
         leader, follower = replica.state.leader, replica.state.follower
         if leader is not None and leader.epoch != broker.led:
             self.world.seen["activation"] += 1
@@ -349,7 +367,95 @@ class ReplicationHistory:
             self.checks.advanced(life, contents, broker.committed, log.high_watermark, epoch)
         broker.committed = log.high_watermark
 
+    def _forget_rot(self, number: int) -> None:
+        """What is whole again, or gone, is not rotten any more."""
+        log, rotten = self.brokers[number].log, self._rotten.pop(number)
+        whole = {} if log is None else whole_records_of(log)
+        start = 1 << 62 if log is None else log.log_start
+        if left := {at: rotten[at] for at in rotten if at >= start and at not in whole}:
+            self._rotten[number] = left
+
+    def _gives_up(self, broker: Broker) -> None:
+        """A replica is about to be cut at damage: not while anybody counts on it."""
+        self.world.seen["cut at damage"] += 1
+        if broker.broker_id in self._in_sync:
+            raise Violation(f"{broker.broker_id} is cut, and counts as in sync")
+        broker.begins_anew()
+
+    def _records_of(self, broker: Broker, offset: int, end: int) -> list[tuple[int, Record]]:
+        """What lies between two offsets, or lay there before it has rotted."""
+        log = broker.log
+        assert log is not None
+        rotten = self._rotten.get(broker.broker_id)
+        if rotten is None:
+            return records_of(log, offset, end)
+        first, last = max(offset, log.log_start), min(end, log.log_end)
+        found = sorted({**rotten, **whole_records_of(log)}.items())
+        return [each for each in found if first <= each[0] < last]
+
     # -- faults ---------------------------------------------------------------------------------------
+
+    def _rot(self) -> None:
+        """A bit flips in a record that is committed, on one replica in sync of several, at a random offset.
+        It is found some time later, or by who reads it."""
+        if not self.world.faults:
+            return
+        random = self.world.random
+        number = random.choice(sorted(self._in_sync or {0}))
+        broker = self.brokers.get(number)
+        log = None if broker is None else broker.log
+        is_ready = broker is not None and broker.running and log is not None and log.segments
+        count = 0 if log is None else min(len(self.checks.committed), log.log_end)
+        if broker is None or log is None or not is_ready or log.log_start >= count:
+            return
+        is_alone = len(self._in_sync) < 2 or bool(self._rotten.keys() - {number})
+        if (
+            is_alone
+            or log.is_being_cut
+            or not log.queue.is_idle
+            or broker.disk.is_full
+            or log.failed
+        ):
+            self.world.after(0.2, self._rot)
+            return
+        with self.disks.of(broker.disk):  # who looks for what is left finds all of a sealed segment
+            if log.segments[-1].size:
+                log.roll()
+                broker.logs.dirty[log] = None
+        offset = random.randrange(log.log_start, count)
+        segment = log.segment_at(offset)
+        if segment.end_offset > count:
+            # What others may lack would stop them for good (docs/guarantees.md).
+            self.world.after(0.2, self._rot)
+            return
+        before = whole_records_of(log)
+        for header, position in list(segment.reader().headers_left()):
+            if header.base_offset <= offset < header.next_offset:
+                self._flip(segment.path, position + random.randrange(header.length))
+        after = whole_records_of(log)
+        lost = [each for each in before if each not in after]
+        if lost:
+            # A later life may not find what lies behind it, where the index has died with this one.
+            behind = range(min(lost), segment.end_offset)
+            rotten = self._rotten.setdefault(number, {})
+            rotten.update({each: before[each] for each in behind if each in before})
+            self.checks.rotten.update(rotten)
+            self.world.seen["fault rot"] += 1
+            self.world.note(f"{number} has lost {sorted(lost)} to rot")
+            found = partial(self._report, number, offset)
+            self.world.after(random.uniform(0.0, 1.0), found)
+
+    def _flip(self, path: Path, position: int) -> None:
+        with path.open("r+b", buffering=0) as file:
+            byte = os.pread(file.fileno(), 1, position)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << self.world.random.randrange(8)]), position)
+
+    def _report(self, number: int, offset: int) -> None:
+        broker = self.brokers[number]
+        log = broker.log
+        if broker.running and log is not None and log.is_open:
+            if log.log_start <= offset < log.log_end and broker.paused is None:
+                broker.reports.report(log, offset)
 
     def _victim(self) -> Broker:
         """A leader, more often than not."""
@@ -535,5 +641,5 @@ _FAULTS: tuple[Callable[[ReplicationHistory], None], ...] = (
 )
 FAULT_NAMES = (
     *("kill", "power", "power of all", "pause", "session", "line", "ambush", "cut"),
-    *("cut from clients", "full disk", "EIO", "controller", "reassignment", "takeover"),
+    *("cut from clients", "full disk", "EIO", "controller", "reassignment", "takeover", "rot"),
 )

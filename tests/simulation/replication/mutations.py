@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.controller.leadership import Leadership
-from folkmoot.brokers.replication.follower_state import Append, FollowerState, Truncate
+from folkmoot.brokers.replication.follower_state import FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState
 from folkmoot.brokers.replication.partition import Partition
 from folkmoot.brokers.replication.partitions import Partitions
@@ -27,6 +27,7 @@ from folkmoot.coordination.partition_states import (
 )
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.protocol.errors import OffsetNotAvailable
 from tests.brokers.hands import truncate
 from tests.simulation.replication import stage
 from tests.simulation.replication.broker import Broker
@@ -106,7 +107,7 @@ def _answer_fetches_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderState, "fetched", fetched)
     own = FollowerState.answered
 
-    def answered(self: FollowerState, asked: Any, *rest: Any) -> Truncate | Append | None:
+    def answered(self: FollowerState, asked: Any, *rest: Any) -> Any:
         return own(self, type(asked)(self.epoch, asked.last_epoch, asked.log_end), *rest)
 
     patch.setattr(FollowerState, "answered", answered)
@@ -146,7 +147,7 @@ def _truncate_to_the_end_of_the_leaders_epoch_alone(patch: pytest.MonkeyPatch) -
 
     def answered(
         self: FollowerState, asked: Any, end: EpochEnd | None, high: int, starts: Any, log_end: int
-    ) -> Truncate | Append | None:
+    ) -> Any:
         todo = real(self, asked, end, high, starts, log_end)
         if isinstance(todo, Truncate) and end is not None:
             return Truncate(min(end.offset, log_end))
@@ -370,6 +371,21 @@ def _go_on_where_another_disk_had_the_id(patch: pytest.MonkeyPatch) -> None:
 # -- of what is around the protocol ---------------------------------------------------------------------
 
 
+def _cut_damage_while_it_counts(patch: pytest.MonkeyPatch) -> None:
+    """Who is cut at damage has left the ISR."""
+    real = LeaderState.fetched
+
+    def fetched(self: LeaderState, *given: Any, gives_up: bool = False, **named: Any) -> Any:
+        try:
+            return real(self, *given, gives_up=gives_up, **named)
+        except OffsetNotAvailable:
+            if not gives_up:
+                raise
+            return None
+
+    patch.setattr(LeaderState, "fetched", fetched)
+
+
 def _serve_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
     """Consumers read below the high watermark only."""
     real = Log.read
@@ -467,6 +483,7 @@ MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         _follow_whatever_is_known_of_the_topic,
         _count_on_a_disk_whose_id_another_one_had,
         _go_on_where_another_disk_had_the_id,
+        _cut_damage_while_it_counts,
         _serve_what_is_not_committed,
         _write_again_what_comes_again,
         _follow_without_the_producers,

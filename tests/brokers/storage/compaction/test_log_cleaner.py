@@ -232,7 +232,7 @@ def test_what_could_not_be_opened_is_gone_through_once_it_can_before_a_tombstone
         assert upkept.compacted().clean_before == active(upkept)
     if why == "damage":
         first.path.write_bytes(content)
-        first.damage = ()  # as Repairs do it that find that it can be read again
+        first.damage = ()  # as when it can be read again
     else:
         upkept.reopen(clean=True)
     for _ in range(3):
