@@ -344,9 +344,10 @@ class ReplicationHistory:
         broker.sees(log)
         if log is None or replica is None:
             return
-        is_cut = log.is_taken_back or log.is_incomplete
-        if log.high_watermark < broker.committed and is_cut:
+        if log.high_watermark < broker.committed and log.is_taken_back:
             self._gives_up(broker)
+        elif log.high_watermark < broker.committed and log.is_incomplete:
+            broker.begins_anew()  # its leader had it cut, and rot lay in front of that
         life = f"{broker.broker_id} in its life {broker.life}"
         contents = partial(self._records_of, broker)
         leader, follower = replica.state.leader, replica.state.follower
