@@ -270,7 +270,7 @@ class LeaderState:
         return all(each is not None and each.given_up >= offset for each in others)
 
     def have_no_more(self, offset: int) -> bool:
-        """Whether all followers have said where they end, and none has what lies at `offset`."""
+        """Whether all followers have asked, and none has what lies at `offset`."""
         return all(
             0 <= each.log_end <= offset and each.damaged_at in (None, offset)
             for each in self._followers.values()

@@ -72,7 +72,7 @@ class ConsumerSession(FetchSession[FetchEntry]):
         self.forget_at = inf
         self.missing: float = 0
         self.held = 0
-        """So many watches are taken for it."""
+        """The number of watches taken for it."""
 
     def take_changed(self) -> list[FetchEntry]:
         """The entries of which there may be news: to be read, and watched again."""

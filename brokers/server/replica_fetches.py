@@ -51,7 +51,7 @@ class FollowerSession(FetchSession[ReplicaFetchEntry]):
     """Of a follower's fetches. Of partitions in `moved` there is a new high watermark alone: for that a
     fetch waits TELL_WITHIN longer."""
 
-    __slots__ = ("broker_epoch", "follower", "moved", "told")
+    __slots__ = ("answered", "broker_epoch", "follower", "moved")
 
     def __init__(self, purgatory: Purgatory, peer: bytes, follower: int, broker_epoch: int) -> None:
         super().__init__(purgatory, peer)
@@ -60,7 +60,7 @@ class FollowerSession(FetchSession[ReplicaFetchEntry]):
         self.moved: dict[Partition, None] = {}
         # Weak, since a replica that is gone is not named again, and its log is to go with it.
         # With the leader epoch: a follower begins each with nothing that it has learned before.
-        self.told: WeakKeyDictionary[Partition, tuple[int, News]] = WeakKeyDictionary()
+        self.answered: WeakKeyDictionary[Partition, tuple[int, News]] = WeakKeyDictionary()
 
     def news_of(self, partition: Partition) -> News:
         leader, log = partition.leader, partition.log
@@ -78,8 +78,8 @@ class FollowerSession(FetchSession[ReplicaFetchEntry]):
             self.wake()  # to wait no longer than TELL_WITHIN
         self.moved[partition] = None
 
-    def note_told(self, partition: Partition, entry: ReplicaFetchEntry) -> None:
-        self.told[partition] = entry.leader_epoch, self.news_of(partition)
+    def note_answered(self, partition: Partition, entry: ReplicaFetchEntry) -> None:
+        self.answered[partition] = entry.leader_epoch, self.news_of(partition)
 
     def forget(self, *partitions: Partition) -> None:
         super().forget(*partitions)
@@ -211,7 +211,7 @@ class ReplicaFetches:
         session.watch(partition, entry)
         if _lacks(entry, partition) or entry.gives_up:
             session.changed[partition] = None
-        elif session.told.get(partition) != (entry.leader_epoch, session.news_of(partition)):
+        elif session.answered.get(partition) != (entry.leader_epoch, session.news_of(partition)):
             session.moved[partition] = None
         return None
 
@@ -234,7 +234,7 @@ class ReplicaFetches:
                     session.changed[partition] = None  # there is no room for its next batch
                     return
                 answer: Answer = _result(session, entry, partition), chunk
-                session.note_told(partition, entry)
+                session.note_answered(partition, entry)
             except FolkmootError as error:
                 answer = _refused(entry, error, partition.log.log_start)
             answers.append(answer)
@@ -261,7 +261,7 @@ class ReplicaFetches:
         for partition in list(session.moved):
             entry = session.entries[partition]
             answers.append((_result(session, entry, partition), _NO_CHUNK))
-            session.note_told(partition, entry)
+            session.note_answered(partition, entry)
             session.forget(partition)
 
 

@@ -100,7 +100,7 @@ class _Read(NamedTuple):
     answered: list[Partition]
     failed: bool
     preparing: int
-    """So many results are without their bytes: a job reads first what is not cached, and its end alters the
+    """The number of results without their bytes: a job reads first what is not cached, and its end alters the
     partition. Where that is not waited for, who asks hears that there is something, and asks again."""
 
     @property
@@ -273,7 +273,7 @@ class RequestHandlers:
     def _partitions_are(
         self, name: str, topic: TopicInfo, numbers: Sequence[int], settled_at: int
     ) -> None:
-        """`settled_at`: so many outcomes were unknown when a settled view was shown, or -1. What was
+        """`settled_at`: the number of unknown outcomes when a settled view was shown, or -1. What was
         written since, with an outcome that is not known, waits for the next one that is settled."""
         if self._was_registered:
             settled = settled_at == self.partitions.counters.unknown_outcomes

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -380,7 +381,8 @@ def test_what_a_thread_has_read_counts_once_the_event_loop_has_taken_it(registry
     steps = registry.schemas.refusals(SUBJECT, {0: 9})
     job = next(steps)
     found = job.run()
-    assert judged(registry.schemas, SUBJECT, 9)[1] == 1, "another request has to wait, too"
+    others = registry.schemas.refusals(SUBJECT, {0: 9})
+    assert list(islice(others, 1)) != [], "another request has to wait, too"
     job.finish(found)
     assert judged(registry.schemas, SUBJECT, 9) == ({}, 0)
 
