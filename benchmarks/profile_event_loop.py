@@ -7,6 +7,7 @@ measures what it waits. Both clients are threads of the same process, whose work
 """
 
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -26,7 +27,8 @@ from folkmoot.brokers.server.event_loop import SLOW_STEP, EventLoop
 from folkmoot.brokers.server.garbage_collection import SurvivorsFrozen
 from folkmoot.brokers.server.metadata_cache import ANY_EPOCH
 from folkmoot.brokers.storage import retention
-from folkmoot.brokers.storage.log_manager import LogManager
+from folkmoot.brokers.storage.files.cluster_facts import load_facts
+from folkmoot.brokers.storage.log_manager import LogManager, partition_directories
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import topics
 from folkmoot.coordination.topic_config import LogConfig
@@ -93,6 +95,7 @@ def prepare(data: Path, names: list[str]) -> None:
             for number in range(PER_TOPIC):
                 creation.when_created(name, f"id-{name}", number, lambda error: None)
         for log in logs:
+            logs.notes.leader_epochs[log.directory.name] = 0  # else its disk counts as a new one
             for payload in payloads:
                 log.append_as_leader([payload], now, 0)
 
@@ -158,6 +161,8 @@ def measured(
 
 
 def main(partitions: int) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     names = [f"topic-{number}" for number in range(partitions // PER_TOPIC)]
     places = [(name, f"id-{name}", number) for name in names for number in range(PER_TOPIC)]
     scratch = Path(tempfile.mkdtemp(prefix="folkmoot-event-loop-"))
@@ -180,6 +185,7 @@ def main(partitions: int) -> None:
             ends = [ListOffsetsEntry(*each, LATEST) for each in places]
             writes = [ProduceEntry(*each, ANY_EPOCH) for each in places]
             payloads = (a_batch(2_000),) * len(writes)
+            directories = list(partition_directories(config.data))
 
             def read() -> None:
                 for first in range(0, len(reads), 100):
@@ -203,7 +209,12 @@ def main(partitions: int) -> None:
                         client.call(Api.LIST_OFFSETS, ListOffsetsRequest(ends))
                         return
 
+            def until_noted() -> None:
+                while any(load_facts(each.path)[1] is None for each in directories):
+                    time.sleep(0.1)
+
             tell("all partitions are led", work=until_led)
+            tell("what the cluster says of each is noted", work=until_noted)
             produce = partial(client.call, Api.PRODUCE, ProduceRequest(1, 30.0, writes), payloads)
             for what in ("cold", "warm, in new segments", "warm"):
                 tell(f"one request with a batch for each, {what}", work=produce)
