@@ -91,6 +91,12 @@ class VersionedState(msgspec.Struct, frozen=True):
     state: PartitionState
     partition_epoch: int
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """Higher in each later state of the partition. The partition epoch alone begins again at 0 where
+        the node was put back, in a higher leader epoch (cluster/restoring.py)."""
+        return self.state.leader_epoch, self.partition_epoch
+
 
 class StateWrite(msgspec.Struct, frozen=True):
     """What a state is to become, from the partition epoch `stands_on` (MISSING: it is created).
@@ -215,21 +221,23 @@ class _Part:
 
 
 def delete(topic_id: str, guard: zk.Check) -> Recipe[None]:
-    """Remove all states of a topic that is no more. Raises GuardRefused.
+    """Remove all states of a topic while its deletion is recorded. Raises GuardRefused.
 
     Who dies on the way leaves some of them, which the next controller finds.
     """
-    path = paths.partition_states(topic_id)
+    path, record = paths.partition_states(topic_id), zk.Check(paths.deletion(topic_id))
     while True:
         names = (yield from recipes.children(path))[: STATES_PER_TRANSACTION - 1]
         deletions: list[zk.Write] = [zk.Delete(f"{path}/{name}") for name in names]
         if len(names) < STATES_PER_TRANSACTION - 1:
             deletions.append(zk.Delete(path))
         try:
-            yield zk.Multi((guard, *deletions))
+            yield zk.Multi((guard, record, *deletions))
         except zk.MultiFailed as refusal:
             if refusal.failed == 0:
                 raise GuardRefused(f"another controller has been elected: {refusal}") from None
+            if refusal.failed == 1:
+                return  # the topic is being restored
             if (yield from recipes.retry_on_connection_loss(zk.Exists(path))) is None:
                 return
         except zk.ConnectionLost:

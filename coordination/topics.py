@@ -128,11 +128,14 @@ def create(
         options.setdefault("durability", "fsync")
         options.setdefault("min_in_sync", str(LogConfig().least_in_sync(replicas)))
     check_in_sync(name, options, replicas)
-    info = TopicInfo(uuid4().hex, placed, options)
     yield from recipes.ensure(paths.TOPICS)
     yield from recipes.ensure(paths.PARTITIONS)
-    node = Create(paths.topic(name), msgspec.json.encode(info))
+    ids: set[str] = set()
     while True:
+        # Another id each time: where a reply is lost, the topic may be there, or deleted again already.
+        info = TopicInfo(uuid4().hex, placed, options)
+        ids.add(info.topic_id)
+        node = Create(paths.topic(name), msgspec.json.encode(info))
         try:
             # The states' parent tells partitions that have had no state from those that have lost theirs.
             yield Multi((node, Create(paths.partition_states(info.topic_id))))
@@ -140,11 +143,12 @@ def create(
         except MultiFailed as refusal:
             if not isinstance(refusal.cause, NodeExists):
                 raise
+            found = yield from read(name)
+            if found is not None and found.topic_id in ids:
+                return found
             raise TopicExists(f"topic {name} exists already: choose another name") from None
         except ConnectionLost:
-            found = yield from read(name)
-            if found is not None and found.topic_id == info.topic_id:
-                return info
+            continue
 
 
 def _standing(brokers: Sequence[int] | Mapping[int, str]) -> Mapping[int, str]:

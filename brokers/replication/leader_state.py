@@ -353,11 +353,11 @@ class LeaderState:
             self.resigned = True
             return
         self._adopt(found)
-        if settled and self._is_unsettled and found.partition_epoch >= self.partition_epoch:
+        if settled and self._is_unsettled and found.order >= self._found.order:
             self.proposed, self._is_unsettled = None, False
 
     def _adopt(self, found: VersionedState) -> None:
-        if found.partition_epoch <= self.partition_epoch:
+        if found.order <= self._found.order:
             return
         state = found.state
         if (state.leader, state.leader_epoch, state.active) != (self.broker_id, self.epoch, True):

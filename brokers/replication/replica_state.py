@@ -129,7 +129,7 @@ class ReplicaState:
             self.leader.observed(found, settled=settled)
         if found is None:
             self.known = self.follower = None
-        elif self.known is None or found.partition_epoch >= self.known.partition_epoch:
+        elif self.known is None or found.order >= self.known.order:
             self.known = found
             if self.broker_id not in found.state.isr:
                 self.may_lead = (

@@ -117,6 +117,7 @@ def restore(
     topic_id = topic.topic_id
     yield from recipes.ensure(paths.TOPICS)
     yield from recipes.ensure(paths.PARTITIONS)
+    restored: TopicInfo | None = None
     while True:
         found = yield from topics.read_with_version(name)
         if found is not None and found[0].topic_id != topic_id:
@@ -124,10 +125,11 @@ def restore(
                 f"topic {name} exists with another id, {found[0].topic_id}: give this one another name "
                 "(--as NAME)"
             )
+        # Looked at again behind the topic's node: a deletion was carried out until then.
         has_all = yield from _restore_states(topic_id, states)
         if found is not None and found[0].revision >= topic.revision - 1:
             if has_all:
-                return None
+                return restored
             topic = replace(found[0], revision=found[0].revision + 1)
         writes: list[zk.Write] = []
         if found is None:
@@ -139,40 +141,67 @@ def restore(
             writes.append(zk.Delete(paths.deletion(topic_id)))
         try:
             yield zk.Multi(tuple(writes))
-            return topic
+            restored = topic
         except zk.MultiFailed as refusal:
             recipes.check_foreseen(refusal)
         except zk.ConnectionLost:
-            now = yield from topics.read(name)
-            if now == topic:
-                return topic
+            if (yield from topics.read(name)) == topic:
+                restored = topic
 
 
 def _restore_states(topic_id: str, states: Mapping[int, PartitionState]) -> Recipe[bool]:
-    """Have these states there, and their parent as if none had ever been removed. True: they were."""
+    """Have these states there, and their parent as if none had ever been removed. True: they were.
+
+    A node that is made anew begins with partition epoch 0. So its state has a leader epoch above the former
+    one's: brokers that have not seen it missing know by that which is newer. Its leader begins another epoch.
+    """
+    numbers = yield from partition_states.partitions_of(topic_id)
     now: dict[int, PartitionState] = {}
-    for number in (yield from partition_states.partitions_of(topic_id)):
+    for number in numbers:
         found = yield from partition_states.read(TopicIdPartition(topic_id, number))
         if found is not None:
             now[number] = found.state
-    newer = {
-        number: state
-        for number, state in now.items()
-        if number not in states or state.leader_epoch >= states[number].leader_epoch
-    }
-    wanted = {**states, **newer}
-    is_intact = yield from partition_states.is_intact(topic_id)
-    if is_intact and wanted == now:
+    wanted = {**states, **_no_older(now, states)}
+    if (yield from partition_states.is_intact(topic_id)) and wanted == now:
         return True
     parent = paths.partition_states(topic_id)
-    # What is missing, or older, is told by the directories again if we die before it is written.
-    for child in (yield from recipes.children(parent)):
-        yield from recipes.delete_node(f"{parent}/{child}")
+    # What is missing, or older, is known by the directories again if we die before it is written.
+    for number in numbers:
+        removed = yield from _remove(TopicIdPartition(topic_id, number))
+        if removed is not None:
+            wanted.update(_no_older({number: removed}, states))
     yield from recipes.delete_node(parent)
     yield from recipes.ensure(parent, RESTORING)
     for number, state in sorted(wanted.items()):
-        path, data = paths.partition_state(topic_id, number), msgspec.json.encode(state)
-        yield from recipes.ensure(path, data)
-        yield from recipes.retry_on_connection_loss(zk.Set(path, data))  # whoever was faster
+        state = replace(state, leader_epoch=state.leader_epoch + 1, active=False)
+        yield from recipes.ensure(
+            paths.partition_state(topic_id, number), msgspec.json.encode(state)
+        )
     yield from recipes.retry_on_connection_loss(zk.Set(parent, b""))
     return False
+
+
+def _no_older(
+    found: Mapping[int, PartitionState], states: Mapping[int, PartitionState]
+) -> dict[int, PartitionState]:
+    return {
+        number: state
+        for number, state in found.items()
+        if number not in states or state.leader_epoch >= states[number].leader_epoch
+    }
+
+
+def _remove(partition: TopicIdPartition) -> Recipe[PartitionState | None]:
+    """Remove a state → what it was at the last, None if it was gone."""
+    while True:
+        found = yield from partition_states.read(partition)
+        if found is None:
+            return None
+        deletion = zk.Delete(paths.partition_state(*partition), found.partition_epoch)
+        try:
+            yield from recipes.retry_on_connection_loss(deletion)
+            return found.state
+        except zk.NoNode:
+            return found.state  # by us, where a reply was lost
+        except zk.BadVersion:
+            continue  # its leader has written meanwhile

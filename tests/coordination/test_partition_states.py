@@ -1,6 +1,7 @@
 """Partition states: written only over what was read, fenced by epochs, definite whatever is lost."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from folkmoot.coordination import brokers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.cluster.controllers import Controller
+from folkmoot.coordination.deletions import CONTROLLER, Deletion, recorded
 from folkmoot.coordination.partition_states import (
     MISSING,
     NOBODY,
@@ -20,11 +22,13 @@ from folkmoot.coordination.partition_states import (
     TopicIdPartition,
     VersionedState,
 )
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import (
     Check,
     ConnectionLost,
     Delete,
+    NodeExists,
     SessionLost,
     Set,
 )
@@ -58,6 +62,13 @@ class Elected:
 
     def create(self, *partitions: TopicIdPartition) -> dict[TopicIdPartition, Any]:
         return self.write(dict.fromkeys(partitions, StateWrite(NEW, MISSING)))
+
+    def create_deleted(self, topic_id: str) -> None:
+        """Many partitions of a topic whose deletion is recorded."""
+        execute(self.session, recipes.ensure(paths.DELETIONS))
+        with suppress(NodeExists):
+            execute(self.session, recorded(topic_id, Deletion("t", 0.0, "test", (CONTROLLER,))))
+        self.create(*(TopicIdPartition(topic_id, number) for number in range(230)))
 
 
 @pytest.fixture
@@ -340,7 +351,7 @@ def test_deleting_ends_well_whichever_reply_is_lost(controller: Elected, execute
     session = controller.session
     for lost in range(ENOUGH):
         topic_id, steps = f"id-{lost}", Steps(session)
-        controller.create(*(TopicIdPartition(topic_id, number) for number in range(230)))
+        controller.create_deleted(topic_id)
         steps.run(partition_states.delete(topic_id, controller.guard), lost, executed=executed)
         assert execute(session, partition_states.topic_ids()) == []
         if steps.taken <= lost:
@@ -433,7 +444,7 @@ def test_a_controller_that_dies_at_any_step_of_a_deletion_leaves_what_the_next_d
 ) -> None:
     for step in range(ENOUGH):
         dead = Elected(backend.open(), f"d{step}")
-        dead.create(*(TopicIdPartition("id", number) for number in range(230)))
+        dead.create_deleted("id")
         alive = Steps(dead.session).run_until(partition_states.delete("id", dead.guard), step)
         backend.expire(dead.session)
         successor = Elected(backend.open(), f"s{step}")

@@ -17,7 +17,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from tests.coordination.losses import every_loss, write
-from tests.coordination.steps import step
+from tests.coordination.steps import going_on, step
 from tests.memory_zookeeper import MemoryZooKeeper
 from tests.seeds import new_seed
 
@@ -161,6 +161,21 @@ def test_a_topic_of_the_same_name_is_not_mistaken_for_the_deleted_one() -> None:
     question = recipe.throw(ConnectionLost("lost"))
     with pytest.raises(StopIteration):
         step(session, recipe, question)
+    assert execute(session, topics.read("t")) == second
+
+
+def test_a_topic_that_was_created_and_deleted_while_the_reply_was_lost_gets_another_id() -> None:
+    session = MemoryZooKeeper().connect()
+    recipe = topics.create("t", 1, [1])
+    operation = next(recipe)
+    while not isinstance(operation, Multi):
+        operation = step(session, recipe, operation)
+    execute(session, operation)
+    first = execute(session, topics.read("t"))
+    assert first is not None
+    execute(session, topics.delete("t"))
+    second = execute(session, going_on(recipe, recipe.throw(ConnectionLost("lost"))))
+    assert second.topic_id != first.topic_id
     assert execute(session, topics.read("t")) == second
 
 

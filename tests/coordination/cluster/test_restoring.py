@@ -1,21 +1,29 @@
 """Topics put back from what brokers' directories know: who leads them, at whatever step somebody dies."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from folkmoot.brokers.replication.leader_state import LeaderState
+from folkmoot.brokers.replication.replica_state import ReplicaState
+from folkmoot.brokers.storage.leader_epochs import EpochStarts
 from folkmoot.coordination import deletions, partition_states, paths, topics
+from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.cluster.restoring import FoundReplica, restore, topic_of
 from folkmoot.coordination.partition_states import (
     PartitionState,
     StateWrite,
     TopicIdPartition,
+    VersionedState,
 )
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Delete
+from folkmoot.coordination.zookeeper.operations import Delete, Operation, Recipe
 from folkmoot.protocol.errors import ConfigError, TopicExists
 from tests.coordination.losses import every_loss
-from tests.coordination.steps import Steps
+from tests.coordination.steps import Steps, going_on
+from tests.coordination.steps import step as take_step
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 REPLICAS = (1, 2, 3)
@@ -74,7 +82,9 @@ def check(session: MemorySession) -> None:
     assert execute(session, topics.read("t")) == TOPIC
     state = execute(session, partition_states.read(TopicIdPartition("id", 0)))
     assert state is not None
-    assert state.state == STATES[0]
+    assert state.state.leader_epoch > STATES[0].leader_epoch
+    epoch = state.state.leader_epoch  # each time that it was begun has taken another
+    assert state.state == msgspec.structs.replace(STATES[0], leader_epoch=epoch)
     assert execute(session, partition_states.is_intact("id"))
 
 
@@ -110,8 +120,8 @@ def test_who_dies_at_any_step_leaves_something_that_doing_it_again_ends() -> Non
 def test_a_state_that_is_no_older_than_the_directories_stays() -> None:
     session = MemoryZooKeeper().connect()
     execute(session, restore("t", TOPIC, STATES))
-    state = PartitionState(3, 5, (3, 1), 1, active=True)
-    write = {TopicIdPartition("id", 0): StateWrite(state, 1)}
+    state = PartitionState(3, 6, (3, 1), 1, active=True)
+    write = {TopicIdPartition("id", 0): StateWrite(state, 0)}
     execute(session, partition_states.write(write))
     execute(session, Delete(paths.topic("t")))
     execute(session, restore("t", TOPIC, STATES))
@@ -133,3 +143,108 @@ def test_a_deletion_is_taken_back_and_another_topic_keeps_its_name() -> None:
         execute(session, restore("t", TOPIC, STATES))
     execute(session, restore("t-before", TOPIC, STATES))
     assert execute(session, topics.names()) == ["t", "t-before"]
+
+
+TWO = {0: STATES[0], 1: STATES[0]}
+AT = [TopicIdPartition("id", 0), TopicIdPartition("id", 1)]
+
+
+def led_with_a_state_missing(session: MemorySession) -> VersionedState:
+    """The first partition was written often, and is led by broker 3; the second one's node is gone."""
+    execute(session, restore("t", TOPIC, TWO))
+    state = PartitionState(3, 9, (3, 1), 1, active=True)
+    for number in range(5):
+        execute(session, partition_states.write({AT[0]: StateWrite(state, number)}))
+    execute(session, Delete(paths.partition_state(*AT[1])))
+    found = execute(session, partition_states.read(AT[0]))
+    assert found == VersionedState(state, 5)
+    return found
+
+
+def test_who_has_not_seen_states_missing_knows_the_restored_ones_as_the_newer() -> None:
+    session = MemoryZooKeeper().connect()
+    before = led_with_a_state_missing(session)
+    leader, follower = ReplicaState(3, 9), ReplicaState(1, 9)
+    leader.leader = LeaderState(
+        *(3, before, REPLICAS, EpochStarts()),
+        log_end=9,
+        high_watermark=9,
+        given_up=0,
+        min_in_sync=1,
+        max_lag=10.0,
+        now=0.0,
+    )
+    for each in (leader, follower):
+        each.observed(before)
+    execute(session, restore("t", TOPIC, TWO))
+    found = execute(session, partition_states.read(AT[0]))
+    assert found is not None
+    assert found.partition_epoch < before.partition_epoch
+    for each in (leader, follower):
+        each.observed(found)
+        assert each.known == found
+    assert leader.leader is None, "it leads in the next epoch, and not in the former one"
+
+
+def test_what_a_leader_writes_while_states_are_restored_is_not_taken_back() -> None:
+    written = 0
+    for step in range(60):
+        ensemble = MemoryZooKeeper()
+        restoring, leader = ensemble.connect(), ensemble.connect()
+        before = led_with_a_state_missing(leader)
+        restoration = restore("t", TOPIC, TWO)
+        left = advance(restoring, restoration, step)
+        newer = before.state.designate(1, (1,), 2).activate()
+        write = {AT[0]: StateWrite(newer, before.partition_epoch)}
+        (answer,) = execute(leader, partition_states.write(write)).values()
+        if left is None:
+            assert written
+            return
+        execute(restoring, going_on(restoration, left))
+        found = execute(leader, partition_states.read(AT[0]))
+        assert found is not None
+        if isinstance(answer, VersionedState):
+            written += 1
+            assert found.state.leader_epoch >= newer.leader_epoch
+            assert (found.state.leader, found.state.isr) == (1, (1,))
+    pytest.fail("it does not end")
+
+
+def test_a_deletion_that_is_carried_out_meanwhile_leaves_a_restored_topic_all_of_its_states() -> (
+    None
+):
+    for step in range(60):
+        ensemble = MemoryZooKeeper()
+        session, controller = ensemble.connect(), ensemble.connect()
+        execute(session, restore("t", TOPIC, TWO))
+        me = execute(controller, controllers.elect(1, "controller", lambda: None))
+        execute(session, topics.delete("t"))
+        guard, left = controllers.is_in_epoch(me), None
+        for is_deletion_first in (True, False):
+            first, then = partition_states.delete("id", guard), restore("t", TOPIC, TWO)
+            sessions = [controller, session]
+            recipes = [first, then]
+            if not is_deletion_first:
+                sessions.reverse()
+                recipes.reverse()
+            left = advance(sessions[0], recipes[0], step)
+            execute(sessions[1], recipes[1])
+            if left is not None:
+                execute(sessions[0], going_on(recipes[0], left))
+            assert execute(session, partition_states.partitions_of("id")) == [0, 1]
+            assert execute(session, partition_states.is_intact("id"))
+            execute(session, topics.delete("t"))
+        if left is None:
+            return
+    pytest.fail("it does not end")
+
+
+def advance(session: MemorySession, recipe: Recipe[Any], steps: int) -> Operation | None:
+    """Carry out so many of a recipe's operations → the next one, None if it has ended."""
+    try:
+        operation = next(recipe)
+        for _ in range(steps):
+            operation = take_step(session, recipe, operation)
+    except StopIteration:
+        return None
+    return operation
