@@ -301,7 +301,7 @@ class ReportDamageResponse(_Message, frozen=True):
 class LogSizesRequest(_Message, frozen=True):
     """How much of these topics, or of all, lies on the broker that is asked."""
 
-    topics: list[str] | None
+    topics: Annotated[list[Name], Meta(max_length=MAX_ENTRIES)] | None
 
 
 class LogSize(_Message, frozen=True):

@@ -26,7 +26,7 @@ from folkmoot.coordination.partition_states import (
     TopicIdPartition,
 )
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
-from folkmoot.coordination.zookeeper.operations import SessionLost, Sync
+from folkmoot.coordination.zookeeper.operations import SessionLost, Sync, ZooKeeperError
 from folkmoot.coordination.zookeeper.recipes import Malformed, retry_on_connection_loss
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.protocol.errors import (
@@ -77,6 +77,9 @@ class ClusterWatcher:
     If another data directory had the id last, what that one has acked may be missing here: `takes_over`
     is called before the broker registers. One that was registered before, and has lost the id to
     another directory since, ends though that is gone again: it does this when it is started anew.
+
+    What ZooKeeper refuses without being foreseen (it is throttled, a quota is used up) ends the session:
+    its outcomes are not known, and all is read again in the next one.
 
     A session begins with a Sync: from a server that lags behind we could learn of an old topic whose
     name a new one has by now, and would take the new one's files for those of a deleted topic.
@@ -162,18 +165,28 @@ class ClusterWatcher:
         """
         self._stopping = True
         self._wakeup.wake()
-        if self._link.session is not None:
-            self._link.session.close()
+        self._close_session()
         while self._thread.is_alive():
             self._thread.join(REMIND_AFTER)
             if self._thread.is_alive():
                 logger.warning("stopping waits for an answer of ZooKeeper")
         self._link.close()  # with a session that the thread may have opened meanwhile
 
+    def _close_session(self) -> None:
+        if self._link.session is not None:
+            self._link.session.close()
+
     def _run(self) -> None:
         try:
             while not self._stopping:
-                if not self._serve_session() and not self._stopping:
+                try:
+                    if not self._serve_session() and not self._stopping:
+                        self._reopen()
+                except ZooKeeperError as error:
+                    # It may refuse anything for a while, as where it is throttled or a quota is used up.
+                    logger.error("ZooKeeper: %s; another session is opened", error)
+                    self._wakeup.wait(RECONNECT_PAUSE)
+                    self._close_session()
                     self._reopen()
         except ClosedError:
             pass
@@ -201,7 +214,7 @@ class ClusterWatcher:
             try:
                 self._open_session()
                 return
-            except (ZooKeeperUnreachable, ConfigError) as error:
+            except (ZooKeeperUnreachable, ZooKeeperError, ConfigError) as error:
                 # It serves what it knows; of another ZooKeeper, or an emptied one, it takes nothing.
                 is_wrong = isinstance(error, ConfigError)
                 logger.log(

@@ -2,12 +2,14 @@
 
 import struct
 import tracemalloc
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 import msgpack
 import msgspec
 import pytest
+from msgspec import inspect
 
 from folkmoot.protocol import messages, wire
 from folkmoot.protocol.errors import (
@@ -327,3 +329,27 @@ def test_what_an_answer_says_of_an_error_can_be_sent_whatever_a_file_is_called()
     frame = wire.encode_response(7, ListOffsetsResponse([result]))
     (found,) = wire.response_body(Api.LIST_OFFSETS, wire.decode_response(frame)).results
     assert found.message == "/d?/t-1 cannot be read"
+
+
+def unbounded(kind: inspect.Type, path: str) -> Iterator[str]:
+    """Where a value of this type may have any number of items or characters."""
+    sized = inspect.ListType | inspect.DictType | inspect.StrType | inspect.BytesType
+    if isinstance(kind, sized) and kind.max_length is None:
+        yield path
+    if isinstance(kind, inspect.StructType):
+        for field in kind.fields:
+            yield from unbounded(field.type, f"{path}.{field.name}")
+    elif isinstance(kind, inspect.ListType):
+        yield from unbounded(kind.item_type, path)
+    elif isinstance(kind, inspect.DictType):
+        yield from unbounded(kind.key_type, path)
+        yield from unbounded(kind.value_type, path)
+    elif isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            yield from unbounded(each, path)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_request_takes_no_more_items_or_characters_than_it_declares(api: Api) -> None:
+    request = APIS[api].request
+    assert not list(unbounded(inspect.type_info(request), request.__name__))

@@ -23,7 +23,14 @@ from folkmoot.coordination.partition_states import (
     VersionedState,
 )
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Delete, Get, Multi, Operation
+from folkmoot.coordination.zookeeper.operations import (
+    Delete,
+    Get,
+    Multi,
+    Operation,
+    Sync,
+    ZooKeeperError,
+)
 from folkmoot.coordination.zookeeper.session import Outcome, Session
 from folkmoot.protocol.errors import BrokerIdTaken, ZooKeeperUnreachable
 from tests.brokers.parts import states_of
@@ -529,6 +536,50 @@ def test_what_is_under_way_when_the_session_ends_is_told_by_the_next_settled_vie
     assert [each.is_registered for each in watched.changes[2:4]] == [False, True]
     expected = VersionedState(activation.state, 1) if executed else known
     assert watched.views[2].states[replicated.at(0)] == expected
+    watched.watcher.close()
+    assert not watched.failures
+
+
+class ThrottlingZooKeeper(MemoryZooKeeper):
+    """When armed it refuses requests of that kind, as often as that, as one that is overloaded does."""
+
+    def __init__(self) -> None:
+        super().__init__(deliver=self._deliver)
+        self.refused: type[Operation] | None = None
+        self.times = 0
+
+    def _deliver(self, request: Request) -> None:
+        if self.times and self.refused is not None and isinstance(request.operation, self.refused):
+            self.times -= 1
+            request.lose(ZooKeeperError("the request was throttled"))
+            return
+        request.execute()
+        request.reply()
+
+
+@pytest.mark.parametrize("refused", [Multi, Get, Sync])
+def test_what_zookeeper_refuses_for_a_while_is_done_in_a_later_session_and_ends_no_broker(
+    refused: type[Operation],
+) -> None:
+    ensemble = ThrottlingZooKeeper()
+    watched, replicated = Watched(ensemble), Replicated(ensemble, ensemble.connect())
+    known = replicated.has(1, active=False)
+    watched.watcher.start()
+    ensemble.refused, ensemble.times = refused, 2
+    answers: list[Mapping[TopicIdPartition, Answer] | None] = []
+    activation = StateWrite(known.state.activate(), known.partition_epoch)
+    if refused is Multi:
+        watched.link.write_states({replicated.at(0): activation}, answers.append)
+        eventually(lambda: answers == [None])
+    else:
+        ensemble.expire(watched.sessions[0])
+    eventually(
+        lambda: not watched.failures and watched.watcher.is_registered and not ensemble.times
+    )
+    watched.link.write_states({replicated.at(0): activation}, answers.append)
+    active = VersionedState(activation.state, 1)
+    eventually(lambda: answers[-1:] == [{replicated.at(0): active}])
+    eventually(lambda: shown(watched, replicated) == {0: active})
     watched.watcher.close()
     assert not watched.failures
 
