@@ -36,7 +36,8 @@ class ClusterReader:
     One thread owns it; watches ring on any.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], former: "ClusterReader | None" = None) -> None:
+        """`former` has read in the session before: what is illegible by now stays as that one knew it."""
         self.brokers: dict[int, Registration] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.states: dict[TopicIdPartition, VersionedState] = {}
@@ -44,6 +45,8 @@ class ClusterReader:
         """What is still to be carried out, by the topic's id."""
         self.illegible: set[object] = set()
         self.changed: dict[object, None] = {}
+        self._known: tuple[dict[str, TopicInfo], dict[TopicIdPartition, VersionedState]]
+        self._known = ({}, {}) if former is None else (former.topics, former.states)
         self._wake = wake
         self._rang: deque[object] = deque()
         self._stale: dict[object, None] = {}
@@ -97,9 +100,17 @@ class ClusterReader:
         except Malformed as error:
             logger.error("%s; what was known of it stays", error)
             self.illegible.add(what)
+            self._stays(what)
         else:
             self.illegible.discard(what)
         self.changed[what] = None
+
+    def _stays(self, what: object) -> None:
+        known, states = self._known
+        if isinstance(what, str) and what in known and what not in self.topics:
+            self._topic_is(what, known[what])
+        elif isinstance(what, TopicIdPartition) and what in states:
+            self.states.setdefault(what, states[what])
 
     def _read_names(self) -> Recipe[None]:
         names = yield from topics.names(partial(self.ring, TOPICS))

@@ -230,7 +230,7 @@ class ClusterWatcher:
             session.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
         self._mine = replace(self._mine, nonce=uuid4().hex)
-        self._reader, self._is_fresh = self._new_reader(), True
+        self._reader, self._is_fresh = self._new_reader(self._reader), True
         self._wait_anew(session)
         session.listen(partial(self._state_changed, session))
 
@@ -359,8 +359,8 @@ class ClusterWatcher:
         self._is_fresh = False
         self._show(change)
 
-    def _new_reader(self) -> ClusterReader:
-        reader = ClusterReader(self._wakeup.wake)
+    def _new_reader(self, former: ClusterReader | None = None) -> ClusterReader:
+        reader = ClusterReader(self._wakeup.wake, former)
         reader.note(BROKERS, TOPICS)
         return reader
 

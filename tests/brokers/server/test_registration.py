@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -492,6 +493,28 @@ def test_states_are_written_and_the_answers_told(watched: Watched, replicated: R
     active = VersionedState(known.state.activate(), 1)
     assert answers == [{replicated.at(0): active, replicated.at(1): Superseded(None)}]
     eventually(lambda: shown(watched, replicated) == {0: active})
+
+
+def has_settled_anew(watched: Watched, before: int) -> bool:
+    return any(each.is_settled for each in watched.changes[before:])
+
+
+def test_what_is_illegible_in_a_new_session_stays_as_the_former_one_has_read_it(
+    watched: Watched, replicated: Replicated, user: MemorySession, ensemble: MemoryZooKeeper
+) -> None:
+    known = replicated.has(2)
+    watched.watcher.start()
+    topic = watched.view.topics["t"]
+    assert shown(watched, replicated) == {0: known}
+    write(user, paths.topic("t"), b"scribble")
+    write(user, paths.partition_state(*replicated.at(0)), b"scribble")
+    for _ in range(2):
+        before = len(watched.changes)
+        ensemble.expire(watched.sessions[-1])
+        eventually(partial(has_settled_anew, watched, before))
+        assert watched.view.topics["t"] == topic
+        assert shown(watched, replicated) == {0: known}
+    assert not watched.deleted
 
 
 class SeveringZooKeeper(MemoryZooKeeper):
