@@ -1,6 +1,7 @@
 """Group commit, flushes by time, and what an unclean stop leaves to be read."""
 
 import errno
+import inspect
 import os
 import shutil
 from dataclasses import replace
@@ -277,6 +278,33 @@ def test_a_log_that_is_deleted_while_its_flush_is_under_way_is_an_error_too(disk
     assert len(outcomes) == 1
     assert isinstance(outcomes[0], Exception)
     assert disk.failures == []
+    disk.logs.close()
+
+
+def test_flushes_of_many_deleted_logs_end_one_after_another_and_not_within_each_other(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 400 of them the stack of Python was too small, and some were never answered."""
+    monkeypatch.setattr(flushing, "FLUSHES_AT_ONCE", 1)
+    outcomes: list[object] = []
+    depths: list[int] = []
+
+    def flushed(error: Exception | None) -> None:
+        outcomes.append(error)
+        depths.append(len(inspect.stack(0)))
+
+    logs = [disk.log(number) for number in range(10)]
+    for log in logs:
+        disk.append(log, a_batch(b"a"))
+        disk.flusher.flush(log, flushed)
+    disk.logs.delete_topic("first")
+    disk.logs.deletion_task(disk.now)
+    assert outcomes == []
+    disk.hands.work()
+    assert len(outcomes) == len(logs)
+    assert all(isinstance(each, Exception) for each in outcomes)
+    assert max(depths) - min(depths) < len(logs)
+    assert all(log.queue.is_idle for log in logs)
     disk.logs.close()
 
 
