@@ -245,6 +245,8 @@ class LogManager:
             return
         failures: list[StorageError] = []
         logs = [log for log in self if log.failed is None]  # why others failed is in the log
+        # What those have acknowledged may be in the page cache alone, as behind a kill.
+        self._has_lost |= any(log.failed is not None and not log.flushes for log in self)
         _flush_side_by_side(logs)
         for log in logs:
             # A flush may be under way, whose outcome is lost, and what came since is in the page cache alone.

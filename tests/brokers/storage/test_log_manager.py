@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace as replace_struct
@@ -25,6 +25,7 @@ from folkmoot.brokers.storage.log_manager import (
     LAYOUT,
     RENAME_AGAIN_AFTER,
     RUNNING_FILE,
+    STOPPED_FILE,
     LogManager,
 )
 from folkmoot.brokers.storage.notes import NOTES_FILE, Notes, load_notes, save_notes
@@ -648,6 +649,19 @@ def test_a_flush_whose_outcome_was_not_taken_is_not_vouched_for_by_the_stop(data
     logs.close()
     points = load_notes(data).recovery_points
     assert points == {}
+
+
+@pytest.mark.parametrize("durability", ["fsync", "page-cache"])
+def test_a_stop_with_a_log_that_failed_and_was_not_flushed_is_not_orderly(
+    data: Path, durability: Literal["fsync", "page-cache"]
+) -> None:
+    """What it acknowledged since its last flush is in the page cache alone."""
+    with LogManager(data, 1, replace(SMALL, durability=durability)) as logs:
+        log = create(logs, "flights", "first", 0)
+        append(log, a_batch(b"a"))
+        log.fail("its end is torn", readable=True)
+    is_orderly = (data / STOPPED_FILE).exists()
+    assert is_orderly == (durability == "fsync"), "there an answer has waited for its flush"
 
 
 def test_closing_twice_or_without_a_start_does_nothing(data: Path) -> None:
