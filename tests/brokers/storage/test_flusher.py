@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from folkmoot.brokers.storage.flusher import (
     CHECKPOINT_INTERVAL,
     Flusher,
 )
+from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.notes import load_notes
@@ -396,6 +398,77 @@ def test_a_log_that_cannot_be_opened_for_a_flush_is_tried_once_an_interval_and_k
             disk.hands.work_all()
     assert len(given) == 2 * 3
     assert set(given[::2]) <= set(closed)
+    disk.logs.close()
+
+
+@pytest.mark.parametrize("what", ["the directory", "the epochs"])
+def test_a_lack_of_descriptors_in_a_flush_passes_and_ends_no_broker(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """No flush of the kernel's has failed, so nothing is lost."""
+    real_open, real_path_open = os.open, Path.open
+
+    def lacking() -> OSError:
+        return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def refuse_directory(path: Path, flags: int, *given: int) -> int:
+        if flags & os.O_DIRECTORY:
+            raise lacking()
+        return real_open(path, flags, *given)
+
+    def refuse_epochs(self: Path, *given: Any) -> object:
+        if EPOCH_STARTS_FILE in self.name:
+            raise lacking()
+        return real_path_open(self, *given)
+
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    assert log.epoch_starts.changed
+    with monkeypatch.context() as broken:
+        if what == "the directory":
+            broken.setattr(os, "open", refuse_directory)
+        else:
+            broken.setattr(Path, "open", refuse_epochs)
+        disk.flusher.flush(log)
+        disk.hands.work_all()
+        assert log.dirty
+        assert log.point_to_note is None
+    assert (disk.failures, log.failed) == ([], None)
+    synced: list[str] = []
+    real_fsync = os.fsync
+
+    def sync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real_fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    disk.checkpoint()
+    assert str(log.directory) in synced
+    assert (log.directory / EPOCH_STARTS_FILE).exists()
+    assert log.point_to_note is not None
+    assert log.recovery_point_offset == 1
+    disk.logs.close()
+
+
+def test_a_flush_that_no_thread_begins_is_tried_again_and_keeps_no_descriptor(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    before = os.listdir("/proc/self/fd")
+    outcomes: list[object] = []
+    disk.flusher.flush(log, outcomes.append)
+    _, _, done = disk.hands.jobs.pop()
+    done(BlockingIOError(errno.EAGAIN, "can't start new thread"))
+    assert isinstance(outcomes[0], StorageError)
+    assert os.listdir("/proc/self/fd") == before
+    assert (disk.failures, log.failed) == ([], None)
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    disk.checkpoint()
+    assert str(log.directory) in synced, "its names were to be put on disk by the first one"
+    assert (log.directory / EPOCH_STARTS_FILE).exists()
+    assert log.recovery_point_offset == 1
     disk.logs.close()
 
 
