@@ -808,7 +808,8 @@ class Log:
             if has_names:
                 descriptors.append(_open_directory(self.directory))
         except StorageError:
-            _close(descriptors)
+            for fd in descriptors:
+                os.close(fd)
             raise
         epoch_starts = self.epoch_starts.encode() if self.epoch_starts.changed else None
         if taken is not None:
@@ -816,13 +817,7 @@ class Log:
         self._new_names = False
         names = descriptors[-1] if has_names else None
         work = partial(put_on_disk, self.directory, descriptors, names, epoch_starts, taken)
-        try:
-            result = await self.queue.job(work)
-        except BlockingIOError as error:  # no thread has begun it
-            _close(descriptors)
-            self._new_names |= has_names
-            self.epoch_starts.changed |= epoch_starts is not None
-            raise disk_error(f"{self.directory} is not flushed", error) from error
+        result = await self.queue.job(work)
         self.epoch_starts.changed |= not result.epochs_noted
         if result.error is not None:
             self.fail(f"it could not be flushed: {result.error}", readable=self.is_open)
@@ -999,11 +994,6 @@ def _open_directory(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise disk_error(f"{path} cannot be opened", error) from error
-
-
-def _close(descriptors: Sequence[int]) -> None:
-    for fd in descriptors:
-        os.close(fd)
 
 
 def put_on_disk(
