@@ -986,9 +986,9 @@ def _mark_unread(segment: Segment, reader: SegmentReader, position: int, offset:
 
 
 def _open_directory(path: Path) -> int:
-    """A descriptor for a flush's job to flush and to close: there only a lost write may fail.
+    """A descriptor that a flush's job flushes and closes. Raises StorageError.
 
-    Raises StorageError.
+    The job opens nothing that it must flush: what fails there is a write that the disk has lost.
     """
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
