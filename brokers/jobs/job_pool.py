@@ -7,13 +7,14 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, Final, NamedTuple, TypeVar
 
-from folkmoot.brokers.jobs.jobs import Lane, result_of
+from folkmoot.brokers.jobs.jobs import Lane, Now, result_of
 from folkmoot.protocol.errors import Overloaded
 
 logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 100_000
 REMIND_AFTER: Final = 10.0
+START_AGAIN_AFTER: Final = 1.0
 
 _T = TypeVar("_T")
 
@@ -31,6 +32,9 @@ class JobPool:
     Jobs of one lane are begun in order, and never wait for those of another: a compaction that runs for
     minutes does not hold up the flush that a producer waits for.
 
+    A thread that cannot be started is tried again, with the next job and by `task`. Until then jobs wait
+    or are done by the lane's other threads. Only requests are refused: who asks for them asks again.
+
     The event loop's thread submits; the thread that stops the broker calls `close`, after the loop has
     ended.
     """
@@ -40,26 +44,41 @@ class JobPool:
         self._lanes: dict[Lane, SimpleQueue[_Job | None]] = {each: SimpleQueue() for each in Lane}
         self._threads: dict[Lane, list[Thread]] = {each: [] for each in Lane}
         self._closing = Event()
+        self._lacks_threads = False
 
     def start(self, post: Callable[[Callable[[], None]], None]) -> None:
         """Begin; `post` has a callback done on the event loop."""
         self._post = post
         for lane, waiting in self._lanes.items():
-            self._start_threads(lane, waiting.qsize())
+            for _ in range(waiting.qsize()):
+                self._start_thread(lane)
+
+    def task(self, _now: Now) -> float:
+        """Start threads for jobs that wait, where none could be started before."""
+        for lane, waiting in self._lanes.items():
+            if not waiting.empty():
+                self._start_thread(lane)
+        return START_AGAIN_AFTER
 
     def submit(
         self, lane: Lane, work: Callable[[], _T], done: Callable[[_T | Exception], None]
     ) -> None:
-        """Have `work` done, and then `done` on the event loop with its result or the exception.
+        """Have `work` done, and then `done` on the event loop with its result or the exception."""
+        self._lanes[lane].put(_Job(work, done))
+        self._start_thread(lane)
 
-        Raises Overloaded when too many jobs of this lane wait.
-        """
-        waiting = self._lanes[lane]
-        if waiting.qsize() >= MAX_WAITING:
-            raise Overloaded(f"{MAX_WAITING} jobs ({lane.value[0]}) wait already: come again later")
-        waiting.put(_Job(work, done))
-        if self._post is not None and len(self._threads[lane]) < lane.threads:
-            self._start_threads(lane, 1)
+    def submit_for_request(
+        self, lane: Lane, work: Callable[[], _T], done: Callable[[_T | Exception], None]
+    ) -> None:
+        """As `submit`. Raises Overloaded, and the job is never begun, where too many wait, or the lane has
+        no thread."""
+        name = lane.value[0]
+        if self._lanes[lane].qsize() >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} jobs ({name}) wait already: come again later")
+        self._start_thread(lane)
+        if self._post is not None and not self._threads[lane]:
+            raise Overloaded(f"no new thread can be started for jobs ({name}): come again later")
+        self.submit(lane, work, done)
 
     def pause(self, seconds: float) -> bool:
         """For a job that keeps to a pace: wait so long. True: the broker stops, the job is to end."""
@@ -80,13 +99,22 @@ class JobPool:
                 if thread.is_alive():
                     logger.warning("stopping waits for a job that has not ended: %s", thread.name)
 
-    def _start_threads(self, lane: Lane, count: int) -> None:
+    def _start_thread(self, lane: Lane) -> None:
+        """Start one more thread, up to the most that a lane may have. If that fails, `task` tries again."""
         threads = self._threads[lane]
-        for number in range(len(threads), min(len(threads) + count, lane.threads)):
-            name = f"{lane.value[0]}-{number}"
-            thread = Thread(target=self._run, args=(self._lanes[lane],), name=name, daemon=True)
-            threads.append(thread)
+        if self._post is None or len(threads) >= lane.threads:
+            return
+        name = f"{lane.value[0]}-{len(threads)}"
+        thread = Thread(target=self._run, args=(self._lanes[lane],), name=name, daemon=True)
+        try:
             thread.start()
+        except RuntimeError as error:
+            if not self._lacks_threads:
+                logger.error("thread %s: %s: jobs wait longer, it is tried again", name, error)
+            self._lacks_threads = True
+        else:
+            self._lacks_threads = False
+            threads.append(thread)
 
     def _run(self, waiting: "SimpleQueue[_Job | None]") -> None:
         assert self._post is not None

@@ -72,12 +72,10 @@ class SerialQueue:
     Owner: the event loop.
     """
 
-    __slots__ = ("_current", "_run_job", "_waiting", "_when_idle")
+    __slots__ = ("_current", "_run_job", "_waiting")
 
-    def __init__(self, run_job: RunJob, when_idle: Callable[[], None] = lambda: None) -> None:
-        """`when_idle` is called each time that no operation is left."""
+    def __init__(self, run_job: RunJob) -> None:
         self._run_job = run_job
-        self._when_idle = when_idle
         self._waiting: deque[Operation] = deque()
         self._current: Operation | None = None
 
@@ -129,7 +127,6 @@ class SerialQueue:
             if not self._step():
                 return
         self._current = None
-        self._when_idle()
 
     def _step(self) -> bool:
         """Run the current operation until it waits. True: it has ended."""

@@ -259,6 +259,7 @@ class Broker:
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
         tasks = (
             partial(_release_idle, files),
+            jobs.task,
             logs.deletion_task,
             creation.task,
             flusher.task,
@@ -282,7 +283,7 @@ class Broker:
             logs=logs,
             purgatory=Purgatory(),
             partitions=partitions,
-            submit=submit,
+            submit=jobs.submit_for_request,
         )
         loop = self._loop = EventLoop(socket, handlers, self._fail, tasks)
         self._stack.callback(loop.stop)

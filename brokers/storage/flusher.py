@@ -73,6 +73,7 @@ class Flusher:
         self._is_noting = False
         self._next_note = 0.0
         self._turns: deque[Pending[None]] = deque()
+        self._is_giving_turns = False
         self._round: deque[Log] | None = None
         self._round_under_way = 0
         self._next_round = self._soonest = self._next_relief = 0.0
@@ -184,8 +185,7 @@ class Flusher:
                 raise
             finally:
                 self._under_way -= 1
-                if self._turns:
-                    self._turns.popleft().finish(None)
+                self._give_turns()
             if seconds is None:
                 return
             self.durations.observe(seconds)
@@ -196,6 +196,16 @@ class Flusher:
                     self._logs.dirty[log] = None
             if log.recovery_point_offset >= end:
                 return
+
+    def _give_turns(self) -> None:
+        """Resume flushes that wait for their turn. One that ends within it gives none itself: with many
+        logs of a deleted topic each would run within the one before, until the stack is full."""
+        if self._is_giving_turns:
+            return
+        self._is_giving_turns = True
+        while self._turns and self._under_way < FLUSHES_AT_ONCE:
+            self._turns.popleft().finish(None)
+        self._is_giving_turns = False
 
     def disk_failed(self, error: FolkmootError) -> None:
         """The broker is to end: the kernel may have given up what it could not write, of any log."""

@@ -16,6 +16,7 @@ from folkmoot.brokers.jobs.serial_queue import RunJob, SerialQueue, run_at_once
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
+    is_out_of_descriptors,
     shorten,
     sync_directory,
     write_checked,
@@ -98,7 +99,7 @@ class FlushResult(NamedTuple):
     error: OSError | None
     snapshot_error: OSError | None
     epochs_noted: bool = True
-    """False: the disk has no room for where leader epochs begin. All else is as it should be."""
+    """False: there was no room, or no descriptor, for where leader epochs begin. All else is well."""
     seconds: float = 0.0
 
 
@@ -799,18 +800,22 @@ class Log:
             stale = self._snapshots.stale(offset, self.high_watermark)
             files = [self._snapshots.path(each) for each in (offset, *stale)]
             taken = files[0], self.producers().encode(), files[1:]
+        has_names = self._new_names or self.epoch_starts.changed
         descriptors: list[int] = []
         try:
             for segment, _ in some:
                 descriptors.append(segment.descriptor_to_flush())
+            if has_names:
+                descriptors.append(_open_directory(self.directory))
         except StorageError:
             for fd in descriptors:
                 os.close(fd)
             raise
         epoch_starts = self.epoch_starts.encode() if self.epoch_starts.changed else None
         if taken is not None:
-            self._snapshots.taken(offset)
-        names, self._new_names = self._new_names, False
+            self._snapshots.taken()
+        self._new_names = False
+        names = descriptors[-1] if has_names else None
         work = partial(put_on_disk, self.directory, descriptors, names, epoch_starts, taken)
         result = await self.queue.job(work)
         self.epoch_starts.changed |= not result.epochs_noted
@@ -980,15 +985,26 @@ def _mark_unread(segment: Segment, reader: SegmentReader, position: int, offset:
         segment.mark(reader.damage_at(position, offset))
 
 
+def _open_directory(path: Path) -> int:
+    """A descriptor that a flush's job flushes and closes. Raises StorageError.
+
+    The job opens nothing that it must flush: what fails there is a write that the disk has lost.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise disk_error(f"{path} cannot be opened", error) from error
+
+
 def put_on_disk(
     directory: Path,
     descriptors: Sequence[int],
-    has_new_names: bool,
+    names: int | None,
     epoch_starts: bytes | None,
     snapshot: _Snapshot | None,
 ) -> FlushResult:
-    """A flush's job: where leader epochs begin, if that has changed, descriptors of segments, which are
-    closed, the directory's names, and behind them a snapshot of producers.
+    """A flush's job: where leader epochs begin, if that has changed, the descriptors, which are closed
+    (`names` is the directory's), and behind them a snapshot of producers.
 
     A death in between leaves the log flushed and the older snapshot, or both snapshots.
     """
@@ -1001,22 +1017,18 @@ def put_on_disk(
     except FileNotFoundError:
         pass  # the partition was deleted meanwhile
     except OSError as failed:
-        epochs_noted = not is_full(failed)
+        epochs_noted = not (is_full(failed) or is_out_of_descriptors(failed))
         error, snapshot_error = (failed, None) if epochs_noted else (None, failed)
     for fd in descriptors:
         try:
-            os.fdatasync(fd)
+            if fd == names:
+                os.fsync(fd)
+            else:
+                os.fdatasync(fd)
         except OSError as failed:
             error = failed
         finally:
             os.close(fd)
-    try:
-        if has_new_names or epoch_starts is not None:
-            sync_directory(directory)
-    except FileNotFoundError:
-        pass  # the partition was deleted meanwhile
-    except OSError as failed:
-        error = failed
     if snapshot is not None and error is None and epochs_noted:
         try:
             path, content, stale = snapshot

@@ -245,6 +245,8 @@ class LogManager:
             return
         failures: list[StorageError] = []
         logs = [log for log in self if log.failed is None]  # why others failed is in the log
+        # What those have acknowledged may be in the page cache alone, as behind a kill.
+        self._has_lost |= any(log.failed is not None and not log.flushes for log in self)
         _flush_side_by_side(logs)
         for log in logs:
             # A flush may be under way, whose outcome is lost, and what came since is in the page cache alone.
@@ -492,6 +494,9 @@ class LogManager:
         self._scheduled.pop(topic_id, None)
         # What could not be renamed with the topic; a replica that has moved away goes all the same.
         left = self._left.pop(topic_id, set())
+        self._going.difference_update(
+            self.data / each for each in left.intersection(self._left_behind)
+        )
         self._left_behind = [each for each in self._left_behind if each not in left]
 
     def scheduled(self) -> list[str]:
@@ -534,16 +539,20 @@ class LogManager:
                 self._are_gone(topic_id, ())
 
     def delete_topic(self, topic_id: str) -> None:
-        """Serve a topic's logs no more; `deletion_task` closes them and has their directories removed."""
+        """Serve a topic's logs no more; `deletion_task` closes them and has their directories removed.
+
+        Until then none is made in their place (`is_going`).
+        """
         topic = self._topics.pop(topic_id, None)
         if topic is not None:
             self._ids[topic.name].discard(topic_id)
             if not self._ids[topic.name]:
                 del self._ids[topic.name]
             self._deleted.extend(topic.logs.values())
+            self._going.update(log.directory for log in topic.logs.values())
 
     def delete_partition(self, topic_id: str, partition: int) -> None:
-        """Serve a log no more, and have it removed; until then none is made in its place (`is_going`)."""
+        """As `delete_topic`, of one log."""
         topic = self._topics.get(topic_id)
         log = None if topic is None else topic.logs.pop(partition, None)
         if log is not None:
@@ -560,8 +569,7 @@ class LogManager:
             self._have_ids_noted(notes.ids)
 
     def is_going(self, directory: Path) -> bool:
-        """Whether a partition's directory is being removed, while its topic stays, or its recovery point is
-        still on disk."""
+        """Whether a partition's directory is being removed, or its recovery point is still on disk."""
         is_stale = (
             directory.name in self.noted.recovery_points
             and directory.name not in self.notes.recovery_points

@@ -255,8 +255,8 @@ class ProducerSnapshots:
         """Whether the next flush is to take one."""
         return self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
 
-    def taken(self, offset: int) -> None:
-        """One of `offset` is on its way to the disk."""
+    def taken(self) -> None:
+        """One is on its way to the disk."""
         self._batches = 0
 
     def stale(self, offset: int, high_watermark: int) -> list[int]:

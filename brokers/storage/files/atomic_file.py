@@ -213,6 +213,11 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def is_out_of_descriptors(error: OSError) -> bool:
+    """Whether a file could not be opened for want of descriptors, which may pass."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
 def disk_error(what: str, error: OSError) -> StorageError:
     """What to raise for an OSError: that the disk is full may pass, and is said as such."""
     return (DiskFull if is_full(error) else StorageError)(f"{what}: {error.strerror or error}")

@@ -58,13 +58,13 @@ def test_an_operation_begins_when_the_one_before_it_has_ended() -> None:
 
 def test_an_operation_without_a_job_runs_at_once_and_leaves_the_queue_idle() -> None:
     ended = list[bool]()
-    queue = SerialQueue(Disk().run, when_idle=lambda: ended.append(True))
+    queue = SerialQueue(Disk().run)
 
     async def operation() -> None:
-        ended.append(False)
+        ended.append(True)
 
     queue.add(operation())
-    assert ended == [False, True]
+    assert ended == [True]
     assert queue.is_idle
 
 

@@ -565,6 +565,39 @@ def test_a_hello_is_answered_while_the_same_clients_request_waits_for_a_job(tmp_
         jobs.close()
 
 
+def test_a_request_whose_job_no_thread_can_begin_is_refused_once_and_the_next_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job ran later all the same, and the second answer ended the event loop."""
+    config = LogConfig(segment_bytes=512)
+    with make_logs(tmp_path / "data", config) as logs:
+        log = create(logs, "t", "id-1", 0)
+        for number in range(30):
+            append(log, timed_batch(*[1000 + number] * 9))
+    with make_logs(tmp_path / "data", config) as logs:
+        jobs = JobPool()
+        served = Served(make_handlers(logs, submit=jobs.submit_for_request))
+        jobs.start(served.loop.post)
+        served.loop.start()
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with Peer(served.address) as peer:
+            look_up = ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 0, 1005)])
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refuse)
+                asked = peer.ask(Api.LIST_OFFSETS, look_up)
+                refusal = peer.receive()[0]
+            assert (refusal.correlation_id, refusal.error) == (asked, Overloaded.code)
+            response, _ = peer.call(Api.LIST_OFFSETS, look_up)
+            assert [each.offset for each in response.results] == [9 * 5]
+            assert peer.hears_nothing(within=0.05)
+        assert served.is_well()
+        served.loop.stop()
+        jobs.close()
+
+
 def test_a_look_up_of_times_waits_for_cold_indexes_and_nobody_else_does(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=512)
     with make_logs(tmp_path / "data", config) as logs:

@@ -1,11 +1,13 @@
 """Group commit, flushes by time, and what an unclean stop leaves to be read."""
 
 import errno
+import inspect
 import os
 import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +20,7 @@ from folkmoot.brokers.storage.flusher import (
     CHECKPOINT_INTERVAL,
     Flusher,
 )
+from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.notes import load_notes
@@ -280,6 +283,33 @@ def test_a_log_that_is_deleted_while_its_flush_is_under_way_is_an_error_too(disk
     disk.logs.close()
 
 
+def test_flushes_of_many_deleted_logs_end_one_after_another_and_not_within_each_other(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 400 of them the stack of Python was too small, and some were never answered."""
+    monkeypatch.setattr(flushing, "FLUSHES_AT_ONCE", 1)
+    outcomes: list[object] = []
+    depths: list[int] = []
+
+    def flushed(error: Exception | None) -> None:
+        outcomes.append(error)
+        depths.append(len(inspect.stack(0)))
+
+    logs = [disk.log(number) for number in range(10)]
+    for log in logs:
+        disk.append(log, a_batch(b"a"))
+        disk.flusher.flush(log, flushed)
+    disk.logs.delete_topic("first")
+    disk.logs.deletion_task(disk.now)
+    assert outcomes == []
+    disk.hands.work()
+    assert len(outcomes) == len(logs)
+    assert all(isinstance(each, Exception) for each in outcomes)
+    assert max(depths) - min(depths) < len(logs)
+    assert all(log.queue.is_idle for log in logs)
+    disk.logs.close()
+
+
 # -- a flush that fails ------------------------------------------------------------------------------
 
 
@@ -368,6 +398,57 @@ def test_a_log_that_cannot_be_opened_for_a_flush_is_tried_once_an_interval_and_k
             disk.hands.work_all()
     assert len(given) == 2 * 3
     assert set(given[::2]) <= set(closed)
+    disk.logs.close()
+
+
+@pytest.mark.parametrize("what", ["the directory", "the epochs"])
+def test_a_lack_of_descriptors_in_a_flush_passes_and_ends_no_broker(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """No flush of the kernel's has failed, so nothing is lost."""
+    real_open, real_path_open = os.open, Path.open
+
+    def lacking() -> OSError:
+        return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def refuse_directory(path: Path, flags: int, *given: int) -> int:
+        if flags & os.O_DIRECTORY:
+            raise lacking()
+        return real_open(path, flags, *given)
+
+    def refuse_epochs(self: Path, *given: Any) -> object:
+        if EPOCH_STARTS_FILE in self.name:
+            raise lacking()
+        return real_path_open(self, *given)
+
+    log = disk.log()
+    disk.append(log, a_batch(b"a"))
+    assert log.epoch_starts.changed
+    with monkeypatch.context() as broken:
+        if what == "the directory":
+            broken.setattr(os, "open", refuse_directory)
+        else:
+            broken.setattr(Path, "open", refuse_epochs)
+        disk.flusher.flush(log)
+        disk.hands.work_all()
+        disk.flusher.note()
+        disk.hands.work_all()
+        assert log.dirty
+        assert b"first" not in disk.points()
+    assert (disk.failures, log.failed) == ([], None)
+    synced: list[str] = []
+    real_fsync = os.fsync
+
+    def sync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real_fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    disk.checkpoint()
+    assert str(log.directory) in synced
+    assert (log.directory / EPOCH_STARTS_FILE).exists()
+    assert b"first" in disk.points()
+    assert log.recovery_point_offset == 1
     disk.logs.close()
 
 

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace as replace_struct
 
 from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.brokers.jobs.serial_queue import Pending
 from folkmoot.brokers.storage import log as log_module
 from folkmoot.brokers.storage.files.atomic_file import write_checked
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds, PartitionFacts, load_facts
@@ -24,9 +25,11 @@ from folkmoot.brokers.storage.log_manager import (
     LAYOUT,
     RENAME_AGAIN_AFTER,
     RUNNING_FILE,
+    STOPPED_FILE,
     LogManager,
 )
 from folkmoot.brokers.storage.notes import NOTES_FILE, Notes, load_notes, save_notes
+from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.topics import TopicInfo
@@ -307,6 +310,55 @@ def test_a_topic_that_is_there_again_within_the_delay_keeps_its_records(data: Pa
         logs.configure("flights", "first", {})
         logs.deletion_task(Now(61.0, 0))
         assert read_all(found(logs)) == [(0, b"a")]
+
+
+def test_a_topic_that_is_there_again_while_its_directories_go_gets_a_log_after_they_are_gone(
+    data: Path,
+) -> None:
+    """A log that was made in the meantime lost its directory to the deletion."""
+    hands = Hands()
+    logs = LogManager(data, 1, SMALL, submit=hands.submit)
+    logs.start()
+    old = create(logs, "flights", "first", 0)
+    release: Pending[None] = Pending()
+
+    async def wait() -> None:
+        await release
+
+    old.queue.add(wait())
+    logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
+    logs.deletion_task(Now(0.0, 0))
+    logs.configure("flights", "first", {})
+    creation, made = PartitionCreation(logs), list[Exception | None]()
+    creation.when_created("flights", "first", 0, made.append)
+    release.finish(None)
+    task(logs)
+    hands.work_all()
+    creation.task(Now(1.0, 0))
+    assert made == [None]
+    append(lead(found(logs)), a_batch(b"new"))
+    assert names(data) == {"first-0"}
+    logs.close()
+    with logs_in(data) as logs:
+        assert read_all(lead(found(logs))) == [(0, b"new")]
+
+
+def test_a_directory_that_could_not_be_renamed_is_used_again_when_its_topic_is_there_again(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> Path:
+        raise PermissionError("read-only")
+
+    with LogManager(data, 1, SMALL) as logs:
+        append(create(logs, "flights", "first", 0), a_batch(b"a"))
+        with monkeypatch.context() as faulty:
+            faulty.setattr(Path, "rename", refuse)
+            logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
+            logs.deletion_task(Now(0.0, 0))
+            assert logs.is_going(data / "first-0")
+        logs.configure("flights", "first", {})
+        assert not logs.is_going(data / "first-0")
+        assert read_all(create(logs, "flights", "first", 0)) == [(0, b"a")]
 
 
 def test_a_topics_own_delay_of_its_deletion_is_known_after_a_restart(data: Path) -> None:
@@ -597,6 +649,19 @@ def test_a_flush_whose_outcome_was_not_taken_is_not_vouched_for_by_the_stop(data
     logs.close()
     points = load_notes(data).recovery_points
     assert points == {}
+
+
+@pytest.mark.parametrize("durability", ["fsync", "page-cache"])
+def test_a_stop_with_a_log_that_failed_and_was_not_flushed_is_not_orderly(
+    data: Path, durability: Literal["fsync", "page-cache"]
+) -> None:
+    """What it acknowledged since its last flush is in the page cache alone."""
+    with LogManager(data, 1, replace(SMALL, durability=durability)) as logs:
+        log = create(logs, "flights", "first", 0)
+        append(log, a_batch(b"a"))
+        log.fail("its end is torn", readable=True)
+    is_orderly = (data / STOPPED_FILE).exists()
+    assert is_orderly == (durability == "fsync"), "there an answer has waited for its flush"
 
 
 def test_closing_twice_or_without_a_start_does_nothing(data: Path) -> None:
