@@ -137,6 +137,7 @@ class Partition:
 
     __slots__ = (
         *("_again", "_asked", "_deletions", "_is_blocked", "_produces", "_role", "_shared"),
+        "_to_give_up",
         *(
             "found",
             "id",
@@ -173,6 +174,8 @@ class Partition:
         self._produces: deque[WaitingProduce] = deque()
         self._deletions: list[_Deletion] = []
         self._again = False
+        self._to_give_up = 0
+        """Where the leader's log begins. Behind this log's start: one operation deletes up to there."""
 
     @property
     def role(self) -> Role:
@@ -504,7 +507,7 @@ class Partition:
         self._refuse_if_unusable()
         self.advance()
         if error is not None and log.is_open and log.failed is None:
-            self._shared.later(DISK_AGAIN_AFTER, self._flush)
+            self._try_again(DISK_AGAIN_AFTER)
         elif self.counted_end == log.log_end or log.dirty:
             self._ask()
 
@@ -775,7 +778,9 @@ class Partition:
             self._wake()
         start = min(result.log_start, log.high_watermark)
         if start > log.given_up:
-            log.queue.add(self._give_up_before(start))
+            is_under_way, self._to_give_up = self._to_give_up > log.given_up, start
+            if not is_under_way:
+                log.queue.add(self._give_up())
         elif result.has_committed:
             self.state.may_lead = self.state.may_lead or not log.is_damaged
             self._judge_log()
@@ -806,22 +811,23 @@ class Partition:
         else:
             self._try_again()
 
-    async def _give_up_before(self, start: int) -> None:
+    async def _give_up(self) -> None:
         """Delete what the leader has deleted: it learns of that with the next position, and a replica that
         has all but what was deleted may lead from here on."""
         log = self.log
-        if self.state.follower is None or start > log.high_watermark:
-            return
-        try:
-            await self._shared.retention.give_up_before(log, start)
-        except FolkmootError as error:
-            if log.is_open and log.failed is None:  # the leader does not say it twice
-                self._warn(error)
-                again = self._give_up_before
-                self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(again(start)))
-        else:
-            self.is_whole()
-            self._ask(again=True)
+        while (start := self._to_give_up) > log.given_up:
+            if self.state.follower is None or start > log.high_watermark:
+                self._to_give_up = 0
+                return
+            try:
+                await self._shared.retention.give_up_before(log, start)
+            except FolkmootError as error:
+                if log.is_open and log.failed is None:  # the leader does not say it twice
+                    self._warn(error)
+                    self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
+                return
+        self.is_whole()
+        self._ask(again=True)
 
     def _report(self, leader: int, offset: int, chunk: memoryview) -> None:
         """Have the leader look at the first bad batch of what it sent from `offset` on."""
@@ -971,8 +977,11 @@ class Partition:
 
     def _is_due(self) -> None:
         self._again = False
-        if self._role is not Role.CLOSED:
-            self._take(self.state.observed(self.found))
+        if self._role is Role.CLOSED:
+            return
+        if self.counted_end < self.log.log_end:
+            self._flush()
+        self._take(self.state.observed(self.found))
 
     def _warn(self, error: Exception) -> None:
         if not self._shared.logs.room.is_missed(error):
