@@ -511,7 +511,7 @@ class Partition:
         elif self.counted_end == log.log_end or log.dirty:
             self._ask()
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Nothing is written to the log any more. It can be read."""
         self.log.fail(reason, readable=True)
         self.wake_all()
@@ -750,7 +750,7 @@ class Partition:
                 self._report(follower.leader, asked.log_end, chunk)
             self._try_again(DISK_AGAIN_AFTER)
         except (FolkmootError, ValueError) as error:
-            self._fail(f"it cannot follow its leader: {error}")
+            self.fail(f"it cannot follow its leader: {error}")
         else:
             self._ask()
 
@@ -873,7 +873,7 @@ class Partition:
                     if log.is_incomplete:
                         self.state.may_lead = self.state.may_lead_alone = False
         except (FolkmootError, ValueError) as error:
-            self._fail(f"it cannot follow its leader: {error}")
+            self.fail(f"it cannot follow its leader: {error}")
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in (errno.EIO, errno.EROFS):
                 self._shared.flusher.disk_failed(DiskFailed(f"a log could not be cut: {error}"))

@@ -218,11 +218,16 @@ class Partitions:
     # -- what comes from the disk and from leaders --------------------------------------------------
 
     def turn(self, events: Mapping[Any, int], now: Now) -> None:
-        """Take what leaders have answered, and ask for more."""
+        """Take what leaders have answered, and ask for more. A fault puts one partition out of use."""
         for topic_id, result, chunk in self.fetcher.receive(events, now):
             partition = self.find(topic_id, result.partition)
-            if partition is not None:
+            if partition is None:
+                continue
+            try:
                 partition.take(result, chunk, now)
+            except Exception as error:
+                logger.exception("%s: a fault of this broker's own", partition.log.name)
+                partition.fail(f"its leader's answer could not be taken: {error!r}")
         self.fetcher.send(now)
 
     # -- from time to time --------------------------------------------------------------------------

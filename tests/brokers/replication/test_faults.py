@@ -1,17 +1,20 @@
 """A fault of one partition stays with it: it is tried again once at a time, and the others go on."""
 
 import logging
+import os
 from collections.abc import Iterator
+from errno import EIO
+from math import inf
 from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER
+from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, MAX_LAG
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.segment import Segment
-from folkmoot.protocol.errors import DiskFull, StorageError
+from folkmoot.protocol.errors import DiskFull, RequestTimeout, StorageError
 from tests.brokers.replication.brokers import Cluster, Node
 
 
@@ -118,3 +121,88 @@ def test_one_operation_deletes_what_a_leader_has_deleted_until_it_has_ended(
     three.hands.work_all()
     assert (three.log.log_start, three.log.queue.is_idle) == (3, True)
     cluster.stop()
+
+
+# -- exceptions -----------------------------------------------------------------------------------------
+
+
+def test_a_fault_in_what_a_leader_answers_puts_that_partition_alone_out_of_use(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, three = cluster.nodes[1], cluster.nodes[3]
+    one.produce(b"a")
+    cluster.run()
+    real = Log.append_as_follower
+
+    def append(log: Log, chunk: memoryview) -> None:
+        if log is three.log:
+            raise OSError(EIO, os.strerror(EIO))
+        real(log, chunk)
+
+    monkeypatch.setattr(Log, "append_as_follower", append)
+    answer = one.produce(b"b")
+    cluster.run()
+    assert three.log.failed is not None
+    assert (three.log.is_open, three.log.log_end) == (True, 1)
+    cluster.later(MAX_LAG + 1)
+    cluster.later(1.0)
+    assert (answer[0].error, set(cluster.state.state.isr)) == (0, {1, 2})
+
+
+def test_a_directory_that_cannot_be_listed_is_tried_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cluster.nodes[1]
+    cluster.kill(3)
+    cluster.show()
+    one.produce(*[b"%d" % number for number in range(6)])
+    cluster.run()
+    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
+    cluster.start(3)
+    directory, real, refused = cluster.nodes[3].log.directory, Path.glob, list[str]()
+
+    def glob(path: Path, pattern: str) -> Iterator[Path]:
+        if path == directory and not refused:
+            refused.append(pattern)
+            raise OSError(EIO, os.strerror(EIO))
+        return real(path, pattern)
+
+    monkeypatch.setattr(Path, "glob", glob)
+    cluster.show()
+    cluster.run()
+    three = cluster.nodes[3].log
+    assert (refused, three.log_end) == (["*.log"], 4)
+    for _ in range(3):
+        cluster.later(DISK_AGAIN_AFTER)
+    assert (three.failed, three.log_start, three.log_end) == (None, 4, 6)
+
+
+def test_a_produce_that_cannot_be_refused_holds_up_no_other_that_has_waited_too_long(
+    cluster: Cluster,
+) -> None:
+    one = cluster.nodes[1]
+    shared, late = one.partitions.shared, cluster.now + 60.0
+    cluster.cut |= {(2, 1), (3, 1)}
+    answer = one.produce(b"a")
+    [mine] = shared._waiting
+    refused: list[float] = []
+
+    class Faulty:
+        is_at_rest = True
+
+        def look_after_isr(self) -> None: ...
+
+        def expire(self, now: float) -> float | None:
+            refused.append(now)
+            if len(refused) == 1:
+                raise RuntimeError("a fault")
+            return None
+
+    shared.forget(mine)
+    shared.expire_by(Faulty(), 0.0)
+    shared.expire_by(mine, cluster.now + 1.0)
+    shared.expire_produces(late)
+    assert answer[0].error == RequestTimeout.code
+    assert refused == [late]
+    shared.expire_produces(shared.next_deadline)
+    assert (len(refused), shared.next_deadline) == (2, inf)
