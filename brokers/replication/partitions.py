@@ -72,7 +72,7 @@ class Partitions:
         self._by_log: dict[Log, Partition] = {}
         self._damaged: dict[Partition, None] = {}
         self._being_made: dict[TopicIdPartition, tuple[TopicInfo, VersionedState | None]] = {}
-        """Partitions whose logs are being made, with what was read of them last."""
+        """Partitions whose logs are being made, or are not idle, with what was read of them last."""
         self._round: deque[Tended] = deque()
         self._next_round = 0.0
 
@@ -132,12 +132,14 @@ class Partitions:
                 partition.observe(found, settled=settled)
                 partition.look_again()
                 self.shared.restless[partition] = None
-            elif (log := self._logs.find(*key)) is not None:
+            elif (log := self._logs.find(*key)) is not None and log.queue.is_idle:
                 self._begin(key, log, topic, found)
             else:
                 is_new = key not in self._being_made
                 self._being_made[key] = topic, found
-                if is_new:
+                if is_new and log is not None:
+                    log.queue.add(self._begin_again(key, log))
+                elif is_new:
                     self._create(name, key)
 
     def topics(self) -> list[str]:
@@ -189,6 +191,12 @@ class Partitions:
         if log.is_damaged:
             self._damaged[partition] = None
         partition.begin(topic, found)
+
+    async def _begin_again(self, key: TopicIdPartition, log: Log) -> None:
+        """Behind what the log's former partition has begun: that may cut the log, or have it begin anew, and
+        what it finds says whether the replica may lead."""
+        if self._logs.find(*key) is log and key in self._being_made:
+            self._begin(key, log, *self._being_made.pop(key))
 
     def _drop(self, key: TopicIdPartition) -> None:
         """This broker has no replica of it (any more)."""

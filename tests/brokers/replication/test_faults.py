@@ -8,14 +8,17 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, MAX_LAG
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.segment import Segment
+from folkmoot.coordination.partition_states import VersionedState
 from folkmoot.protocol.errors import DiskFull, RequestTimeout, StorageError
-from tests.brokers.replication.brokers import Cluster, Node
+from tests.brokers.batches import read_now, values_of
+from tests.brokers.replication.brokers import TOPIC_ID, Cluster, Node
 
 
 @pytest.fixture(autouse=True)
@@ -206,3 +209,80 @@ def test_a_produce_that_cannot_be_refused_holds_up_no_other_that_has_waited_too_
     assert refused == [late]
     shared.expire_produces(shared.next_deadline)
     assert (len(refused), shared.next_deadline) == (2, inf)
+
+
+# -- a partition that comes back ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("then", ["it goes on", "it dies"])
+@pytest.mark.parametrize("away", ["moved", "set back"])
+def test_a_replica_that_comes_back_acts_behind_what_it_had_begun_before_it_was_gone(
+    cluster: Cluster, away: str, then: str
+) -> None:
+    """It was to begin anew at 10, and that is on disk: a death removes what lies before."""
+    config = {"min_in_sync": "1", "durability": "page-cache"}
+    cluster.topic = replace(cluster.topic, config=config)
+    cluster.show()
+    one = cluster.nodes[1]
+    for number in range(3):
+        one.produce(b"%d" % number)
+        cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    for number in range(3, 12):
+        one.produce(b"%d" % number)
+        cluster.run()
+    one.delete_records(10)
+    cluster.run()
+    cluster.start(3)
+    three = cluster.nodes[3]
+    three.by_hand = True
+    cluster.show()
+    while three.hands.keys()[:1] != ["log starts"]:
+        three.hands.work()
+        cluster.run()
+    [begun] = three.hands.jobs
+    three.hands.jobs.clear()
+    outcome = begun[1]()
+    three.by_hand = False
+    there = cluster.topic
+    if away == "moved":
+        cluster.designate(1, 1, 2, 3)
+        cluster.topic = replace(there, partitions=[[1, 2]], reassigned=1, revision=1)
+        cluster.show(3)
+        cluster.topic = replace(there, reassigned=2, revision=2)
+    else:
+        three.partitions.topic_gone(TOPIC_ID)
+    for number in (1, 2):
+        cluster.kill(number)
+    unclean = cluster.state.state.designate(3, (3,), 1)
+    unclean = replace(unclean, unclean_epoch=unclean.leader_epoch + 1)
+    cluster.state = VersionedState(unclean, cluster.state.partition_epoch + 1)
+    for _ in range(3):
+        cluster.show(3)
+        cluster.later(1.0)
+    answers = {b"early": three.produce(b"early")}
+    cluster.run()
+    if then == "it goes on":
+        begun[2](outcome)
+    else:
+        cluster.kill(3)
+        cluster.start(3)
+        three = cluster.nodes[3]
+    for _ in range(3):
+        cluster.show(3)
+        cluster.later(1.0)
+    answers[b"late"] = three.produce(b"late")
+    cluster.run()
+    kept = [b"0", b"1", b"2"] if then == "it goes on" else []
+    acknowledged = [
+        value for value, answer in answers.items() if [each.error for each in answer] == [0]
+    ]
+    assert acknowledged[-1:] == [b"late"]
+    for _ in range(2):  # what is on disk says the same
+        found = values_of(read_now(three.log, three.log.log_start, 1 << 20))
+        assert [value for _, value in found] == [*kept, *acknowledged]
+        cluster.kill(3)
+        cluster.start(3)
+        cluster.show(3)
+        three = cluster.nodes[3]
