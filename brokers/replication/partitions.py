@@ -252,7 +252,7 @@ class Partitions:
         if not self._round and now.monotonic >= self._next_round:
             self._next_round = now.monotonic + LOOK_AFTER
             self._round.extend(shared.restless)
-            self._go_round()
+            self._post(self._go_round)
         return TRY_AGAIN_AFTER if is_waiting else LOOK_AFTER
 
     def _look_after_damage(self) -> None:
@@ -268,12 +268,14 @@ class Partitions:
 
     def _go_round(self) -> None:
         """Look at some in-sync replicas, and later at the others: not at those that are at rest."""
-        for _ in range(min(LOOKED_AT, len(self._round))):
-            partition = self._round.popleft()
-            partition.look_after_isr()
-            if partition.is_at_rest:
-                self.shared.restless.pop(partition, None)
-            else:
-                self.shared.restless[partition] = None
-        if self._round:
-            self._post(self._go_round)
+        try:
+            for _ in range(min(LOOKED_AT, len(self._round))):
+                partition = self._round.popleft()
+                partition.look_after_isr()
+                if partition.is_at_rest:
+                    self.shared.restless.pop(partition, None)
+                else:
+                    self.shared.restless[partition] = None
+        finally:  # a fault of one partition does not end the round
+            if self._round:
+                self._post(self._go_round)

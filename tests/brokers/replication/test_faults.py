@@ -2,7 +2,9 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from errno import EIO
 from math import inf
 from pathlib import Path
@@ -209,6 +211,39 @@ def test_a_produce_that_cannot_be_refused_holds_up_no_other_that_has_waited_too_
     assert refused == [late]
     shared.expire_produces(shared.next_deadline)
     assert (len(refused), shared.next_deadline) == (2, inf)
+
+
+def test_a_partition_that_cannot_be_looked_after_holds_up_no_other(cluster: Cluster) -> None:
+    one = cluster.nodes[1]
+    cluster.cut.add((3, 1))
+    answer = one.produce(b"a")
+    cluster.run()
+    partitions, posted = one.partitions, deque[Callable[[], None]]()
+    partitions._post = posted.append
+    looked_at: list[float] = []
+
+    class Faulty:
+        is_at_rest = False
+
+        def look_after_isr(self) -> None:
+            looked_at.append(cluster.now)
+            raise RuntimeError("a fault")
+
+        def expire(self, now: float) -> float | None: ...
+
+    restless = partitions.shared.restless
+    assert list(restless) == [one.replica]
+    del restless[one.replica]
+    restless.update({Faulty(): None, one.replica: None})
+    for _ in range(3):
+        cluster.now += MAX_LAG
+        with suppress(RuntimeError):  # the event loop logs it
+            partitions.task(one.now)
+        while posted:
+            with suppress(RuntimeError):
+                posted.popleft()()
+    assert answer[0].error == 0
+    assert len(looked_at) == 3
 
 
 # -- a partition that comes back ------------------------------------------------------------------------
