@@ -542,7 +542,7 @@ class Partition:
 
     def appended(self, size: int, before: int) -> None:
         """A producer's batches of so many bytes were appended from offset `before` on, where this broker
-        leads; 0: they were in the log already."""
+        leads."""
         was_committed = self.log.high_watermark >= before
         if self.leader is not None:
             self.leader.appended(self._shared.clock())

@@ -418,7 +418,7 @@ class RequestHandlers:
             self.counters.bytes_in += size
             self.counters.records_in += log.log_end - before
             self.flusher.appended(log, size, produce.now)
-        partition.appended(size, before)
+            partition.appended(size, before)
         self._acknowledge(partition, size, produce, results)
 
     def _acknowledge(

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from errno import EIO
 from math import inf
@@ -126,6 +126,28 @@ def test_one_operation_deletes_what_a_leader_has_deleted_until_it_has_ended(
     three.hands.work_all()
     assert (three.log.log_start, three.log.queue.is_idle) == (3, True)
     cluster.stop()
+
+
+def test_a_produce_that_appends_nothing_wakes_no_follower(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.later(1.0)
+    leader = one.replica.leader
+    assert leader is not None
+    assert leader.is_at_rest
+
+    def refuse(log: Log, batches: Sequence[bytes], *_: object) -> list[DiskFull]:
+        return [DiskFull("no room") for _ in batches]
+
+    monkeypatch.setattr(Log, "append_as_leader", refuse)
+    sent = [node.wire.sent for node in cluster.nodes.values()]
+    answer = one.produce(b"b")
+    assert answer[0].error == DiskFull.code
+    assert leader.is_at_rest
+    cluster.run()
+    assert [node.wire.sent for node in cluster.nodes.values()] == sent
 
 
 # -- exceptions -----------------------------------------------------------------------------------------
