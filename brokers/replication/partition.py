@@ -26,6 +26,7 @@ from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH, EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import note_complete, note_incomplete, save_log_start
+from folkmoot.brokers.storage.retention import Done
 from folkmoot.coordination.partition_states import (
     Answer,
     StateWrite,
@@ -68,8 +69,6 @@ DELETED_WITHIN: Final = 10.0
 """Seconds for which a deletion of records waits for the in-sync replicas."""
 DISK_AGAIN_AFTER: Final = 1.0
 """Seconds after which a disk that was full is tried again."""
-
-Done = Callable[[FolkmootError | None], None]
 
 
 class WaitingProduce(NamedTuple):
@@ -176,15 +175,6 @@ class Partition:
         self._again = False
         self._to_give_up = 0
         """Where the leader's log begins. Behind this log's start: one operation deletes up to there."""
-
-    @property
-    def role(self) -> Role:
-        return self._role
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether an operation has to end before the log can be appended to."""
-        return self._is_blocked
 
     @property
     def leader(self) -> LeaderState | None:
@@ -348,9 +338,10 @@ class Partition:
         if state.may_lead and self._shared.logs.suspects:
             self._shared.logs.trust(log)
         if state.may_lead and log.is_incomplete:
-            # It is in sync by what lies behind the damage, where a leader epoch may begin.
-            state.may_lead = not log.is_damaged
-        if state.may_lead and log.is_incomplete:
+            if log.is_damaged:
+                # It is in sync by what lies behind the damage, where a leader epoch may begin.
+                state.may_lead = False
+                return
             log.is_incomplete = False
             log.queue.add(self._note_complete())
 
@@ -716,18 +707,14 @@ class Partition:
         )
 
     def take(self, result: ReplicaFetchResult, chunk: memoryview, now: Now) -> None:
-        """A leader's answer, perhaps to a position of long ago."""
+        """The leader's answer to the position that was asked for last."""
         follower, asked, log = self.state.follower, self._asked, self.log
-        if asked is None:
-            return
-        is_about_it = (asked.leader_epoch, asked.log_end) == (result.leader_epoch, result.log_end)
-        if result.error:
-            self._asked = None
-            self._refused(follower, asked if is_about_it else None, result)
-            return
-        if follower is None or not is_about_it:
+        if asked is None or follower is None:
             return
         self._asked = None
+        if result.error:
+            self._refused(follower, asked, result)
+            return
         diverging = None
         if result.diverging_end >= 0:
             diverging = EpochEnd(result.diverging_epoch, result.diverging_end)
@@ -786,7 +773,7 @@ class Partition:
             self._judge_log()
 
     def _refused(
-        self, follower: FollowerState | None, asked: Position | None, result: ReplicaFetchResult
+        self, follower: FollowerState, asked: Position, result: ReplicaFetchResult
     ) -> None:
         """The leader is not one any more, or not yet; it is asked again soon.
 
@@ -794,18 +781,12 @@ class Partition:
         then the follower's log goes on there.
         """
         is_out_of_range = result.error == OffsetOutOfRange.code
-        if follower is not None and follower.damaged_at is not None:
+        if follower.damaged_at is not None:
             if is_out_of_range:
                 follower.checked(NO_EPOCH, result.log_start)
             self._try_again()
             return
-        if (
-            follower is not None
-            and is_out_of_range
-            and asked is not None
-            and result.log_start >= asked.log_end
-            and not self._is_blocked
-        ):
+        if is_out_of_range and result.log_start >= asked.log_end and not self._is_blocked:
             self._is_blocked = True
             self.log.queue.add(self._begin_anew(follower, result.log_start))
         else:
