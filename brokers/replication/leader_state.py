@@ -68,8 +68,8 @@ class LeaderState:
       registered again since it fetched.
     - **Damage**. A follower whose log is damaged asks with `gives_up` from there on, as if it was cut. It
       leaves the ISR first, and is answered once it is not in the maximal ISR: from then on it may cut.
-      It counts again when it asks from there, or before, without `gives_up`. An ask from further on is
-      one that was under way before, and counts for nothing.
+      What it has acked before counts no more. It counts again when an ask from there, or before, without
+      `gives_up` is acked. An ask from further on was under way before, and counts for nothing.
     - **Doubt**. Where epochs begin may be unread in a part of this log (`EpochStarts.may_begin`). No
       follower is cut by that part: it may have the only copy of a committed record. Once all followers
       have asked, the one with the latest epoch, and the most records of it, has all that any of them
@@ -206,6 +206,8 @@ class LeaderState:
             return end if end.epoch >= 0 else end._replace(offset=log_start)
         if position.log_end > (end.offset if has_records else log_end):
             return end
+        if gives_up:
+            return None
         if position.log_end >= log_end:
             follower.behind_since = None
         elif position.log_end >= follower.leader_end_then >= 0:
@@ -223,7 +225,7 @@ class LeaderState:
         """Raises OffsetNotAvailable for what was asked before the follower has found the damage."""
         known = follower.damaged_at if broker_epoch == follower.broker_epoch else None
         if gives_up:
-            follower.broker_epoch = broker_epoch
+            follower.broker_epoch, follower.log_end = broker_epoch, -1
             known = log_end if known is None else min(known, log_end)
         elif known is not None and log_start <= known < log_end:
             raise OffsetNotAvailable(f"what it has from offset {known} on is damaged")
@@ -272,7 +274,7 @@ class LeaderState:
     def have_no_more(self, offset: int) -> bool:
         """Whether all followers have asked, and none has what lies at `offset`."""
         return all(
-            0 <= each.log_end <= offset and each.damaged_at in (None, offset)
+            each.damaged_at == offset or (each.damaged_at is None and 0 <= each.log_end <= offset)
             for each in self._followers.values()
         )
 

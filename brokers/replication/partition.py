@@ -26,6 +26,7 @@ from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH, EpochEnd
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import note_complete, note_incomplete, save_log_start
+from folkmoot.brokers.storage.retention import Done
 from folkmoot.coordination.partition_states import (
     Answer,
     StateWrite,
@@ -68,8 +69,6 @@ DELETED_WITHIN: Final = 10.0
 """Seconds for which a deletion of records waits for the in-sync replicas."""
 DISK_AGAIN_AFTER: Final = 1.0
 """Seconds after which a disk that was full is tried again."""
-
-Done = Callable[[FolkmootError | None], None]
 
 
 class WaitingProduce(NamedTuple):
@@ -137,6 +136,7 @@ class Partition:
 
     __slots__ = (
         *("_again", "_asked", "_deletions", "_is_blocked", "_produces", "_role", "_shared"),
+        "_to_give_up",
         *(
             "found",
             "id",
@@ -173,15 +173,8 @@ class Partition:
         self._produces: deque[WaitingProduce] = deque()
         self._deletions: list[_Deletion] = []
         self._again = False
-
-    @property
-    def role(self) -> Role:
-        return self._role
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether an operation has to end before the log can be appended to."""
-        return self._is_blocked
+        self._to_give_up = 0
+        """Where the leader's log begins. Behind this log's start: one operation deletes up to there."""
 
     @property
     def leader(self) -> LeaderState | None:
@@ -345,9 +338,10 @@ class Partition:
         if state.may_lead and self._shared.logs.suspects:
             self._shared.logs.trust(log)
         if state.may_lead and log.is_incomplete:
-            # It is in sync by what lies behind the damage, where a leader epoch may begin.
-            state.may_lead = not log.is_damaged
-        if state.may_lead and log.is_incomplete:
+            if log.is_damaged:
+                # It is in sync by what lies behind the damage, where a leader epoch may begin.
+                state.may_lead = False
+                return
             log.is_incomplete = False
             log.queue.add(self._note_complete())
 
@@ -504,11 +498,11 @@ class Partition:
         self._refuse_if_unusable()
         self.advance()
         if error is not None and log.is_open and log.failed is None:
-            self._shared.later(DISK_AGAIN_AFTER, self._flush)
+            self._try_again(DISK_AGAIN_AFTER)
         elif self.counted_end == log.log_end or log.dirty:
             self._ask()
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Nothing is written to the log any more. It can be read."""
         self.log.fail(reason, readable=True)
         self.wake_all()
@@ -539,7 +533,7 @@ class Partition:
 
     def appended(self, size: int, before: int) -> None:
         """A producer's batches of so many bytes were appended from offset `before` on, where this broker
-        leads; 0: they were in the log already."""
+        leads."""
         was_committed = self.log.high_watermark >= before
         if self.leader is not None:
             self.leader.appended(self._shared.clock())
@@ -713,18 +707,14 @@ class Partition:
         )
 
     def take(self, result: ReplicaFetchResult, chunk: memoryview, now: Now) -> None:
-        """A leader's answer, perhaps to a position of long ago."""
+        """The leader's answer to the position that was asked for last."""
         follower, asked, log = self.state.follower, self._asked, self.log
-        if asked is None:
-            return
-        is_about_it = (asked.leader_epoch, asked.log_end) == (result.leader_epoch, result.log_end)
-        if result.error:
-            self._asked = None
-            self._refused(follower, asked if is_about_it else None, result)
-            return
-        if follower is None or not is_about_it:
+        if asked is None or follower is None:
             return
         self._asked = None
+        if result.error:
+            self._refused(follower, asked, result)
+            return
         diverging = None
         if result.diverging_end >= 0:
             diverging = EpochEnd(result.diverging_epoch, result.diverging_end)
@@ -747,7 +737,7 @@ class Partition:
                 self._report(follower.leader, asked.log_end, chunk)
             self._try_again(DISK_AGAIN_AFTER)
         except (FolkmootError, ValueError) as error:
-            self._fail(f"it cannot follow its leader: {error}")
+            self.fail(f"it cannot follow its leader: {error}")
         else:
             self._ask()
 
@@ -775,13 +765,15 @@ class Partition:
             self._wake()
         start = min(result.log_start, log.high_watermark)
         if start > log.given_up:
-            log.queue.add(self._give_up_before(start))
+            is_under_way, self._to_give_up = self._to_give_up > log.given_up, start
+            if not is_under_way:
+                log.queue.add(self._give_up())
         elif result.has_committed:
             self.state.may_lead = self.state.may_lead or not log.is_damaged
             self._judge_log()
 
     def _refused(
-        self, follower: FollowerState | None, asked: Position | None, result: ReplicaFetchResult
+        self, follower: FollowerState, asked: Position, result: ReplicaFetchResult
     ) -> None:
         """The leader is not one any more, or not yet; it is asked again soon.
 
@@ -789,39 +781,34 @@ class Partition:
         then the follower's log goes on there.
         """
         is_out_of_range = result.error == OffsetOutOfRange.code
-        if follower is not None and follower.damaged_at is not None:
+        if follower.damaged_at is not None:
             if is_out_of_range:
                 follower.checked(NO_EPOCH, result.log_start)
             self._try_again()
             return
-        if (
-            follower is not None
-            and is_out_of_range
-            and asked is not None
-            and result.log_start >= asked.log_end
-            and not self._is_blocked
-        ):
+        if is_out_of_range and result.log_start >= asked.log_end and not self._is_blocked:
             self._is_blocked = True
             self.log.queue.add(self._begin_anew(follower, result.log_start))
         else:
             self._try_again()
 
-    async def _give_up_before(self, start: int) -> None:
+    async def _give_up(self) -> None:
         """Delete what the leader has deleted: it learns of that with the next position, and a replica that
         has all but what was deleted may lead from here on."""
         log = self.log
-        if self.state.follower is None or start > log.high_watermark:
-            return
-        try:
-            await self._shared.retention.give_up_before(log, start)
-        except FolkmootError as error:
-            if log.is_open and log.failed is None:  # the leader does not say it twice
-                self._warn(error)
-                again = self._give_up_before
-                self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(again(start)))
-        else:
-            self.is_whole()
-            self._ask(again=True)
+        while (start := self._to_give_up) > log.given_up:
+            if self.state.follower is None or start > log.high_watermark:
+                self._to_give_up = 0
+                return
+            try:
+                await self._shared.retention.give_up_before(log, start)
+            except FolkmootError as error:
+                if log.is_open and log.failed is None:  # the leader does not say it twice
+                    self._warn(error)
+                    self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
+                return
+        self.is_whole()
+        self._ask(again=True)
 
     def _report(self, leader: int, offset: int, chunk: memoryview) -> None:
         """Have the leader look at the first bad batch of what it sent from `offset` on."""
@@ -867,7 +854,7 @@ class Partition:
                     if log.is_incomplete:
                         self.state.may_lead = self.state.may_lead_alone = False
         except (FolkmootError, ValueError) as error:
-            self._fail(f"it cannot follow its leader: {error}")
+            self.fail(f"it cannot follow its leader: {error}")
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in (errno.EIO, errno.EROFS):
                 self._shared.flusher.disk_failed(DiskFailed(f"a log could not be cut: {error}"))
@@ -971,8 +958,11 @@ class Partition:
 
     def _is_due(self) -> None:
         self._again = False
-        if self._role is not Role.CLOSED:
-            self._take(self.state.observed(self.found))
+        if self._role is Role.CLOSED:
+            return
+        if self.counted_end < self.log.log_end:
+            self._flush()
+        self._take(self.state.observed(self.found))
 
     def _warn(self, error: Exception) -> None:
         if not self._shared.logs.room.is_missed(error):

@@ -72,7 +72,7 @@ class Partitions:
         self._by_log: dict[Log, Partition] = {}
         self._damaged: dict[Partition, None] = {}
         self._being_made: dict[TopicIdPartition, tuple[TopicInfo, VersionedState | None]] = {}
-        """Partitions whose logs are being made, with what was read of them last."""
+        """Partitions whose logs are being made, or are not idle, with what was read of them last."""
         self._round: deque[Tended] = deque()
         self._next_round = 0.0
 
@@ -132,12 +132,14 @@ class Partitions:
                 partition.observe(found, settled=settled)
                 partition.look_again()
                 self.shared.restless[partition] = None
-            elif (log := self._logs.find(*key)) is not None:
+            elif (log := self._logs.find(*key)) is not None and log.queue.is_idle:
                 self._begin(key, log, topic, found)
             else:
                 is_new = key not in self._being_made
                 self._being_made[key] = topic, found
-                if is_new:
+                if is_new and log is not None:
+                    log.queue.add(self._begin_again(key, log))
+                elif is_new:
                     self._create(name, key)
 
     def topics(self) -> list[str]:
@@ -190,6 +192,12 @@ class Partitions:
             self._damaged[partition] = None
         partition.begin(topic, found)
 
+    async def _begin_again(self, key: TopicIdPartition, log: Log) -> None:
+        """Behind what the log's former partition has begun: that may cut the log, or have it begin anew, and
+        what it finds says whether the replica may lead."""
+        if self._logs.find(*key) is log and key in self._being_made:
+            self._begin(key, log, *self._being_made.pop(key))
+
     def _drop(self, key: TopicIdPartition) -> None:
         """This broker has no replica of it (any more)."""
         self._being_made.pop(key, None)
@@ -218,11 +226,16 @@ class Partitions:
     # -- what comes from the disk and from leaders --------------------------------------------------
 
     def turn(self, events: Mapping[Any, int], now: Now) -> None:
-        """Take what leaders have answered, and ask for more."""
+        """Take what leaders have answered, and ask for more. A fault puts one partition out of use."""
         for topic_id, result, chunk in self.fetcher.receive(events, now):
             partition = self.find(topic_id, result.partition)
-            if partition is not None:
+            if partition is None:
+                continue
+            try:
                 partition.take(result, chunk, now)
+            except Exception as error:
+                logger.exception("%s: a fault of this broker's own", partition.log.name)
+                partition.fail(f"its leader's answer could not be taken: {error!r}")
         self.fetcher.send(now)
 
     # -- from time to time --------------------------------------------------------------------------
@@ -239,7 +252,7 @@ class Partitions:
         if not self._round and now.monotonic >= self._next_round:
             self._next_round = now.monotonic + LOOK_AFTER
             self._round.extend(shared.restless)
-            self._go_round()
+            self._post(self._go_round)
         return TRY_AGAIN_AFTER if is_waiting else LOOK_AFTER
 
     def _look_after_damage(self) -> None:
@@ -255,12 +268,14 @@ class Partitions:
 
     def _go_round(self) -> None:
         """Look at some in-sync replicas, and later at the others: not at those that are at rest."""
-        for _ in range(min(LOOKED_AT, len(self._round))):
-            partition = self._round.popleft()
-            partition.look_after_isr()
-            if partition.is_at_rest:
-                self.shared.restless.pop(partition, None)
-            else:
-                self.shared.restless[partition] = None
-        if self._round:
-            self._post(self._go_round)
+        try:
+            for _ in range(min(LOOKED_AT, len(self._round))):
+                partition = self._round.popleft()
+                partition.look_after_isr()
+                if partition.is_at_rest:
+                    self.shared.restless.pop(partition, None)
+                else:
+                    self.shared.restless[partition] = None
+        finally:  # a fault of one partition does not end the round
+            if self._round:
+                self._post(self._go_round)

@@ -1,6 +1,7 @@
 """What all partitions of a broker share: its logs, its disk, its connections, and its view of brokers."""
 
 import heapq
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,6 +14,8 @@ from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.coordination.partition_states import Answer, StateWrite, TopicIdPartition
+
+logger = logging.getLogger(__name__)
 
 _GRAIN: Final = 0.05
 """Seconds: produces that wait are looked through so often at most."""
@@ -117,7 +120,11 @@ class Shared:
             return
         earliest = inf
         for partition in list(self._waiting):
-            deadline = partition.expire(now)
+            deadline: float | None = now
+            try:
+                deadline = partition.expire(now)
+            except Exception:
+                logger.exception("produces that have waited too long could not be refused")
             if deadline is None:
                 del self._waiting[partition]
             else:

@@ -70,7 +70,8 @@ class EventLoop:
     Whatever a peer sends costs at most that peer an error: a typed one for what is wrong with the
     request, UnknownServerError, with the stack in the log, for a fault of ours. What cannot be read
     at all is answered under correlation id -1. A fault in a callback or a task is logged, and the
-    task tried again. Only a failure of the loop itself ends it, and is reported to `failed`.
+    task tried again. A fault where a partition takes a leader's answer puts that one out of use.
+    Only a failure of the loop itself ends it, and is reported to `failed`.
 
     Stopping: requests that wait, and those that still arrive, are answered with BrokerStopping.
     """

@@ -243,27 +243,35 @@ class RequestHandlers:
                 yield
                 continue
             changed, settled_at = self._unseen.popitem(last=False)
-            if isinstance(changed, TopicIdPartition):
-                room -= 1
-                self._state_changed(changed, settled_at)
-                continue
-            room -= PARTITIONS_PER_STEP // TOPICS_PER_STEP
-            topic = self.metadata.view.topics.get(changed)
-            for former in self.logs.ids_of(changed) - {"" if topic is None else topic.topic_id}:
-                self._topic_lost(former, topic)
-            if topic is None or self._is_set_back(changed, topic):
-                continue
-            self.logs.configure(changed, topic.topic_id, topic.config, topic)
-            for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
-                if first:
-                    room = PARTITIONS_PER_STEP
-                    yield
-                now = self.metadata.view.topics.get(changed)
-                if now is None or now.topic_id != topic.topic_id:
-                    break  # what that view has changed follows
-                numbers = range(first, min(first + PARTITIONS_PER_STEP, len(topic.partitions)))
-                self._partitions_are(changed, now, numbers, settled_at)
-                room -= len(numbers)
+            try:
+                if isinstance(changed, TopicIdPartition):
+                    room -= 1
+                    self._state_changed(changed, settled_at)
+                else:
+                    room = yield from self._topic_changed(changed, settled_at, room)
+            except Exception:
+                logger.exception("%s: not all that has changed of it was taken over", changed)
+
+    def _topic_changed(self, name: str, settled_at: int, room: int) -> Generator[None, None, int]:
+        """→ how many partitions the step still has room for."""
+        room -= PARTITIONS_PER_STEP // TOPICS_PER_STEP
+        topic = self.metadata.view.topics.get(name)
+        for former in self.logs.ids_of(name) - {"" if topic is None else topic.topic_id}:
+            self._topic_lost(former, topic)
+        if topic is None or self._is_set_back(name, topic):
+            return room
+        self.logs.configure(name, topic.topic_id, topic.config, topic)
+        for first in range(0, len(topic.partitions), PARTITIONS_PER_STEP):
+            if first:
+                room = PARTITIONS_PER_STEP
+                yield
+            now = self.metadata.view.topics.get(name)
+            if now is None or now.topic_id != topic.topic_id or self._is_set_back(name, now):
+                break  # what that view has changed follows
+            numbers = range(first, min(first + PARTITIONS_PER_STEP, len(topic.partitions)))
+            self._partitions_are(name, now, numbers, settled_at)
+            room -= len(numbers)
+        return room
 
     def _state_changed(self, key: TopicIdPartition, settled_at: int) -> None:
         found = self.metadata.view.find(key)
@@ -410,7 +418,7 @@ class RequestHandlers:
             self.counters.bytes_in += size
             self.counters.records_in += log.log_end - before
             self.flusher.appended(log, size, produce.now)
-        partition.appended(size, before)
+            partition.appended(size, before)
         self._acknowledge(partition, size, produce, results)
 
     def _acknowledge(

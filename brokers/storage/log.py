@@ -887,13 +887,13 @@ class Log:
         if not self.queue.is_idle:
             raise StorageError(f"{self.name} is being flushed: ask again later")
         known = {segment.path for segment in self.segments}
-        if any(path not in known for path in self.directory.glob(f"*{LOG_SUFFIX}")):
-            raise StorageError(
-                f"{self.directory} has files that are being removed: ask again later"
-            )
         start = self.log_end
         former = self.segments
         try:
+            if any(path not in known for path in self.directory.glob(f"*{LOG_SUFFIX}")):
+                raise StorageError(
+                    f"{self.directory} has files that are being removed: ask again later"
+                )
             save_log_start(self.directory, self.given_up)
             self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
             self.segments = []

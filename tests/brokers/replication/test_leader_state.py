@@ -14,7 +14,7 @@ from folkmoot.coordination.partition_states import (
     Superseded,
     VersionedState,
 )
-from folkmoot.protocol.errors import OffsetNotAvailable
+from folkmoot.protocol.errors import OffsetNotAvailable, OffsetOutOfRange
 
 EPOCH = 9
 MAX_LAG = 10.0
@@ -327,6 +327,45 @@ def test_a_partition_is_at_rest_when_all_are_in_sync_and_lack_nothing() -> None:
     assert at_rest(scene, (3,))
     assert scene.propose(1, 2) == (1, 2)
     assert not scene.leader.is_at_rest, "a write is under way"
+
+
+@pytest.mark.parametrize("refusal", ["out of range", "diverging"])
+def test_a_follower_that_was_cut_in_front_of_damage_counts_for_no_position_that_it_looked_at(
+    refusal: str,
+) -> None:
+    scene = Scene(1, 2, log_end=100)
+    scene.ack(2, 100)
+    assert scene.advance() == 100
+    scene.append(20)
+    scene.ack(2, 110)
+    assert scene.propose(1) == (1,)
+    scene.leader.answered(scene.written(scene.leader.proposed))
+    for looked_at in (40, 110, 120):
+        position = Position(EPOCH, 3, looked_at)
+        found = scene.leader.fetched(2, 1, position, scene.log_end, 0.0, gives_up=True)
+        assert found is None
+    if refusal == "out of range":  # the leader has given up what lies before 60 meanwhile
+        with pytest.raises(OffsetOutOfRange):
+            scene.leader.fetched(2, 1, Position(EPOCH, 3, 40), scene.log_end, 0.0, log_start=60)
+    else:
+        diverging = scene.leader.fetched(2, 1, Position(EPOCH, 2, 40), scene.log_end, 0.0)
+        assert diverging is not None
+    assert not scene.leader.has_committed(2)
+    assert scene.propose() is None
+    scene.ack(2, 120)
+    assert scene.propose() == (1, 2)
+
+
+def test_a_follower_that_gives_up_what_it_has_acked_holds_the_high_watermark_until_it_has_left() -> (
+    None
+):
+    scene = Scene(1, 2, log_end=10)
+    scene.append(1)
+    scene.ack(2, 11)
+    with pytest.raises(OffsetNotAvailable):
+        scene.leader.fetched(2, 1, Position(EPOCH, 3, 4), 11, 0.0, gives_up=True)
+    assert scene.advance() == 0
+    assert scene.propose() == (1,)
 
 
 # -- a log in which some epochs cannot be read ----------------------------------------------------------

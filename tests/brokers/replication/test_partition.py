@@ -54,7 +54,7 @@ def test_only_the_roles_that_are_drawn_follow_a_role(
     partition._role = role
     if following in NEXT_ROLES[role] or following is role:
         partition._enter(following)
-        assert partition.role is following
+        assert partition._role is following
     else:
         with pytest.raises(AssertionError):
             partition._enter(following)

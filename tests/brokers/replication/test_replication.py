@@ -68,6 +68,7 @@ from folkmoot.protocol.messages import (
     PartitionMetadata,
     ReplicaFetchEntry,
     ReplicaFetchRequest,
+    ReplicaFetchResponse,
     ReplicaFetchResult,
 )
 from tests.brokers.batches import read_all, read_now, values_of
@@ -1803,6 +1804,13 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     cluster.later(1.0)
 
 
+def answer(follower: Node, result: ReplicaFetchResult, chunk: bytes | memoryview = b"") -> None:
+    """Have its leader answer the fetch that waits."""
+    [number] = follower.wire._waiting
+    follower.wire.reply(number, Response(ReplicaFetchResponse([result]), [chunk]))
+    follower.partitions.turn({}, follower.now)
+
+
 def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_it_ended_elsewhere(
     cluster: Cluster,
 ) -> None:
@@ -1816,7 +1824,7 @@ def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_i
         refused = ReplicaFetchResult(
             *("t", 0, code, "", epoch, log_end, -1, -1, log_start, -1, False)
         )
-        three.replica.take(refused, memoryview(b""), three.now)
+        answer(three, refused)
         assert not three.hands.jobs
         cluster.later(1.0)
         assert three.replica._asked == Position(1, 1, 2), "it asks again"
@@ -2324,7 +2332,7 @@ def test_an_answer_to_an_earlier_question_is_passed_over(
     assert two.replica._asked == Position(1, 1, 1)
     result = ReplicaFetchResult("t", 0, 0, "", epoch, log_end, -1, -1, 0, 1, True)
     chunk = read_now(two.log, 0, 1000, committed=False)
-    two.replica.take(result, chunk, two.now)
+    answer(two, result, chunk)
     assert two.replica._asked == Position(1, 1, 1), "the answer to that is still to come"
     assert (two.log.failed, two.log.log_end) == (None, 1)
 

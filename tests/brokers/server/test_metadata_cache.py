@@ -21,6 +21,7 @@ from folkmoot.protocol.errors import (
     ZooKeeperUnreachable,
 )
 from folkmoot.protocol.messages import Api, FetchEntry, MetadataResponse
+from tests.brokers.hands import create
 from tests.brokers.parts import BROKERS, ME, OTHER, led, make_handlers, make_logs, state_of
 
 
@@ -208,6 +209,56 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
         while posted:
             posted.popleft()()
     assert settled == set(topics)
+
+
+def test_what_cannot_be_taken_over_of_one_topic_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = {name: TopicInfo(f"id-{name}", [[ME, OTHER]] * 1_000) for name in ("a", "b", "c")}
+    taken: dict[str, list[int]] = {name: [] for name in topics}
+
+    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+        if name == "b":
+            raise RuntimeError("a fault")
+        taken[name] += numbers
+
+    with make_logs(tmp_path / "data") as logs:
+        handlers = make_handlers(logs)
+        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        posted: deque[Callable[[], None]] = deque()
+        whole = ClusterView(BROKERS, topics)
+        handlers.show(ClusterChange(whole=whole, is_registered=True), posted.append)
+        while posted:
+            posted.popleft()()
+    assert taken == {"a": list(range(1_000)), "b": [], "c": list(range(1_000))}
+    assert [each.getMessage()[:2] for each in caplog.records if each.exc_info] == ["b:"]
+
+
+def test_a_topic_that_is_set_back_between_two_steps_is_taken_out_of_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ZooKeeper knows fewer partitions of it by then, and perhaps other replicas."""
+    wide = TopicInfo("id-wide", [[ME, OTHER]] * 1_000, revision=2)
+    taken: list[int] = []
+
+    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+        taken.extend(numbers)
+
+    with make_logs(tmp_path / "data") as logs:
+        create(logs, "wide", "id-wide", 0)
+        handlers = make_handlers(logs)
+        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        posted: deque[Callable[[], None]] = deque()
+        first = ClusterChange(whole=ClusterView(BROKERS, {"wide": wide}), is_registered=True)
+        handlers.show(first, posted.append)
+        narrow = msgspec.structs.replace(wide, partitions=[[OTHER]] * 700, revision=1)
+        back = ClusterChange(brokers=BROKERS, topics={"wide": narrow}, is_registered=True)
+        handlers.show(back, posted.append)
+        while posted:
+            posted.popleft()()
+        assert handlers.metadata.out_of_use == {"id-wide"}
+    assert taken == list(range(PARTITIONS_PER_STEP))
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 class CountedStates(dict[TopicIdPartition, VersionedState]):
