@@ -24,6 +24,7 @@ import msgspec
 
 from tests.simulation import history as groups
 from tests.simulation.fingerprint import GROUPS, fingerprint, first_seed
+from tests.simulation.frame import raise_logged_faults
 from tests.simulation.history import History
 from tests.simulation.replication import history as clusters
 from tests.simulation.replication.history import ReplicationHistory
@@ -93,6 +94,7 @@ class Done(msgspec.Struct, frozen=True):
 
 def live(kind: str, code: str, first: int, last: int) -> Done:
     """Run these histories. In a process of the pool."""
+    logging.Logger.exception = raise_logged_faults  # type: ignore[assignment,method-assign]
     logging.disable(logging.CRITICAL)
     _, make, _ = KINDS[kind]
     gc.disable()

@@ -27,9 +27,15 @@ class Lived(Protocol):
 H = TypeVar("H", bound=Lived)
 
 
+def raise_logged_faults(_logger: logging.Logger, message: str, *arguments: object) -> None:
+    """In place of `Logger.exception`: what a broker logs, to go on with all else, ends a history."""
+    raise AssertionError(f"a fault was logged: {message % arguments}")
+
+
 @pytest.fixture(autouse=True)
-def silence() -> Iterator[None]:
+def silence(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Thousands of lost sessions would be kept as thousands of warnings."""
+    monkeypatch.setattr(logging.Logger, "exception", raise_logged_faults)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
