@@ -747,7 +747,7 @@ class Log:
         for segment in gone:
             segment.release()
         if self.segments:
-            self.segments[-1].was_cut(position, end_offset)
+            self.segments[-1] = self.segments[-1].cut_to(position, end_offset)
         else:
             self.given_up = 0
         if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too
