@@ -788,7 +788,8 @@ class Partition:
             return
         if is_out_of_range and result.log_start >= asked.log_end and not self._is_blocked:
             self._is_blocked = True
-            self.log.queue.add(self._begin_anew(follower, result.log_start))
+            why = f"broker {follower.leader} has nothing before offset {result.log_start}"
+            self.log.queue.add(self._begin_anew(follower, result.log_start, why))
         else:
             self._try_again()
 
@@ -831,8 +832,15 @@ class Partition:
         A death before the recovery point is taken back: nothing has happened. Behind that the next start
         checks the whole log, until it is flushed again. A death in the cut leaves a log that is too long
         still, and is cut again.
+
+        A log that compaction has taken earlier records from, for the sake of later ones that an unclean
+        election has lost, is given up whole: it begins anew, and copies all that its leader has.
         """
         log = self.log
+        if offset < log.log_end and self._is_lost_by_election and log.is_compacted:
+            why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
+            await self._begin_anew(follower, log.log_end, why)
+            return
         try:
             await self._take_point_back(offset)
         except OSError as error:
@@ -861,9 +869,15 @@ class Partition:
         self._is_blocked = False
         self._ask()
 
+    @property
+    def _is_lost_by_election(self) -> bool:
+        """Whether an unclean election has lost what is to be cut."""
+        known = self.state.known
+        return known is not None and self.log.epoch_starts.latest < known.state.unclean_epoch
+
     def _take_back_committed(self, follower: FollowerState, offset: int) -> None:
         log, known = self.log, self.state.known
-        if known is not None and log.epoch_starts.latest < known.state.unclean_epoch:
+        if self._is_lost_by_election:
             log.take_back_committed(offset, "an unclean election has lost")
         elif follower.damaged_at is not None:
             log.take_back_committed(offset, "damage has taken")
@@ -883,8 +897,8 @@ class Partition:
         self._shared.flusher.note(ended.finish)
         await ended
 
-    async def _begin_anew(self, follower: FollowerState, offset: int) -> None:
-        """Go on at `offset`, where the leader's log begins, without what is here.
+    async def _begin_anew(self, follower: FollowerState, offset: int, why: str) -> None:
+        """Go on at `offset`, where the leader's log begins, or at the log's end, without what is here.
 
         That start is on disk first. A death before: nothing has happened. After: the next start removes
         what lies before it, and goes on there too. If another broker is followed by then, or none, or the
@@ -897,8 +911,8 @@ class Partition:
             if self.state.follower is follower and log.log_end <= offset:
                 if log.is_open:
                     logger.warning(
-                        "%s: broker %d has nothing before offset %d: this replica goes on there, from %d",
-                        *(log.name, follower.leader, offset, log.log_end),
+                        "%s: %s: this replica goes on at %d, from %d, without what it had",
+                        *(log.name, why, offset, log.log_end),
                     )
                     self._shared.logs.notes.recovery_points.pop(log.directory.name, None)
                     self._shared.logs.remove(log, log.begin_anew(offset))

@@ -417,6 +417,11 @@ class Log:
         return sum(segment.size for segment in self.segments)
 
     @property
+    def is_compacted(self) -> bool:
+        """Whether compaction has left out records of it."""
+        return any(segment.sparse for segment in self.segments)
+
+    @property
     def is_damaged(self) -> bool:
         """Whether some of it is known to be damaged."""
         return bool(self.damaged_at)
@@ -682,12 +687,12 @@ class Log:
     def take_back_committed(self, offset: int, reason: str) -> None:
         """What was committed from `offset` on may be cut; `reason` says who has lost it, or lacks it."""
         self.is_taken_back = True  # whether a start has forgotten what was committed or not
-        if offset < self.high_watermark:
+        if self.log_start < self.high_watermark > offset:
             logger.error(
                 "%s: %s what was committed from offset %d to %d",
                 *(self.name, reason, offset, self.high_watermark),
             )
-            self.high_watermark = offset
+        self.high_watermark = min(self.high_watermark, offset)
 
     async def cut(self, offset: int) -> None:
         """Within an operation of `queue`: give up the records from `offset` on, which the leader does not
@@ -748,7 +753,7 @@ class Log:
         for segment in gone:
             segment.release()
         if self.segments:
-            self.segments[-1].was_cut(position, end_offset)
+            self.segments[-1] = self.segments[-1].cut_to(position, end_offset)
         else:
             self.given_up = 0
         if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too

@@ -668,17 +668,18 @@ class Segment(SegmentReader):
         self.close()
         self._files.forget(self)
 
-    def was_cut(self, position: int, end_offset: int) -> None:
-        """The file was cut there, beside the event loop, and appends may come again."""
+    def cut_to(self, position: int, end_offset: int) -> "Segment":
+        """What is appended to in place of this one, whose file was cut there, beside the event loop.
+
+        It is another object: what others know of this one holds for the bytes that were there.
+        """
         self.release()
-        self.name = self.name.opened
-        self._summary = None
-        self._next = self._limit = self.base_offset, 0
-        self.durable_size = min(self.durable_size, position - 1)
-        self.size, self.end_offset = position, end_offset
-        self.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
-        self.sealed = self.is_checked = False
-        self._is_mapped = True
+        name = self.name.opened
+        left = Segment(self.directory, name, self._interval, self._files, size=position)
+        left.end_offset = end_offset
+        left.durable_size = min(self.durable_size, position - 1)
+        left.damage = tuple(each for each in self.damage if each.next_offset <= end_offset)
+        return left
 
     def _cut_back(self, fd: int, cause: OSError) -> StorageError:
         try:
@@ -742,7 +743,7 @@ class Segment(SegmentReader):
         return self._mapped
 
     def stop_mapping(self) -> bool:
-        """Give no more views until `was_cut`; → whether some that were given are still in use."""
+        """Give no more views; → whether some that were given are still in use."""
         self._mapped, self._is_mapped = None, False
         return self._files.mapped.is_used(self)
 

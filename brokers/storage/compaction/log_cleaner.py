@@ -202,6 +202,8 @@ class LogCleaner:
         self._best = None
         if not log.queue.is_idle or self._logs.is_removing(log):
             return  # what an earlier pass has left is removed first: it may have the same names
+        if log.forgets_compaction:
+            return  # the next round begins with what is noted since
         config, checkpoint = log.config, self.checkpoints[log]
         segments = {each.base_offset: each for each in self._cleanable(log)}
         work = CleaningPass(
@@ -240,13 +242,13 @@ class LogCleaner:
         match outcome:
             case CleanedSegment(name, size):
                 old = [each for base, each in segments.items() if name.base <= base < name.end]
-                if _are_there(log, old):
+                if not _is_cut(log) and _are_there(log, old):
                     replaced = log.replace_segments(old, name, size)
                     self._next_step(log, segments, work, replaced)
                     return
                 # What was to be replaced has changed: begin again another time.
                 self._logs.remove(log, files_of(log.directory, name))
-            case CleanerCheckpoint() if log.forgets_compaction or log.is_being_cut:
+            case CleanerCheckpoint() if _is_cut(log):
                 self._logs.remove(log, [log.directory / CLEANER_CHECKPOINT_FILE])
             case CleanerCheckpoint():
                 self.checkpoints[log] = outcome
@@ -270,6 +272,11 @@ def _stays(log: Log, base_offset: int) -> bool:
     """Whether the segment there is damaged still."""
     segment = log.sealed(base_offset)
     return segment is not None and bool(segment.damage)
+
+
+def _is_cut(log: Log) -> bool:
+    """Whether records are lost, or about to be, that a pass knows as later ones of their keys."""
+    return log.forgets_compaction or log.is_being_cut
 
 
 def _are_there(log: Log, segments: Iterable[Segment]) -> bool:

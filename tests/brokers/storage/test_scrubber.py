@@ -14,7 +14,7 @@ from folkmoot.brokers.storage.notes import NOTES_FILE, load_notes
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import SMALL, a_batch, append, delete_before, read_all, values_of
-from tests.brokers.hands import Hands, create
+from tests.brokers.hands import Hands, create, truncate
 from tests.brokers.storage.test_log_manager import found
 
 PERIOD = 1000.0
@@ -233,4 +233,23 @@ def test_nothing_is_read_on_the_event_loop_and_logs_are_listed_some_at_a_time(
             scrubbed.scrubber.task(scrubbed.now)
             listed += 1
     assert listed == 3
+    scrubbed.logs.close()
+
+
+def test_a_segment_that_was_cut_and_has_grown_again_is_not_read_from_the_former_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "STEP_BYTES", 500)
+    scrubbed = Scrubbed(tmp_path / "data", partitions=1)
+    log = found(scrubbed.logs, 0)
+    while not scrubbed.scrubber._position:
+        scrubbed.step()
+    log.take_back_committed(1, "an unclean election has lost")
+    truncate(log, 1)
+    for number in range(30):
+        append(log, a_batch(bytes([number]) * 200))
+    while scrubbed.now.monotonic < PERIOD * 2.1:
+        scrubbed.step()
+    assert not log.is_damaged
+    assert set(scrubbed.read) >= set(scrubbed.sealed())
     scrubbed.logs.close()

@@ -15,12 +15,14 @@ from folkmoot.brokers.jobs.jobs import result_of
 from folkmoot.brokers.storage import segment_swap
 from folkmoot.brokers.storage.compaction import cleaning_pass
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
+from folkmoot.brokers.storage.notes import save_notes
 from folkmoot.brokers.storage.recovery import list_segments
 from folkmoot.brokers.storage.segment import SegmentName
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import Record
 from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows
+from tests.brokers.hands import truncate
 from tests.brokers.storage.compaction.test_log_cleaner import active, fill
 
 _CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
@@ -355,3 +357,57 @@ def test_replaced_segments_that_cannot_be_removed_are_removed_later(
     upkept.compact()
     assert rows(records_in(upkept.log)) == last_of_each(written, active(upkept))
     upkept.logs.close()
+
+
+@pytest.mark.parametrize("how", ["a kill", "none"])
+def test_a_log_that_is_cut_between_any_two_steps_has_what_came_after_the_cut(
+    tmp_path: Path, how: str
+) -> None:
+    """What is cut and what follows have the same offsets, and the last segment that stays is sealed again."""
+    counted = Upkept(tmp_path / "counted")
+    fill(counted, [], 36, keys=6)
+    steps = len(list(steps_of(counted)))
+    once = (0, b"once", b"here")
+    for moment in range(steps):
+        upkept = Upkept(tmp_path / f"cut-{moment}")
+        written: list[Row] = [(b"once", b"here")]
+        upkept.append(keyed(*written))
+        fill(upkept, written, 30, keys=6)
+        offset = len(written)
+        written.append((b"once", b"there"))
+        upkept.append(keyed(written[-1]))
+        fill(upkept, written, 20, keys=6)
+        assert upkept.log.segment_at(offset).sealed
+        for step in steps_of(upkept):
+            if step != moment:
+                continue
+            has_once = once in rows(records_in(upkept.log))
+            cut(upkept, offset)
+            del written[offset:]
+            fill(upkept, written, 36, keys=6, seed=2)
+        if how == "a kill":
+            upkept.reopen(clean=False)
+        assert behind(offset, rows(records_in(upkept.log))) == behind(
+            offset, last_of_each(written, 0)
+        )
+        upkept.later(RETRY_PAUSE)
+        upkept.compact()
+        assert behind(offset, rows(records_in(upkept.log))) == behind(
+            offset, last_of_each(written, active(upkept))
+        )
+        assert (once in rows(records_in(upkept.log))) == has_once, "what replaced it is cut"
+        assert not upkept.log.is_damaged
+        assert not upkept.log.is_incomplete
+        upkept.logs.close()
+
+
+def cut(upkept: Upkept, offset: int) -> None:
+    """As a follower is behind an unclean election: the noted recovery point is taken back first."""
+    upkept.logs.notes.recovery_points.clear()
+    save_notes(upkept.data, upkept.logs.notes)
+    upkept.log.take_back_committed(offset, "an unclean election has lost")
+    truncate(upkept.log, offset)
+
+
+def behind(offset: int, found: list[Any]) -> list[Any]:
+    return [row for row in found if row[0] >= offset]
