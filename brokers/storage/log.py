@@ -700,7 +700,7 @@ class Log:
 
         If `offset` lies within a batch, that goes as well; producers go back, too. A log that begins
         behind `offset` has nothing that its leader has: all of it goes, its start, too. If the recovery
-        point goes back, that is to be noted first, else the next start would keep the offsets free.
+        point goes back, that is to be noted first, else the next start would call the log incomplete.
 
         Crash story: the newest files go first, so a death in the job leaves a log that is still too long,
         and the follower cuts it again.
@@ -923,7 +923,8 @@ class Log:
         emptied = self.given_up == self.log_end and self.segments[-1].size > 0
         if emptied or count >= len(self.segments):
             try:
-                self.roll()
+                if self.segments[-1].size:  # else it has that name already
+                    self.roll()
             except StorageError as error:
                 if not self._files.room.is_missed(error):
                     logger.warning("%s: the last segment stays for now: %s", self.directory, error)

@@ -388,6 +388,22 @@ def test_records_before_an_offset_are_deleted_and_stay_so(tmp_path: Path, clean:
     kept.logs.close()
 
 
+def test_an_empty_log_that_is_older_than_the_retention_stays_as_it_is_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = filled(tmp_path)
+    kept.expire(NOW + WEEK + 99 * HOUR)
+    for clean in (True, False):
+        kept.reopen(clean=clean)
+        for path in kept.log.directory.glob("*.log"):
+            os.utime(path, (NOW / 1000, NOW / 1000))
+        kept.expire(NOW + 2 * WEEK)
+        assert (kept.log.log_start, kept.log.log_end, kept.files()) == (20, 20, 1)
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
+    assert append(kept.log, a_batch(b"next"), now=NOW) == [20]
+    kept.logs.close()
+
+
 def test_offsets_given_up_are_not_given_again_even_if_the_end_of_the_log_was_lost(
     tmp_path: Path,
 ) -> None:
