@@ -384,7 +384,7 @@ def test_a_log_that_is_cut_between_any_two_steps_has_what_came_after_the_cut(
         upkept.append(keyed(written[-1]))
         fill(upkept, written, 20, keys=6)
         assert upkept.log.segment_at(offset).sealed
-        is_cut = False
+        is_cut = has_once = False
         for step in steps_of(upkept):
             if step == moment:
                 begin_cut(upkept, offset)
