@@ -646,6 +646,11 @@ class LogManager:
             self._doomed.setdefault(log, []).extend(files)
             log.queue.add(self._remove(log))
 
+    async def remove_now(self, log: Log, files: Sequence[Path]) -> None:
+        """The same within an operation of the log: what cannot be removed yet is tried again."""
+        self._doomed.setdefault(log, []).extend(files)
+        await self._remove(log)
+
     def is_removing(self, log: Log) -> bool:
         """Whether files of a log are still to be removed."""
         return log in self._doomed

@@ -20,7 +20,6 @@ from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     read_at,
     sync_directory,
-    sync_file,
     write_at,
 )
 from folkmoot.brokers.storage.mapped_file import MAPPED_BYTES, MappedFile, MappedFiles
@@ -1143,17 +1142,3 @@ def headers_from(readers: Sequence[SegmentReader], offset: int) -> Iterator[Batc
                     yield header
         finally:
             reader.close()
-
-
-def write_index(
-    directory: Path, name: SegmentName, size: int, end_offset: int, interval: int
-) -> None:
-    """Build the index of a finished `.log`; on disk when this returns. Raises OSError, StorageError."""
-    reader = SegmentReader(directory, name, size, end_offset)
-    try:
-        index = SegmentIndex(name.base, interval)
-        reader.complete_index(index)
-        reader.write_index(index)
-    finally:
-        reader.close()
-    sync_file(reader.index_path)

@@ -6,13 +6,15 @@
 <…>.log.cleaned                      being written
 ```
 
-1. The new segment is written to `.cleaned` and flushed.
-2. It is renamed to `.log`, its index is written beside it, and the directory is flushed.
-3. The log takes it in the place of the old ones, in memory, on the event loop: it has a name of its
+1. The new segment is written to `.cleaned`, its index beside it, and both are flushed.
+2. In an operation of the log's queue it is renamed to `.log`, and the directory is flushed. So no cut
+   falls between a look at what the old ones are and the rename.
+3. In the same operation the log takes it in the place of the old ones, in memory: it has a name of its
    own, so that nobody has read, or opens, anything else under it.
-4. The old segments' files are removed.
+4. The old segments' files are removed, still in that operation: a cut would have what the new one
+   stands for be seen no more.
 
-All but 3 is done in the background. A death before 2 leaves `.cleaned`, which the next start removes.
+A death before 2 leaves `.cleaned` and an index, which the next start removes.
 A death from 2 on leaves both, and the next start removes the old ones. A power cut leaves one of these
 states, too: the rename is on disk before the first of the old files goes. When an old segment was
 deleted between 1 and 3, the new one is removed again; should that be interrupted, records that
@@ -26,20 +28,30 @@ import os
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.storage.files.atomic_file import sync_directory
-from folkmoot.brokers.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentName, write_index
+from folkmoot.brokers.storage.files.atomic_file import sync_directory, sync_file
+from folkmoot.brokers.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SegmentName, SegmentReader
+from folkmoot.brokers.storage.segment_index import SegmentIndex
 
 CLEANED_SUFFIX: Final = ".cleaned"
 
 
+class _Written(SegmentReader):
+    """A new segment that has not got its name yet."""
+
+    @property
+    def path(self) -> Path:
+        return cleaned_path(self.directory, self.name)
+
+
 def cleaned_path(directory: Path, name: SegmentName) -> Path:
-    """Where a new segment is written."""
-    return directory / f"{name.stem}{LOG_SUFFIX}{CLEANED_SUFFIX}"
+    """Where a new segment is written, whose end is not known yet."""
+    return directory / f"{name._replace(end=0).stem}{LOG_SUFFIX}{CLEANED_SUFFIX}"
 
 
 def files_of(directory: Path, name: SegmentName) -> list[Path]:
-    """The files of a new segment, in the order in which to remove them."""
-    return [directory / f"{name.stem}{suffix}" for suffix in (INDEX_SUFFIX, LOG_SUFFIX)]
+    """The files of a new segment, whatever it is called by now, in the order in which to remove them."""
+    index, log = (directory / f"{name.stem}{suffix}" for suffix in (INDEX_SUFFIX, LOG_SUFFIX))
+    return [index, cleaned_path(directory, name), log]
 
 
 def next_generation(directory: Path) -> int:
@@ -48,19 +60,19 @@ def next_generation(directory: Path) -> int:
     return 1 + max((name.generation for name in names if name is not None), default=0)
 
 
-def commit(directory: Path, written: Path, name: SegmentName, interval_bytes: int) -> int:
-    """Step 2, for what was written and flushed at `written`; → its size.
-
-    Raises OSError, StorageError; then the new segment is gone again, since the log goes on without it.
-    """
-    _, log = files_of(directory, name)
-    os.rename(written, log)
+def write_index(directory: Path, name: SegmentName, size: int, interval_bytes: int) -> None:
+    """The end of step 1, for what was written and flushed. Raises OSError, StorageError."""
+    reader = _Written(directory, name, size, name.end)
     try:
-        size = log.stat().st_size
-        write_index(directory, name, size, name.end, interval_bytes)
-        sync_directory(directory)
-    except BaseException:
-        for path in files_of(directory, name):
-            path.unlink(missing_ok=True)
-        raise
-    return size
+        index = SegmentIndex(name.base, interval_bytes)
+        reader.complete_index(index)
+        reader.write_index(index)
+    finally:
+        reader.close()
+    sync_file(reader.index_path)
+
+
+def commit(directory: Path, name: SegmentName) -> None:
+    """Step 2. Raises OSError: the log goes on without the new segment, whose files are to go."""
+    os.rename(cleaned_path(directory, name), files_of(directory, name)[-1])
+    sync_directory(directory)

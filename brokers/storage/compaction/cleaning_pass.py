@@ -12,13 +12,13 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from folkmoot.brokers.storage.files.atomic_file import load_json, save_json, write_at
-from folkmoot.brokers.storage.log_manager import remove_files
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
 from folkmoot.brokers.storage.segment_swap import (
     cleaned_path,
-    commit,
+    files_of,
     next_generation,
+    write_index,
 )
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import ClosedError, StorageError
@@ -83,7 +83,7 @@ def load_checkpoint(directory: Path) -> CleanerCheckpoint:
 
 
 class CleanedSegment(NamedTuple):
-    """A new segment is in its place on disk; the log has to take it over."""
+    """A new segment is on disk; the log has to put it in its place (segment_swap)."""
 
     name: SegmentName
     size: int
@@ -132,12 +132,11 @@ class CleaningPass:
     _moved: int = 0
     _is_left: bool = False
 
-    def step(self, doomed: Sequence[Path], now: int) -> CleanedSegment | CleanerCheckpoint:
-        """Remove what the segment before has replaced, and write the next one; → the checkpoint at the end.
+    def step(self, now: int) -> CleanedSegment | CleanerCheckpoint:
+        """Write the next segment; → the checkpoint at the end.
 
         Raises CorruptSegment, ClosedError when the broker stops, StorageError, OSError.
         """
-        remove_files(doomed)
         if self._clean_before < 0:
             self._filter = _make_filter(self.memory_bytes)
             self._clean_before = self._index_keys()
@@ -191,7 +190,6 @@ class CleaningPass:
         """
         group = self._groups[0]
         generation = next_generation(self.directory)
-        # The end is not known yet: a file that is being written is called by its beginning.
         written = cleaned_path(self.directory, SegmentName(group[0].base_offset, 0, generation))
         size = removed = count = 0
         fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -216,9 +214,13 @@ class CleaningPass:
             written.unlink()
             return None
         name = SegmentName(made_of[0].base_offset, made_of[-1].end_offset, generation)
-        return CleanedSegment(
-            name, commit(self.directory, written, name, self.index_interval_bytes)
-        )
+        try:
+            write_index(self.directory, name, size, self.index_interval_bytes)
+        except BaseException:
+            for path in files_of(self.directory, name):
+                path.unlink(missing_ok=True)
+            raise
+        return CleanedSegment(name, size)
 
     def _copy(self, source: SegmentReader, fd: int, size: int) -> tuple[int, int]:
         """Append what is to stay of a segment; → the size then, and how many records were left out."""

@@ -22,8 +22,8 @@ from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.retention import last_append, unread_segments
 from folkmoot.brokers.storage.segment import Segment, SummaryJob
 from folkmoot.brokers.storage.segment_index import Summary
-from folkmoot.brokers.storage.segment_swap import files_of
-from folkmoot.protocol.errors import ClosedError
+from folkmoot.brokers.storage.segment_swap import commit, files_of
+from folkmoot.protocol.errors import ClosedError, FolkmootError
 
 logger = logging.getLogger(__name__)
 
@@ -219,36 +219,44 @@ class LogCleaner:
         )
         logger.info("%s: compacting %d segments", log.name, len(segments))
         self._busy = True
-        self._next_step(log, segments, work, [])
+        self._next_step(log, segments, work)
 
-    def _next_step(
-        self,
-        log: Log,
-        segments: dict[int, Segment],
-        work: CleaningPass,
-        doomed: Sequence[Path],
+    def _next_step(self, log: Log, segments: dict[int, Segment], work: CleaningPass) -> None:
+        step = partial(work.step, self._now.wall)
+        self._submit(Lane.COMPACTION, step, partial(self._take, log, segments, work))
+
+    async def _put_in_place(
+        self, log: Log, segments: dict[int, Segment], work: CleaningPass, new: CleanedSegment
     ) -> None:
-        step = partial(work.step, doomed, self._now.wall)
-        self._submit(Lane.COMPACTION, step, partial(self._take, log, segments, work, doomed))
+        """Within an operation of the log: have it take over a new segment (segment_swap)."""
+        name, doomed = new.name, files_of(log.directory, new.name)
+        old = [each for base, each in segments.items() if name.base <= base < name.end]
+        is_taken = False
+        try:
+            if not log.forgets_compaction and _are_there(log, old):
+                await log.queue.job(partial(commit, log.directory, name))
+                is_taken = _are_there(log, old)
+        except (OSError, FolkmootError) as error:
+            self._give_up(log, segments, error)
+        if is_taken:
+            doomed = log.replace_segments(old, name, new.size)
+            self._next_step(log, segments, work)
+        else:  # what was to be replaced has changed: begin again another time
+            self._busy = False
+        await self._logs.remove_now(log, doomed)
 
     def _take(
         self,
         log: Log,
         segments: dict[int, Segment],
         work: CleaningPass,
-        doomed: Sequence[Path],
         outcome: CleanedSegment | CleanerCheckpoint | Exception,
     ) -> None:
         match outcome:
-            case CleanedSegment(name, size):
-                old = [each for base, each in segments.items() if name.base <= base < name.end]
-                if not _is_cut(log) and _are_there(log, old):
-                    replaced = log.replace_segments(old, name, size)
-                    self._next_step(log, segments, work, replaced)
-                    return
-                # What was to be replaced has changed: begin again another time.
-                self._logs.remove(log, files_of(log.directory, name))
-            case CleanerCheckpoint() if _is_cut(log):
+            case CleanedSegment():
+                log.queue.add(self._put_in_place(log, segments, work, outcome))
+                return
+            case CleanerCheckpoint() if log.forgets_compaction or log.is_being_cut:
                 self._logs.remove(log, [log.directory / CLEANER_CHECKPOINT_FILE])
             case CleanerCheckpoint():
                 self.checkpoints[log] = outcome
@@ -258,25 +266,22 @@ class LogCleaner:
                 if log.sealed(outcome.base_offset) is segment:
                     segment.mark(outcome.damage)
             case Exception():
-                # Else something was deleted meanwhile, or the broker is stopping.
-                is_told = isinstance(outcome, ClosedError) or self._logs.room.is_missed(outcome)
-                if _are_there(log, segments.values()) and not is_told:
-                    logger.error("%s: not compacted: %s", log.name, outcome)
-                # Else they would be back when what has replaced them goes.
-                self._logs.remove(log, doomed)
-                self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
+                self._give_up(log, segments, outcome)
         self._busy = False
+
+    def _give_up(self, log: Log, segments: dict[int, Segment], error: Exception) -> None:
+        """Try again later."""
+        # Else something was deleted meanwhile, or the broker is stopping.
+        is_told = isinstance(error, ClosedError) or self._logs.room.is_missed(error)
+        if _are_there(log, segments.values()) and not is_told:
+            logger.error("%s: not compacted: %s", log.name, error)
+        self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
 
 
 def _stays(log: Log, base_offset: int) -> bool:
     """Whether the segment there is damaged still."""
     segment = log.sealed(base_offset)
     return segment is not None and bool(segment.damage)
-
-
-def _is_cut(log: Log) -> bool:
-    """Whether records are lost, or about to be, that a pass knows as later ones of their keys."""
-    return log.forgets_compaction or log.is_being_cut
 
 
 def _are_there(log: Log, segments: Iterable[Segment]) -> bool:

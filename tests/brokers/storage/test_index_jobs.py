@@ -14,8 +14,8 @@ from folkmoot.brokers.storage.segment import (
     OpenSegments,
     SegmentReader,
     SummaryJob,
-    write_index,
 )
+from folkmoot.brokers.storage.segment_swap import cleaned_path, write_index
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import (
     NOW,
@@ -279,6 +279,7 @@ def test_an_index_for_which_there_is_no_room_holds_no_descriptor(
     """Compaction tries again and again."""
     segment = log.sealed_segments[0]
     log.release()
+    segment.path.rename(cleaned_path(log.directory, segment.name))
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -286,6 +287,6 @@ def test_an_index_for_which_there_is_no_room_holds_no_descriptor(
     with monkeypatch.context() as full:
         full.setattr(os, "pwritev", refuse)
         with pytest.raises(OSError, match="No space left"):
-            write_index(log.directory, segment.name, segment.size, segment.end_offset, 256)
+            write_index(log.directory, segment.name, segment.size, 256)
     assert open_below(log.directory) == []
     log.abandon()

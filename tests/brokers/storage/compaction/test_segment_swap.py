@@ -5,16 +5,17 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from folkmoot.brokers.jobs.jobs import result_of
-from folkmoot.brokers.storage import segment_swap
+from folkmoot.brokers.storage import log_manager, segment_swap
 from folkmoot.brokers.storage.compaction import cleaning_pass
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
+from folkmoot.brokers.storage.log_manager import REMOVE_AGAIN_AFTER
 from folkmoot.brokers.storage.notes import save_notes
 from folkmoot.brokers.storage.recovery import list_segments
 from folkmoot.brokers.storage.segment import SegmentName
@@ -22,7 +23,6 @@ from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import Record
 from tests.brokers.compaction import Row, Upkept, keyed, last_of_each, records_in, rows
-from tests.brokers.hands import truncate
 from tests.brokers.storage.compaction.test_log_cleaner import active, fill
 
 _CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate")
@@ -182,27 +182,31 @@ def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path,
         upkept = Upkept(tmp_path / f"{what}-{moment}")
         written: list[Row] = []
         fill(upkept, written, 36, keys=6)
-        start = 0
+        start, answers = 0, list[Exception | None]()
         for step in steps_of(upkept):
             if step != moment:
                 continue
             if what == "delete_before":
                 start = upkept.log.sealed_segments[0].end_offset + 3
-                upkept.delete_before(start)
+                upkept.retention.delete_records(upkept.log, start, answers.append)
+                upkept.hands.work_all()
             elif what == "expire":
                 start = upkept.log.log_end
                 upkept.logs.configure("flights", "first", {"cleanup_policy": "compact,delete"})
                 upkept.later(10**9)
-                upkept.expire()
+                for _ in range(3):
+                    upkept.retention.task(upkept.now)
+                    upkept.hands.work_all()
             elif what == "delete":
                 upkept.logs.delete_topic("first")
                 upkept.logs.deletion_task(upkept.now)
-                break
             else:
                 records_in(upkept.log)
         for _ in range(5):
             upkept.step()
+        assert answers == [None] * (what == "delete_before")
         if what == "delete":
+            upkept.logs.deletion_task(upkept.now)
             upkept.hands.work_all()
             assert not (upkept.data / "first-0").exists()
             upkept.logs.close()
@@ -238,12 +242,13 @@ def test_a_swap_that_fails_halfway_leaves_the_log_in_use_and_the_next_start_whol
     fill(upkept, written, 36, keys=6)
     final = last_of_each(written, active(upkept))
     upkept.checkpoint()
-    where = {"remove_files": cleaning_pass, "rename": os}.get(fails, segment_swap)
+    modules = {"rename": os, "write_index": cleaning_pass, "remove_files": log_manager}
+    where = modules.get(fails, segment_swap)
     with monkeypatch.context() as broken:
         broken.setattr(where, fails, refuse)
         for _ in range(20):
             upkept.step()
-    assert upkept.compacted().clean_before == 0
+    assert (upkept.compacted().clean_before == 0) == (fails != "remove_files")
     assert set(final) <= set(rows(records_in(upkept.log)))
     # What the log did not take over must not be there when retention has deleted the old ones.
     names = {each.name.stem for each in upkept.log.segments}
@@ -347,11 +352,15 @@ def test_replaced_segments_that_cannot_be_removed_are_removed_later(
             raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(cleaning_pass, "remove_files", refuse)
+        broken.setattr(log_manager, "remove_files", refuse)
         upkept.checkpoint()
         for _ in range(20):
             upkept.step()
     assert any(segment.sparse for segment in upkept.log.sealed_segments)
+    assert both_lie_there(upkept.data)
+    upkept.later(REMOVE_AGAIN_AFTER)
+    upkept.logs.deletion_task(upkept.now)
+    upkept.hands.work_all()
     assert not both_lie_there(upkept.data)
     upkept.later(RETRY_PAUSE)
     upkept.compact()
@@ -359,17 +368,14 @@ def test_replaced_segments_that_cannot_be_removed_are_removed_later(
     upkept.logs.close()
 
 
-@pytest.mark.parametrize("how", ["a kill", "none"])
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_a_log_that_is_cut_between_any_two_steps_has_what_came_after_the_cut(
-    tmp_path: Path, how: str
+    tmp_path: Path, is_killed: bool
 ) -> None:
     """What is cut and what follows have the same offsets, and the last segment that stays is sealed again."""
-    counted = Upkept(tmp_path / "counted")
-    fill(counted, [], 36, keys=6)
-    steps = len(list(steps_of(counted)))
     once = (0, b"once", b"here")
-    for moment in range(steps):
-        upkept = Upkept(tmp_path / f"cut-{moment}")
+    for moment in count():
+        upkept = Upkept(tmp_path / f"{moment}")
         written: list[Row] = [(b"once", b"here")]
         upkept.append(keyed(*written))
         fill(upkept, written, 30, keys=6)
@@ -378,35 +384,45 @@ def test_a_log_that_is_cut_between_any_two_steps_has_what_came_after_the_cut(
         upkept.append(keyed(written[-1]))
         fill(upkept, written, 20, keys=6)
         assert upkept.log.segment_at(offset).sealed
+        is_cut = has_once = False
         for step in steps_of(upkept):
-            if step != moment:
-                continue
-            has_once = once in rows(records_in(upkept.log))
-            cut(upkept, offset)
-            del written[offset:]
-            fill(upkept, written, 36, keys=6, seed=2)
-        if how == "a kill":
+            if step == moment:
+                begin_cut(upkept, offset)
+            if step >= moment and not is_cut and upkept.log.log_end == offset:
+                is_cut = True
+                del written[offset:]
+                fill(upkept, written, 36, keys=6, seed=2)
+                has_once = once in rows(records_in(upkept.log))
+            if is_killed and is_cut and step > moment:
+                break
+        if not is_cut:
+            break
+        if is_killed:
             upkept.reopen(clean=False)
-        assert behind(offset, rows(records_in(upkept.log))) == behind(
-            offset, last_of_each(written, 0)
-        )
+        found = rows(records_in(upkept.log))
+        assert behind(offset, found) == behind(offset, last_of_each(written, 0))
         upkept.later(RETRY_PAUSE)
         upkept.compact()
-        assert behind(offset, rows(records_in(upkept.log))) == behind(
-            offset, last_of_each(written, active(upkept))
-        )
-        assert (once in rows(records_in(upkept.log))) == has_once, "what replaced it is cut"
+        found = rows(records_in(upkept.log))
+        assert behind(offset, found) == behind(offset, last_of_each(written, active(upkept)))
+        assert (once in found) == has_once, "what replaced it is cut"
         assert not upkept.log.is_damaged
         assert not upkept.log.is_incomplete
         upkept.logs.close()
+    assert moment > 8
 
 
-def cut(upkept: Upkept, offset: int) -> None:
+def begin_cut(upkept: Upkept, offset: int) -> None:
     """As a follower is behind an unclean election: the noted recovery point is taken back first."""
     upkept.logs.notes.recovery_points.clear()
     save_notes(upkept.data, upkept.logs.notes)
-    upkept.log.take_back_committed(offset, "an unclean election has lost")
-    truncate(upkept.log, offset)
+
+    async def cut() -> None:
+        upkept.log.take_back_committed(offset, "an unclean election has lost")
+        await upkept.log.cut(offset)
+
+    upkept.log.queue.add(cut())
+    upkept.hands.work_all()
 
 
 def behind(offset: int, found: list[Any]) -> list[Any]:
