@@ -659,15 +659,13 @@ class LogManager:
         files = list(self._doomed.get(log, ()))
         if not files:
             return
-        try:
-            await log.queue.job(partial(_make_room, files, self.data / SPARE_FILE))
-        except OSError as error:
+        work = partial(_make_room, files, self.data / SPARE_FILE)
+        removed, error = await log.queue.job(work)
+        if error is not None:
             logger.error("%s: deleted files stay for now: %s", log.directory, error)
-            self._doomed[log] = self._doomed.pop(log)  # behind the others, that each has its turn
-            return
-        left = self._doomed.pop(log, [])[len(files) :]
-        if left:
-            self._doomed[log] = left
+        # What was removed is not tried again: another file may have the name by then.
+        if left := self._doomed.pop(log, [])[removed:]:
+            self._doomed[log] = left  # behind the others, that each has its turn
 
     def report_orphans(self, existing: Collection[str]) -> list[str]:
         """The ids of topics that have logs here and are not among the `existing` ones, nor to be deleted:
@@ -871,15 +869,17 @@ def _save_facts(topic: str, stale: Sequence[tuple[int, Path, PartitionFacts | No
             save_facts(directory, topic, facts)
 
 
-def remove_files(paths: Iterable[Path]) -> None:
-    """Remove files, in order; what is not there is passed over. Raises OSError."""
-    for path in paths:
-        path.unlink(missing_ok=True)
-
-
-def _make_room(doomed: Sequence[Path], spare: Path) -> None:
-    remove_files(doomed)
-    make_spare(spare)
+def _make_room(doomed: Sequence[Path], spare: Path) -> tuple[int, OSError | None]:
+    """→ how many were removed, in order, and why no more were."""
+    removed = 0
+    try:
+        for path in doomed:
+            path.unlink(missing_ok=True)
+            removed += 1
+        make_spare(spare)
+    except OSError as error:
+        return removed, error
+    return removed, None
 
 
 def _remove_deleted(data: Path) -> None:

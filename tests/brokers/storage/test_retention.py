@@ -474,6 +474,26 @@ def test_behind_a_file_that_cannot_be_removed_newer_ones_stay_until_it_goes(
     kept.logs.close()
 
 
+def test_a_file_that_was_made_again_is_not_removed_with_one_that_could_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cut to the begin, or a log that begins anew, makes it."""
+    kept = filled(tmp_path)
+    first, second = (kept.log.segments[number].files() for number in (0, 1))
+    stuck = StuckFile(monkeypatch, second[0])
+    kept.logs.remove(kept.log, [*first, *second])
+    kept.hands.work_all()
+    assert not any(path.exists() for path in first)
+    for path in first:
+        path.write_bytes(b"again")
+    stuck.is_stuck = False
+    kept.logs.deletion_task(Now(REMOVE_AGAIN_AFTER, NOW))
+    kept.hands.work_all()
+    assert all(path.exists() for path in first)
+    assert not any(path.exists() for path in second)
+    kept.logs.abandon()
+
+
 def test_what_is_deleted_while_a_removal_is_under_way_is_removed_behind_it(tmp_path: Path) -> None:
     kept = filled(tmp_path)
     first, second = (kept.log.segments[number].files() for number in (0, 1))

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count, pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from folkmoot.brokers.jobs.jobs import result_of
-from folkmoot.brokers.storage import log_manager, segment_swap
+from folkmoot.brokers.storage import segment_swap
 from folkmoot.brokers.storage.compaction import cleaning_pass
 from folkmoot.brokers.storage.compaction.log_cleaner import COMPACTION_INTERVAL, RETRY_PAUSE
 from folkmoot.brokers.storage.log_manager import REMOVE_AGAIN_AFTER
@@ -228,13 +228,13 @@ def test_whatever_is_deleted_between_any_two_steps_stays_deleted(tmp_path: Path,
         upkept.logs.close()
 
 
-@pytest.mark.parametrize("fails", ["rename", "write_index", "sync_directory", "remove_files"])
+@pytest.mark.parametrize("fails", ["rename", "write_index", "sync_directory", "unlink"])
 def test_a_swap_that_fails_halfway_leaves_the_log_in_use_and_the_next_start_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     """A disk that is read-only by now, or has no room for a name."""
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
     upkept = Upkept(tmp_path / "data")
@@ -242,13 +242,12 @@ def test_a_swap_that_fails_halfway_leaves_the_log_in_use_and_the_next_start_whol
     fill(upkept, written, 36, keys=6)
     final = last_of_each(written, active(upkept))
     upkept.checkpoint()
-    modules = {"rename": os, "write_index": cleaning_pass, "remove_files": log_manager}
-    where = modules.get(fails, segment_swap)
+    where = {"rename": os, "write_index": cleaning_pass, "unlink": Path}.get(fails, segment_swap)
     with monkeypatch.context() as broken:
         broken.setattr(where, fails, refuse)
         for _ in range(20):
             upkept.step()
-    assert (upkept.compacted().clean_before == 0) == (fails != "remove_files")
+    assert (upkept.compacted().clean_before == 0) == (fails != "unlink")
     assert set(final) <= set(rows(records_in(upkept.log)))
     # What the log did not take over must not be there when retention has deleted the old ones.
     names = {each.name.stem for each in upkept.log.segments}
@@ -347,12 +346,11 @@ def test_replaced_segments_that_cannot_be_removed_are_removed_later(
     written: list[Row] = []
     fill(upkept, written, 36, keys=6)
 
-    def refuse(paths: Sequence[Path]) -> None:
-        if paths:
-            raise OSError(5, "Input/output error")
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(log_manager, "remove_files", refuse)
+        broken.setattr(Path, "unlink", refuse)
         upkept.checkpoint()
         for _ in range(20):
             upkept.step()
