@@ -144,7 +144,9 @@ def create(
             if not isinstance(refusal.cause, NodeExists):
                 raise
             found = yield from read(name)
-            if found is not None and found.topic_id in ids:
+            if found is None:
+                continue  # it was deleted in between
+            if found.topic_id in ids:
                 return found
             raise TopicExists(f"topic {name} exists already: choose another name") from None
         except ConnectionLost:

@@ -2,10 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from math import inf
 from threading import Event, Thread
 from typing import Final, TypeVar
 from uuid import uuid4
@@ -23,6 +24,7 @@ from folkmoot.coordination.partition_states import (
     STATES_PER_TRANSACTION,
     Answer,
     StateWrite,
+    Superseded,
     TopicIdPartition,
 )
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 RECONNECT_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Between sessions in which ZooKeeper refuses something: each is twice as long as the one before."""
 REMIND_AFTER: Final = 10.0
 EXPIRY_SLACK: Final = 45.0
 """An earlier process may have had a longer session timeout: ZooKeeper's longest is 40 s by default."""
@@ -124,7 +128,7 @@ class ClusterWatcher:
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
         self.sessions_opened = 0
         self._mine = mine
-        self._reader = self._new_reader()
+        self._reader = self._shown = self._new_reader()
         self._is_fresh = True
         self._wait_until = 0.0
 
@@ -177,6 +181,7 @@ class ClusterWatcher:
             self._link.session.close()
 
     def _run(self) -> None:
+        pause, refused_at = RECONNECT_PAUSE, -inf
         try:
             while not self._stopping:
                 try:
@@ -184,14 +189,22 @@ class ClusterWatcher:
                         self._reopen()
                 except ZooKeeperError as error:
                     # It may refuse anything for a while, as where it is throttled or a quota is used up.
-                    logger.error("ZooKeeper: %s; another session is opened", error)
-                    self._wakeup.wait(RECONNECT_PAUSE)
+                    has_gone_well = time.monotonic() > refused_at + 2 * LONGEST_PAUSE
+                    pause = RECONNECT_PAUSE if has_gone_well else min(2 * pause, LONGEST_PAUSE)
+                    refused_at = time.monotonic()
+                    logger.error("ZooKeeper: %s; another session is opened in %g s", error, pause)
+                    self._rest(pause)
                     self._close_session()
                     self._reopen()
         except ClosedError:
             pass
         except Exception as error:
             self._failed(error)
+
+    def _rest(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._stopping and (left := deadline - time.monotonic()) > 0:
+            self._wakeup.wait(left)
 
     def _serve_session(self, *, until_registered: bool = False) -> bool:
         """Keep up until the broker stops, or is registered. False when the session is lost."""
@@ -230,7 +243,7 @@ class ClusterWatcher:
             session.close()
             raise ClosedError("the broker stopped while it connected to ZooKeeper")
         self._mine = replace(self._mine, nonce=uuid4().hex)
-        self._reader, self._is_fresh = self._new_reader(self._reader), True
+        self._reader, self._is_fresh = self._new_reader(self._shown), True
         self._wait_anew(session)
         session.listen(partial(self._state_changed, session))
 
@@ -293,10 +306,10 @@ class ClusterWatcher:
                 writes, done = self._link.writes.popleft()
                 wanted |= writes
                 dones.append(done)
-            items, parts = iter(wanted.items()), []
+            answers = self._outdated(wanted)
+            items, parts = iter([each for each in wanted.items() if each[0] not in answers]), []
             while part := dict(islice(items, STATES_PER_TRANSACTION)):
                 parts.append(partition_states.write(part))
-            answers: dict[TopicIdPartition, Answer] = {}
             try:
                 for answered in execute_all(session, parts):
                     answers |= answered
@@ -306,6 +319,18 @@ class ClusterWatcher:
                 raise
             for done in dones:
                 self._post(partial(done, answers))
+
+    def _outdated(
+        self, writes: Mapping[TopicIdPartition, StateWrite]
+    ) -> dict[TopicIdPartition, Answer]:
+        """Those that have waited while others led. The version that they stand on may have come again:
+        where states were put back, it begins anew."""
+        found = ((each, self._reader.states.get(each), write) for each, write in writes.items())
+        return {
+            each: Superseded(known)
+            for each, known, write in found
+            if known is not None and known.state.leader_epoch > write.state.leader_epoch
+        }
 
     def _leave(self, session: Session) -> None:
         """Say that we leave, if there is something to hand over, and notice when there is no more."""
@@ -356,7 +381,7 @@ class ClusterWatcher:
             is_settled=self._is_fresh,
             is_registered=self.is_registered,
         )
-        self._is_fresh = False
+        self._is_fresh, self._shown = False, reader
         self._show(change)
 
     def _new_reader(self, former: ClusterReader | None = None) -> ClusterReader:

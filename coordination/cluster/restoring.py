@@ -173,12 +173,20 @@ def _restore_states(topic_id: str, states: Mapping[int, PartitionState]) -> Reci
     yield from recipes.delete_node(parent)
     yield from recipes.ensure(parent, RESTORING)
     for number, state in sorted(wanted.items()):
-        state = replace(state, leader_epoch=state.leader_epoch + 1, active=False)
-        yield from recipes.ensure(
-            paths.partition_state(topic_id, number), msgspec.json.encode(state)
-        )
+        path = paths.partition_state(topic_id, number)
+        yield from recipes.ensure(path, msgspec.json.encode(_above(state)))
     yield from recipes.retry_on_connection_loss(zk.Set(parent, b""))
     return False
+
+
+def _above(state: PartitionState) -> PartitionState:
+    """The same in a higher leader epoch, which its leader has not begun."""
+    epoch, unclean = state.leader_epoch + 1, state.unclean_epoch
+    if state.leader_epoch == 0 or unclean > state.leader_epoch:
+        unclean = (
+            epoch + 1
+        )  # it leads with what it has: nothing was appended, or that was asked for
+    return replace(state, leader_epoch=epoch, unclean_epoch=unclean, active=False)
 
 
 def _no_older(

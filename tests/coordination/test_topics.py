@@ -179,6 +179,19 @@ def test_a_topic_that_was_created_and_deleted_while_the_reply_was_lost_gets_anot
     assert execute(session, topics.read("t")) == second
 
 
+def test_a_topic_that_goes_while_another_is_created_under_its_name_is_in_the_way_no_more() -> None:
+    session = MemoryZooKeeper().connect()
+    execute(session, topics.create("t", 1, [1]))
+    recipe = topics.create("t", 2, [1])
+    operation = next(recipe)
+    while not isinstance(operation, Multi):
+        operation = step(session, recipe, operation)
+    operation = step(session, recipe, operation)
+    execute(session, topics.delete("t"))
+    created = execute(session, going_on(recipe, operation))
+    assert execute(session, topics.read("t")) == created
+
+
 def test_watches_fire_for_new_topics_changed_ones_and_those_that_go() -> None:
     session = MemoryZooKeeper().connect()
     rings: list[str] = []

@@ -49,6 +49,7 @@ class Watched:
         self.ensemble = ensemble
         self.sessions: list[MemorySession] = []
         self.reachable = True
+        self.expires = 0
         self.views: list[ClusterView] = []
         self.changes: list[ClusterChange] = []
         self.deleted: set[str] = set()
@@ -68,6 +69,9 @@ class Watched:
         if not self.reachable:
             raise ZooKeeperUnreachable("nobody answers")
         self.sessions.append(self.ensemble.connect(session_timeout))
+        if self.expires:
+            self.expires -= 1
+            self.ensemble.expire(self.sessions[-1])
         return self.sessions[-1]
 
     def _show(self, change: ClusterChange) -> None:
@@ -508,8 +512,9 @@ def test_what_is_illegible_in_a_new_session_stays_as_the_former_one_has_read_it(
     assert shown(watched, replicated) == {0: known}
     write(user, paths.topic("t"), b"scribble")
     write(user, paths.partition_state(*replicated.at(0)), b"scribble")
-    for _ in range(2):
+    for lost in (0, 2):  # so many are lost before they have read anything
         before = len(watched.changes)
+        watched.expires = lost
         ensemble.expire(watched.sessions[-1])
         eventually(partial(has_settled_anew, watched, before))
         assert watched.view.topics["t"] == topic
@@ -605,6 +610,27 @@ def test_what_zookeeper_refuses_for_a_while_is_done_in_a_later_session_and_ends_
     eventually(lambda: shown(watched, replicated) == {0: active})
     watched.watcher.close()
     assert not watched.failures
+
+
+def test_a_write_that_waited_while_states_were_put_back_writes_over_none_of_them(
+    watched: Watched, replicated: Replicated, user: MemorySession
+) -> None:
+    """It stands on a version that the node, which was made anew, has again."""
+    known = replicated.has(1)
+    watched.watcher.start()
+    found = execute(user, partition_states.read(replicated.at(0)))
+    assert found is not None
+    user.submit(Delete(paths.partition_state(*replicated.at(0))), lambda _: None)
+    led = known.state.designate(2, (1, 2), 1).activate()
+    execute(user, partition_states.write({replicated.at(0): StateWrite(led, MISSING)}))
+    now = VersionedState(led, known.partition_epoch)
+    eventually(lambda: shown(watched, replicated)[0] == now)
+    answers: list[Mapping[TopicIdPartition, Answer] | None] = []
+    shrink = StateWrite(known.state.with_isr((1,)), known.partition_epoch)
+    watched.link.write_states({replicated.at(0): shrink}, answers.append)
+    eventually(lambda: answers)
+    assert answers == [{replicated.at(0): Superseded(now)}]
+    assert execute(user, partition_states.read(replicated.at(0))) == now
 
 
 # -- leaving ------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from folkmoot.brokers.replication.leader_state import LeaderState
-from folkmoot.brokers.replication.replica_state import ReplicaState
+from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState
 from folkmoot.brokers.storage.leader_epochs import EpochStarts
 from folkmoot.coordination import deletions, partition_states, paths, topics
 from folkmoot.coordination.cluster import controllers
@@ -184,6 +184,28 @@ def test_who_has_not_seen_states_missing_knows_the_restored_ones_as_the_newer() 
         each.observed(found)
         assert each.known == found
     assert leader.leader is None, "it leads in the next epoch, and not in the former one"
+
+
+@pytest.mark.parametrize(
+    ("state", "log_epoch"),
+    [(PartitionState(1, 0, (1,), 0), -1), (PartitionState(1, 4, (1,), 0, unclean_epoch=5), 4)],
+    ids=["nothing was appended", "it is to lead with what it has"],
+)
+def test_a_restored_partition_has_a_leader_that_may_lead_with_what_it_has(
+    state: PartitionState, log_epoch: int
+) -> None:
+    session = MemoryZooKeeper().connect()
+    execute(session, restore("t", TOPIC, {0: state}))
+    found = execute(session, partition_states.read(AT[0]))
+    assert found is not None
+    assert found.state.leader_epoch > state.leader_epoch
+    replica = ReplicaState(1, log_epoch)
+    replica.may_lead = False  # it knows nothing of that epoch
+    step = replica.observed(found)
+    assert isinstance(step, PersistEpoch)
+    step = replica.persisted(step.epoch)
+    assert isinstance(step, Activate)
+    assert step.write.state.active
 
 
 def test_what_a_leader_writes_while_states_are_restored_is_not_taken_back() -> None:
