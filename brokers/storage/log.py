@@ -929,7 +929,7 @@ class Log:
                 if not self._files.room.is_missed(error):
                     logger.warning("%s: the last segment stays for now: %s", self.directory, error)
             count = len(self.segments) - 1
-        while count and not self._snapshots.covers(self.segments[count].base_offset):
+        while count and not self.snapshot_covers(self.segments[count].base_offset):
             count -= 1
         dropped, self.segments = self.segments[:count], self.segments[count:]
         if dropped:
@@ -952,7 +952,7 @@ class Log:
     def snapshot_covers(self, offset: int) -> bool:
         """Whether headers before `offset` are not needed any more to know producers; if they are, the
         next flush takes a snapshot."""
-        return self._snapshots.covers(offset)
+        return self._snapshots.covers(offset, self.high_watermark)
 
     def expire_producers(self, now: float) -> None:
         """Forget producers that were idle for `producer_id_expiry`; `now` is monotonic."""

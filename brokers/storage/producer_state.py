@@ -239,10 +239,16 @@ class ProducerSnapshots:
         """Whether somebody waits for a snapshot to come onto the disk."""
         return self.newest < self._wanted
 
-    def covers(self, offset: int) -> bool:
-        """Whether headers before `offset` are not needed; if they are, the next flush sees to that."""
+    def covers(self, offset: int, high_watermark: int) -> bool:
+        """Whether headers before `offset` are not needed; if they are, the next flush sees to that.
+
+        A snapshot above the high watermark goes with a cut, and the headers are needed again.
+        """
         self._wanted = max(self._wanted, offset)
-        return offset <= self.newest
+        return offset <= self._newest_at(high_watermark)
+
+    def _newest_at(self, offset: int) -> int:
+        return max((each for each in self.offsets if each <= offset), default=0)
 
     def appended(self, headers: Sequence[BatchHeader], offsets: Sequence[int]) -> None:
         """These batches are in the log, at these offsets."""
@@ -260,9 +266,16 @@ class ProducerSnapshots:
         self._batches = 0
 
     def stale(self, offset: int, high_watermark: int) -> list[int]:
-        """Those that are not needed any more once one of `offset` is on disk."""
-        needed = max((o for o in (0, *self.offsets, offset) if o <= high_watermark), default=0)
-        return [each for each in self.offsets if each < needed]
+        """Those that are not needed any more once one of `offset` is on disk.
+
+        The last at the high watermark or below is needed behind a cut, and the first above it when that has
+        moved on.
+        """
+        if offset <= high_watermark:
+            return list(self.offsets)
+        ahead = [each for each in self.offsets if each > high_watermark]
+        needed = {self._newest_at(high_watermark), *ahead[:1]}
+        return [each for each in self.offsets if each not in needed]
 
     def written(self, offset: int, stale: Sequence[int]) -> None:
         """One of `offset` is on disk, and these are not needed any more."""

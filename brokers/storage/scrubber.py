@@ -174,7 +174,7 @@ def _read_step(reader: SegmentReader, position: int, offset: int) -> _Step:
             else:
                 header, at = found
                 position, offset = at + header.length, header.next_offset
-            if position - begin >= STEP_BYTES:
+            if position < reader.size and position - begin >= STEP_BYTES:
                 return _Step(position, offset, damage)
         return _Step(reader.size, reader.end_offset or offset, damage)
     finally:

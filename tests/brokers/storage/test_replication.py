@@ -328,6 +328,39 @@ def test_producers_go_back_with_the_log(tmp_path: Path) -> None:
     log.close()
 
 
+def test_headers_stay_as_long_as_a_cut_may_need_them_to_know_producers(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for first in range(60):
+        write(log, sent(first))
+        if first in (8, 20):
+            log.snapshot_covers(log.log_end)
+            flushed(log)
+        if first == 20:
+            known = states_of(log)
+            log.advance_high_watermark(log.log_end)
+            committed = log.log_end
+            write(log, sent(0, producer=2))
+    log.snapshot_covers(log.log_end)
+    flushed(log)
+    assert not log.snapshot_covers(log.log_end), "a cut takes that snapshot along"
+    log.delete_segments(len(log.segments))
+    truncate(log, committed)
+    assert states_of(log) == known
+    log.close()
+
+
+def test_snapshots_of_producers_stay_few_while_the_high_watermark_stands(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    for first in range(60):
+        write(log, sent(first))
+        log.snapshot_covers(log.log_end)
+        flushed(log)
+        if first % 20 == 10:
+            log.advance_high_watermark(log.log_end)
+        assert len(list(log.directory.glob("*.snapshot"))) <= 3
+    log.close()
+
+
 @pytest.mark.parametrize("stop", [False, True])
 def test_producers_go_back_behind_damage_that_a_cut_took_along(tmp_path: Path, stop: bool) -> None:
     log = make_log(tmp_path, ONE_SEGMENT)

@@ -253,3 +253,24 @@ def test_a_segment_that_was_cut_and_has_grown_again_is_not_read_from_the_former_
     assert not log.is_damaged
     assert set(scrubbed.read) >= set(scrubbed.sealed())
     scrubbed.logs.close()
+
+
+@pytest.mark.parametrize("step_bytes", [1, 700])
+def test_the_end_of_a_sealed_segment_that_is_missing_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_bytes: int
+) -> None:
+    monkeypatch.setattr(scrubbing, "STEP_BYTES", step_bytes)
+    scrubbed = Scrubbed(tmp_path / "data", partitions=1)
+    log = found(scrubbed.logs, 0)
+    segment = log.sealed(5)
+    assert segment is not None
+    *_, (_, last) = segment.reader().headers(0)
+    scrubbed.logs.close()
+    os.truncate(segment.path, last)
+    scrubbed.open()
+    while scrubbed.now.monotonic < PERIOD * 1.1:
+        scrubbed.step()
+    segment = found(scrubbed.logs, 0).sealed(5)
+    assert segment is not None
+    assert [each.offset for each in segment.damage] == [9]
+    scrubbed.logs.close()
