@@ -19,7 +19,15 @@ from msgspec.structs import replace
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper import recipes
-from folkmoot.coordination.zookeeper.operations import Check, NoNode, Recipe, WatchCallback
+from folkmoot.coordination.zookeeper.operations import (
+    Check,
+    ConnectionLost,
+    Multi,
+    MultiFailed,
+    Recipe,
+    Set,
+    WatchCallback,
+)
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.protocol.errors import BrokerIdTaken, ConfigError
 
@@ -121,13 +129,23 @@ def leave(broker_id: int, mine: Registration) -> Recipe[bool]:
     """Say that the broker is to stop, so that the controller has others lead. False if it is not
     registered as `mine` any more."""
 
-    def leaving(found: Registration) -> Registration:
-        return replace(found, leaving=True) if found.nonce == mine.nonce else found
-
-    with suppress(NoNode):
-        said = yield from recipes.update(_decoder, paths.broker(broker_id), leaving)
-        return said.nonce == mine.nonce
-    return False
+    path = paths.broker(broker_id)
+    while True:
+        node = yield from recipes.get_node(path)
+        found = None if node is None else recipes.decode(_decoder, path, node)
+        if node is None or found is None or found.nonce != mine.nonce:
+            return False
+        if found.leaving:
+            return True
+        data = msgspec.json.encode(replace(found, leaving=True))
+        # The node of the next incarnation begins with the same version.
+        writes = is_in_epoch(broker_id, found.epoch), Set(path, data, node.stat.version)
+        try:
+            yield Multi(writes)
+        except MultiFailed as refusal:
+            recipes.check_foreseen(refusal)
+        except ConnectionLost:
+            continue
 
 
 def drained() -> Recipe[set[int]]:

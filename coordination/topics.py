@@ -27,6 +27,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Recipe,
     Set,
     Stat,
+    Sync,
     WatchCallback,
 )
 from folkmoot.protocol.errors import (
@@ -245,6 +246,8 @@ def update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicI
             return topic
         return msgspec.structs.replace(after, revision=topic.revision + 1)
 
+    # From a server that lags an old topic of the name could be read, and be written over the present one.
+    yield from recipes.retry_on_connection_loss(Sync())
     try:
         return (yield from recipes.update(_decoder, paths.topic(name), changed))
     except NoNode:
@@ -262,6 +265,7 @@ def delete(name: str, *, by: str = "", at: float = 0.0) -> Recipe[None]:
     seen: Stat | None = None
     is_recorded = False
     yield from recipes.ensure(paths.DELETIONS)
+    yield from recipes.retry_on_connection_loss(Sync())  # as in `update`
     while True:
         node = yield from recipes.get_node(path)
         now = None if node is None else node.stat

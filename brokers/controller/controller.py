@@ -65,6 +65,7 @@ class Controller:
         self._leadership = Leadership(0)
         self._history = History()
         self._read_brokers_at = -inf
+        self._is_reading = False
         self.ask_again: float | None = None
         """When `step` is due although nothing rings."""
 
@@ -77,6 +78,13 @@ class Controller:
 
         A recipe raises Deposed, GuardRefused, SessionLost, Malformed.
         """
+        if self._is_reading:
+            if reads := self._reader.reads():
+                return reads
+            # What rang meanwhile is read behind it: states that keep changing delay no decision.
+            self._is_reading = False
+            if (writes := self._decide(now)) or not self._reader.listen():
+                return writes
         stale = self._reader.listen()
         if self._me is not None and now >= self._read_brokers_at:
             self._read_brokers_at = now + READ_BROKERS_EVERY
@@ -89,7 +97,13 @@ class Controller:
             return []
         # What a read finds may name more, which the next step reads.
         if reads := self._reader.reads():
+            self._is_reading = True
             return reads
+        return self._decide(now)
+
+    def _decide(self, now: float) -> list[Recipe[None]]:
+        if self._me is None:
+            return []
         self._take_over(now)
         return [*self._writes(self._me, now), *self._history_writes(now)]
 

@@ -364,7 +364,8 @@ class GroupMember:
                     self._removed("the group's plan was removed")
                 elif found.version > self.plan.version:
                     self._adopt(found, self._now)
-            case Source.TOPICS, dict(topics) if not again:  # else for what the group wanted before
+            case Source.TOPICS, dict(topics):
+                # Also where they ring again by now, or the group wants others: a plan reads them anew.
                 self.schedule.saw_topics(topics)
         if again:
             self._read(source)

@@ -235,9 +235,11 @@ def _prepare(
             metadata="" if kept is None else was.metadata,
         )
         owner = Owner(me.assignee, me.nonce, epoch, me.hand_over)
+        # The owner first: one that commits meanwhile refuses the claim as its owner, and not by a version
+        # that is another one with each commit.
         each.writes = (
-            zk.Set(path, encode(each.state), node.stat.version),
             zk.Create(owner_path, encode(owner), ephemeral=True),
+            zk.Set(path, encode(each.state), node.stat.version),
         )
         robbed = request.steal_from
         # Else another owns it by now, or nobody.
@@ -245,7 +247,7 @@ def _prepare(
             robbed is not None and (yield from owner_of(me.group, each.partition)) == robbed
         )
         if each.steals:
-            each.writes = (each.writes[0], zk.Delete(owner_path), each.writes[1])
+            each.writes = (each.writes[1], zk.Delete(owner_path), each.writes[0])
 
 
 def _look_at_owners(

@@ -10,6 +10,7 @@ from folkmoot.coordination.zookeeper.operations import (
     Multi,
     Operation,
     Set,
+    Sync,
 )
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper, Request, Tree
 
@@ -46,8 +47,14 @@ class LaggingZooKeeper(MemoryZooKeeper):
         self.armed = False
         self._view: Tree | None = None
 
+    def lag(self, view: Tree) -> None:
+        """Reads are answered by what was there then, until a Sync or a write."""
+        self._view = view
+
     def _deliver(self, request: Request) -> None:
         is_read = isinstance(request.operation, Get | Exists | Children)
+        if isinstance(request.operation, Sync):
+            self._view = None
         before = self.snapshot()
         request.execute(self._view if is_read else None)
         is_awaited = isinstance(request.operation, Multi) or _is_member(request.operation)

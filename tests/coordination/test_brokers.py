@@ -11,7 +11,8 @@ from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Multi, MultiFailed
 from folkmoot.protocol.errors import BrokerIdTaken, ConfigError
 from tests.coordination.losses import every_loss, write
-from tests.coordination.steps import ENOUGH, Steps
+from tests.coordination.steps import ENOUGH, Steps, going_on
+from tests.coordination.steps import step as take_step
 from tests.memory_zookeeper import MemoryZooKeeper
 
 MINE = Registration({"client": "10.0.0.1:9000"}, "nonce-1", "directory-1")
@@ -177,3 +178,20 @@ def test_a_new_topic_gets_the_most_replicas_that_a_live_broker_asks_for() -> Non
     live = {1: MINE, 2: Registration({}, "n", default_replicas=3)}
     assert brokers.default_replicas(live) == 3
     assert brokers.default_replicas({1: MINE}) == brokers.default_replicas({}) == 1
+
+
+def test_the_next_incarnation_of_a_broker_does_not_leave_in_place_of_the_one_that_was_seen() -> (
+    None
+):
+    ensemble = MemoryZooKeeper()
+    dead, session = ensemble.connect(), ensemble.connect()
+    mine = execute(dead, brokers.register(1, MINE))
+    assert mine is not None
+    recipe = brokers.leave(1, mine)
+    operation = next(recipe)
+    while not isinstance(operation, Multi):
+        operation = take_step(session, recipe, operation)
+    ensemble.expire(dead)
+    later = execute(session, brokers.register(1, LATER))
+    assert not execute(session, going_on(recipe, operation))
+    assert execute(session, brokers.live()) == {1: later}

@@ -15,7 +15,14 @@ from folkmoot.coordination.groups.ownership import (
     Stale,
 )
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import ANY_VERSION, Delete, Get, Recipe, Set
+from folkmoot.coordination.zookeeper.operations import (
+    ANY_VERSION,
+    Delete,
+    Get,
+    Multi,
+    Recipe,
+    Set,
+)
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend, wait_for_rings
 from tests.coordination.groups import (
@@ -30,7 +37,7 @@ from tests.coordination.groups import (
     turn,
     version_of,
 )
-from tests.coordination.steps import ENOUGH, Steps, counted, going_on
+from tests.coordination.steps import ENOUGH, Steps, counted, going_on, step
 
 MANY = [TopicPartition("t", number) for number in range(250)]
 
@@ -82,6 +89,28 @@ def test_partitions_that_have_an_owner_are_taken_out_and_the_others_are_claimed(
     assert kinds["Multi"] == 3  # the offsets' nodes, one refusal, the rest
     a.session.close()
     wait_for_rings(rings, *map(str, MANY[:100:2]))
+
+
+def test_an_owner_that_commits_all_the_time_keeps_no_other_partition_from_being_claimed(
+    backend: Backend, a: Someone
+) -> None:
+    b = Someone(backend.open(), "b")
+    held = claimed(a, [MANY[3]])[MANY[3]]
+    make_plan(b.session, b.name)
+    recipe = claiming(b, MANY[:10])
+    operation = next(recipe)
+    for number in range(200):
+        if isinstance(operation, Multi):  # a commit between what was read and the claim
+            held = a.committed(held, number, MANY[3])
+        try:
+            operation = step(b.session, recipe, operation)
+        except StopIteration as ended:
+            answers = ended.value
+            break
+    else:
+        pytest.fail("nothing is claimed")
+    assert [each for each in MANY[:10] if isinstance(answers[each], Blocked)] == [MANY[3]]
+    assert sum(isinstance(each, Claim) for each in answers.values()) == 9
 
 
 def test_one_that_is_to_be_stolen_is_so_though_another_has_an_owner(

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from folkmoot.coordination import paths, topics
+from folkmoot.coordination import deletions, paths, topics
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import ConnectionLost, Multi, Operation
+from folkmoot.coordination.zookeeper.operations import ConnectionLost, Multi, Operation, Recipe
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -16,7 +16,7 @@ from folkmoot.protocol.errors import (
     TopicExists,
     UnknownTopicOrPartition,
 )
-from tests.coordination.losses import every_loss, write
+from tests.coordination.losses import LaggingZooKeeper, every_loss, write
 from tests.coordination.steps import going_on, step
 from tests.memory_zookeeper import MemoryZooKeeper
 from tests.seeds import new_seed
@@ -190,6 +190,23 @@ def test_a_topic_that_goes_while_another_is_created_under_its_name_is_in_the_way
     execute(session, topics.delete("t"))
     created = execute(session, going_on(recipe, operation))
     assert execute(session, topics.read("t")) == created
+
+
+@pytest.mark.parametrize("change", [topics.configure("t", {"retention": "9"}), topics.delete("t")])
+def test_a_server_that_lags_has_no_change_of_a_former_topic_written_over_the_present_one(
+    change: Recipe[object],
+) -> None:
+    ensemble = LaggingZooKeeper()
+    session, other = ensemble.connect(), ensemble.connect()
+    execute(session, topics.create("t", 1, [1]))
+    view = ensemble.snapshot()
+    execute(session, topics.delete("t"))
+    now = execute(session, topics.create("t", 1, [1]))
+    ensemble.lag(view)
+    execute(other, change)
+    found = execute(session, topics.read("t"))
+    assert found is None or found.topic_id == now.topic_id
+    assert found is not None or now.topic_id in execute(session, deletions.topic_ids())
 
 
 def test_watches_fire_for_new_topics_changed_ones_and_those_that_go() -> None:

@@ -7,7 +7,7 @@ from folkmoot.brokers.controller.history import RECORD_AFTER
 from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import controllers, reassignments
-from folkmoot.coordination.partition_states import PartitionState, StateWrite
+from folkmoot.coordination.partition_states import PartitionState, StateWrite, TopicIdPartition
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Delete, Exists, MultiFailed, Recipe
@@ -155,3 +155,29 @@ def test_a_broker_is_noticed_although_its_watch_was_lost() -> None:
     scene.settle(due)
     assert set(scene.controller._reader.brokers) == {1, 2, 3}
     assert scene.controller.ask_again == due + RECORD_AFTER
+
+
+def test_states_that_keep_changing_hold_up_no_election() -> None:
+    scene = Scene()
+    other = execute(scene.user, topics.create("busy", 1, [2]))
+    topic = execute(scene.user, topics.create("t", 1, [1, 2], replicas=2))
+    scene.settle()
+    key, changing = (TopicIdPartition(each.topic_id, 0) for each in (topic, other))
+    led = execute(scene.user, partition_states.read(key))
+    assert led is not None
+    dead = led.state.leader
+    both = led.state.with_isr((1, 2))
+    execute(scene.user, partition_states.write({key: StateWrite(both, led.partition_epoch)}))
+    scene.settle()
+    scene.user.submit(Delete(paths.broker(dead)), lambda _: None)
+    for _ in range(20):
+        scene.run(scene.controller.step(0.0))
+        found = execute(scene.user, partition_states.read(changing))
+        assert found is not None
+        write = {changing: StateWrite(found.state, found.partition_epoch)}
+        execute(scene.user, partition_states.write(write))
+        now = execute(scene.user, partition_states.read(key))
+        assert now is not None
+        if now.state.leader != dead:
+            return
+    raise AssertionError(f"broker {dead} is still to lead")
