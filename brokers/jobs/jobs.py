@@ -179,6 +179,15 @@ def result_of(work: Callable[[], _T]) -> _T | Exception:
         return error
 
 
+def call_guarded(what: object, callback: Callable[..., _T], *arguments: Any) -> _T | None:
+    """Call one of several callbacks that must not harm each other → its result, None if it has raised."""
+    try:
+        return callback(*arguments)
+    except Exception:
+        logger.exception("%s: a fault of this broker's own", what)
+        return None
+
+
 def log_failure(what: str, outcome: object) -> None:
     """The `done` of jobs whose failure is said in the log and does no more harm."""
     if isinstance(outcome, Exception):

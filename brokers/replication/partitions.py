@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.brokers.jobs.jobs import Now, call_guarded
 from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, TRY_AGAIN_AFTER, Partition
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.shared import Counters, Shared, Tended, WriteStates
@@ -247,7 +247,7 @@ class Partitions:
         for partition in [
             each for each in self._partitions.values() if each.log.failed is not None
         ]:
-            partition.resign()
+            call_guarded(partition.log.name, partition.resign)
         self._look_after_damage()
         if not self._round and now.monotonic >= self._next_round:
             self._next_round = now.monotonic + LOOK_AFTER
@@ -263,7 +263,7 @@ class Partitions:
             if partition is not None:
                 self._damaged[partition] = None
         for partition in list(self._damaged):
-            if not partition.look_after_damage():
+            if call_guarded(partition.log.name, partition.look_after_damage) is False:
                 del self._damaged[partition]
 
     def _go_round(self) -> None:

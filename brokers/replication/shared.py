@@ -8,6 +8,7 @@ from itertools import count
 from math import inf
 from typing import Final, Protocol
 
+from folkmoot.brokers.jobs.jobs import call_guarded
 from folkmoot.brokers.jobs.serial_queue import Pending
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.storage.flusher import Flusher
@@ -96,7 +97,7 @@ class Shared:
     def run_timers(self, now: float) -> bool:
         """Do what is due → whether something is left for later."""
         while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2]()
+            call_guarded("what waits for its time", heapq.heappop(self._timers)[2])
         return bool(self._timers)
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.brokers.jobs.jobs import Now, call_guarded
 from folkmoot.brokers.jobs.serial_queue import Pending
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -162,7 +162,7 @@ class Flusher:
                     logger.warning("%s: not flushed: %s", log.name, error)
                 self._logs.dirty[log] = None
         for done in waiting:
-            done(failure)
+            call_guarded(log.name, done, failure)
 
     async def put_on_disk(self, log: Log) -> None:
         """Within an operation on the log: return when all that it has now is on disk.
@@ -204,7 +204,7 @@ class Flusher:
             return
         self._is_giving_turns = True
         while self._turns and self._under_way < FLUSHES_AT_ONCE:
-            self._turns.popleft().finish(None)
+            call_guarded("a flush that waits", self._turns.popleft().finish, None)
         self._is_giving_turns = False
 
     def disk_failed(self, error: FolkmootError) -> None:
@@ -232,13 +232,13 @@ class Flusher:
 
     def _noted(self, notes: Notes, waiting: list[Noted], outcome: Exception | None) -> None:
         if outcome is None:
-            self._logs.are_noted(notes)
+            call_guarded(NOTES_FILE, self._logs.are_noted, notes)
         elif not self._logs.room.is_missed(outcome):
             logger.error("%s: %s could not be written: %s", self._logs.data, NOTES_FILE, outcome)
         for done in waiting:
-            done(outcome)
+            call_guarded(NOTES_FILE, done, outcome)
+        self._is_noting = False
         if isinstance(outcome, OSError) and outcome.errno in (errno.EIO, errno.EROFS):
             self.disk_failed(DiskFailed(f"{NOTES_FILE} could not be written: {outcome}"))
-        self._is_noting = False
         if self._unnoted:
             self._write_notes()

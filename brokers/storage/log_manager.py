@@ -217,6 +217,8 @@ class LogManager:
         self._scheduled: dict[str, float | None] = {}
         self._left: dict[str, set[str]] = {}
         self._left_behind: list[str] = []
+        self._kept: set[str] = set()
+        """Directories whose removal is under way, and was taken back: not tried again if it fails."""
         self._deleted: deque[Log] = deque()
         self._going: set[Path] = set()
         self._doomed: dict[Log, list[Path]] = {}
@@ -280,7 +282,7 @@ class LogManager:
             log.abandon()
         for kept in (self._topics, self._ids, self._deleted, self.dirty):
             kept.clear()
-        for waiting in (self._scheduled, self._left, self._left_behind, self.lost):
+        for waiting in (self._scheduled, self._left, self._left_behind, self._kept, self.lost):
             waiting.clear()
         self._doomed.clear()
         self._going.clear()
@@ -494,9 +496,9 @@ class LogManager:
         self._scheduled.pop(topic_id, None)
         # What could not be renamed with the topic; a replica that has moved away goes all the same.
         left = self._left.pop(topic_id, set())
-        self._going.difference_update(
-            self.data / each for each in left.intersection(self._left_behind)
-        )
+        behind = left.intersection(self._left_behind)
+        self._kept |= left - behind
+        self._going.difference_update(self.data / each for each in behind)
         self._left_behind = [each for each in self._left_behind if each not in left]
 
     def scheduled(self) -> list[str]:
@@ -533,7 +535,9 @@ class LogManager:
                         "topic %s (id %s): %d directories are renamed to *%s, and removed",
                         *(name, topic_id, len(names), DELETED),
                     )
-                behind = [each for each in self._left_behind if each.startswith(f"{topic_id}-")]
+                of_before = (*self._left_behind, *self._kept)
+                behind = {each for each in of_before if each.rpartition("-")[0] == topic_id}
+                self._kept -= behind
                 self._left[topic_id] = {*names, *behind}
                 self.delete_topic(topic_id)
                 self._are_gone(topic_id, ())
@@ -611,7 +615,9 @@ class LogManager:
 
     def _gone(self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception) -> None:
         """What is left is tried again, and nothing is made in its place meanwhile."""
-        failed = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
+        errors = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
+        failed = {name: error for name, error in errors.items() if name not in self._kept}
+        self._kept.difference_update(names)
         if failed:
             why = next(iter(failed.values()))
             level = logging.DEBUG if self._said_left.issuperset(failed) else logging.ERROR

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from folkmoot.brokers.jobs.jobs import Lane, Now, Submit, at_once
+from folkmoot.brokers.jobs.jobs import Lane, Now, Submit, at_once, call_guarded
 from folkmoot.brokers.storage.files.atomic_file import disk_error, sync_directory
 from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, save_facts
 from folkmoot.brokers.storage.log import Log
@@ -92,7 +92,8 @@ class PartitionCreation:
             if isinstance(result, Log):
                 self._logs.add(result, (wanted.topic, noted))
             for done in waiting:
-                done(None if isinstance(result, Log) else result)
+                error = None if isinstance(result, Log) else result
+                call_guarded(wanted.path, done, error)
         if self._wanted:
             self._begin()
 

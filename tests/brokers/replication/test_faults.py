@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, MAX_LAG
+from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, MAX_LAG, Partition
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
@@ -266,6 +266,43 @@ def test_a_partition_that_cannot_be_looked_after_holds_up_no_other(cluster: Clus
                 posted.popleft()()
     assert answer[0].error == 0
     assert len(looked_at) == 3
+
+
+@pytest.mark.parametrize("what", ["timer", "resign", "damage"])
+def test_a_fault_in_what_is_looked_after_from_time_to_time_ends_no_round(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    one = cluster.nodes[1]
+    cluster.cut.add((3, 1))
+    one.produce(b"a")
+    cluster.run()
+    failed_at: list[float] = []
+
+    def fail(*_: object) -> None:
+        failed_at.append(cluster.now)
+        raise RuntimeError("a fault")
+
+    class Faulty:
+        log = one.log
+        look_after_damage = resign = fail
+
+    partitions = one.partitions
+    if what == "damage":
+        partitions._damaged[Faulty()] = None  # type: ignore[index]
+    elif what == "resign":
+        one.log.fail("a fault", readable=True)
+        monkeypatch.setattr(Partition, "resign", fail)
+    rounds: list[float] = []
+    monkeypatch.setattr(Partition, "look_after_isr", lambda _: rounds.append(cluster.now))
+    for _ in range(3):
+        if what == "timer":
+            partitions.shared.later(0.0, fail)
+        cluster.now += MAX_LAG
+        with suppress(RuntimeError):  # the event loop logs it
+            partitions.task(one.now)
+        cluster.run()
+    assert len(set(failed_at)) == 3
+    assert len(set(rounds)) == 3
 
 
 # -- a partition that comes back ------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import errno
 import inspect
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from folkmoot.brokers.jobs.jobs import Now
+from folkmoot.brokers.jobs.serial_queue import Pending
 from folkmoot.brokers.storage import flusher as flushing
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.flusher import (
@@ -38,6 +40,10 @@ def refuse(*_: object) -> None:
 
 def refuse_for_room(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def a_fault(*_: object) -> None:
+    raise RuntimeError("a fault")
 
 
 class Disk:
@@ -307,6 +313,28 @@ def test_flushes_of_many_deleted_logs_end_one_after_another_and_not_within_each_
     assert all(isinstance(each, Exception) for each in outcomes)
     assert max(depths) - min(depths) < len(logs)
     assert all(log.queue.is_idle for log in logs)
+    disk.logs.close()
+
+
+def test_a_fault_of_one_that_waits_for_a_flush_ends_neither_the_round_nor_other_flushes(
+    disk: Disk,
+) -> None:
+    log, other = disk.log(), disk.log(1)
+    disk.append(log, a_batch(b"a"))
+    disk.flusher.flush(log)
+    disk.append(log, a_batch(b"b"))
+    disk.flusher.flush(log, a_fault)
+    disk.checkpoint()
+    turn: Pending[None] = Pending()
+    turn.when_finished(partial(a_fault, None))
+    disk.flusher._turns.append(turn)
+    outcomes: list[object] = []
+    disk.append(other, a_batch(b"a"))
+    disk.flusher.flush(other, outcomes.append)
+    disk.append(log, a_batch(b"c"))
+    disk.checkpoint()
+    assert outcomes == [None]
+    assert disk.logs.noted.recovery_points["first-0"].end_offset == 3
     disk.logs.close()
 
 
@@ -658,6 +686,24 @@ def test_notes_that_cannot_be_written_fail_who_waits_and_a_broken_disk_ends_the_
     disk.flusher.note(outcomes.append)
     disk.hands.work_all()
     assert outcomes[3] is None
+    disk.logs.close()
+
+
+def test_a_fault_of_one_that_waits_for_the_notes_holds_up_no_other_and_no_later_write(
+    disk: Disk,
+) -> None:
+    outcomes: list[Exception | None] = []
+    disk.flusher.note(a_fault)
+    disk.flusher.note(a_fault)
+    disk.flusher.note(outcomes.append)
+    disk.logs.notes.ids.seen(9, 4)
+    disk.logs._have_ids_noted = a_fault
+    for _ in range(2):
+        with suppress(RuntimeError):  # the event loop logs it
+            disk.hands.work_all()
+    disk.flusher.note(outcomes.append)
+    disk.hands.work_all()
+    assert outcomes == [None, None]
     disk.logs.close()
 
 

@@ -361,6 +361,38 @@ def test_a_directory_that_could_not_be_renamed_is_used_again_when_its_topic_is_t
         assert read_all(create(logs, "flights", "first", 0)) == [(0, b"a")]
 
 
+@pytest.mark.parametrize("then", ["kept", "deleted again"])
+def test_a_deletion_that_is_taken_back_while_it_is_under_way_keeps_what_it_cannot_rename(
+    data: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    def refuse(self: Path, target: Path) -> Path:
+        raise PermissionError("read-only")
+
+    hands, carried_out = Hands(), list[str]()
+    logs = LogManager(data, 1, SMALL, submit=hands.submit, carried_out=carried_out.append)
+    logs.start()
+    append(create(logs, "flights", "first", 0), a_batch(b"a"))
+    with monkeypatch.context() as faulty:
+        faulty.setattr(Path, "rename", refuse)
+        logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
+        logs.deletion_task(Now(0.0, 0))
+        logs.configure("flights", "first", {})
+        assert logs.is_going(data / "first-0")
+        if then == "deleted again":
+            logs.delete_later("first", Deletion("flights", 1.0, "", (1,)))
+            logs.deletion_task(Now(1.0, 0))
+        hands.work_all()
+    assert logs.is_going(data / "first-0") == (then == "deleted again")
+    assert carried_out == []
+    logs.deletion_task(Now(10.0, 0))
+    hands.work_all()
+    if then == "kept":
+        assert read_all(create(logs, "flights", "first", 0)) == [(0, b"a")]
+    else:
+        assert (names(data), carried_out) == (set(), ["first"])
+    logs.close()
+
+
 def test_a_topics_own_delay_of_its_deletion_is_known_after_a_restart(data: Path) -> None:
     topic = TopicInfo("first", [[1]], {"delete_delay": "86400"}, revision=1)
     config = replace(SMALL, delete_delay=60.0)

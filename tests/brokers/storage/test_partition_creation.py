@@ -4,6 +4,7 @@ import errno
 import os
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -76,6 +77,23 @@ def test_those_who_wait_for_a_partition_are_told_in_the_order_of_their_asking(
         creation.when_created("t", "id-1", 0, partial(tell, number))
     hands.work_all()
     assert told == [0, 1, 2]
+
+
+def test_a_fault_of_one_that_waits_for_its_partition_holds_up_no_other(
+    logs: LogManager, creation: PartitionCreation, hands: Hands
+) -> None:
+    outcomes = [wanted(creation, number) for number in range(3)]
+
+    def fail(_error: FolkmootError | None) -> None:
+        raise RuntimeError("a fault")
+
+    creation.when_created("t", "id-1", 3, fail)
+    outcomes += [wanted(creation, number) for number in (3, 4)]
+    for _ in range(2):
+        with suppress(RuntimeError):  # the event loop logs it
+            hands.work_all()
+    assert outcomes == [[None]] * 5
+    assert len(logs) == 5
 
 
 def test_partitions_are_made_a_few_at_a_time(
