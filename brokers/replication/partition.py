@@ -796,18 +796,21 @@ class Partition:
     async def _give_up(self) -> None:
         """Delete what the leader has deleted: it learns of that with the next position, and a replica that
         has all but what was deleted may lead from here on."""
-        log = self.log
-        while (start := self._to_give_up) > log.given_up:
-            if self.state.follower is None or start > log.high_watermark:
-                self._to_give_up = 0
-                return
-            try:
+        log, is_tried_again = self.log, False
+        try:
+            while (start := self._to_give_up) > log.given_up:
+                if self.state.follower is None or start > log.high_watermark:
+                    return
                 await self._shared.retention.give_up_before(log, start)
-            except FolkmootError as error:
-                if log.is_open and log.failed is None:  # the leader does not say it twice
-                    self._warn(error)
-                    self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
-                return
+        except FolkmootError as error:
+            if log.is_open and log.failed is None:  # the leader does not say it twice
+                is_tried_again = True
+                self._warn(error)
+                self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
+            return
+        finally:
+            if not is_tried_again:  # a cut may take this log's start back later
+                self._to_give_up = 0
         self.is_whole()
         self._ask(again=True)
 

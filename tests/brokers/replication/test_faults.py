@@ -128,6 +128,40 @@ def test_one_operation_deletes_what_a_leader_has_deleted_until_it_has_ended(
     cluster.stop()
 
 
+def test_a_follower_that_was_cut_in_front_of_its_start_deletes_what_its_next_leader_deletes(
+    tmp_path: Path,
+) -> None:
+    """It has deleted up to 3; an unclean election takes one that ends at 1, and deletes up to 2."""
+    cluster = Cluster(tmp_path, {"min_in_sync": "1"})
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    for value in (b"b", b"c", b"d"):
+        cluster.nodes[1].produce(value)
+        cluster.run()
+    cluster.nodes[1].delete_records(3)
+    tell_of_deletions(cluster)
+    two = cluster.nodes[2]
+    assert two.log.log_start == 3
+    cluster.kill(1)
+    cluster.start(3)
+    unclean = cluster.state.state.designate(3, (3,), 1)
+    unclean = replace(unclean, unclean_epoch=unclean.leader_epoch + 1)
+    cluster.state = VersionedState(unclean, cluster.state.partition_epoch + 1)
+    for _ in range(3):
+        cluster.show()
+        cluster.later(1.0)
+    assert (two.log.log_start, two.log.log_end) == (0, 1)
+    for value in (b"x", b"y", b"z"):
+        cluster.nodes[3].produce(value)
+        cluster.run()
+    answer = cluster.nodes[3].delete_records(2)
+    tell_of_deletions(cluster)
+    assert (two.log.log_start, [each.error for each in answer]) == (2, [0])
+    cluster.stop()
+
+
 def test_a_produce_that_appends_nothing_wakes_no_follower(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
