@@ -650,9 +650,10 @@ class Partition:
         counters.isr_expands += len(set(leader.isr) - before)
         if self._role is Role.CLOSED:
             return
-        if isinstance(answer, Superseded | VersionedState):
-            found = answer.found if isinstance(answer, Superseded) else answer
-            self._take(self.state.observed(found))
+        if isinstance(answer, Superseded):
+            self._take(self.state.refused(answer.found))
+        elif isinstance(answer, VersionedState):
+            self._take(self.state.observed(answer))
         if self.leader is leader and not leader.has_enough_replicas:
             missing = leader.missing(self.log.log_end)
             self._refuse(NotEnoughReplicasAfterAppend(f"{self.log.name}: {missing}"))

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, MAX_LAG
+from folkmoot.brokers.replication.replica_state import Role
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
@@ -182,6 +183,20 @@ def test_a_produce_that_appends_nothing_wakes_no_follower(
     assert leader.is_at_rest
     cluster.run()
     assert [node.wire.sent for node in cluster.nodes.values()] == sent
+
+
+def test_a_leader_writes_once_where_zookeeper_was_set_back(cluster: Cluster) -> None:
+    one, before = cluster.nodes[1], cluster.state
+    for _ in range(2):
+        cluster.designate(1, 1, 2, 3)
+        cluster.show()
+    assert one.replica.leader is not None
+    cluster.kill(3)
+    cluster.state = VersionedState(before.state, before.partition_epoch - 1)
+    written = len(cluster.writes)
+    cluster.show(1)
+    cluster.later(1.0)
+    assert (len(cluster.writes) - written, one.replica.state.role) == (1, Role.WAITING)
 
 
 # -- exceptions -----------------------------------------------------------------------------------------
