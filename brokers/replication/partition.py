@@ -862,7 +862,7 @@ class Partition:
                         *(log.name, log.log_end, offset, follower.leader, follower.epoch),
                     )
                     self._shared.counters.repaired += follower.damaged_at is not None
-                    await log.cut(offset)
+                    await log.cut(offset, partial(self._shared.pause, DISK_AGAIN_AFTER))
                     if log.is_incomplete:
                         self.state.may_lead = self.state.may_lead_alone = False
         except (FolkmootError, ValueError) as error:
