@@ -342,6 +342,8 @@ class LeaderState:
         elif isinstance(answer, VersionedState):
             self._adopt(answer)
         elif isinstance(answer, Superseded):
+            if answer.found is not None and answer.found.order < self._found.order:
+                self.resigned = True  # ZooKeeper was set back: what refuses a write is no old read
             self.observed(answer.found)
         elif answer.broker_id in self._followers and proposed is not None:
             follower = self._followers[answer.broker_id]

@@ -650,9 +650,10 @@ class Partition:
         counters.isr_expands += len(set(leader.isr) - before)
         if self._role is Role.CLOSED:
             return
-        if isinstance(answer, Superseded | VersionedState):
-            found = answer.found if isinstance(answer, Superseded) else answer
-            self._take(self.state.observed(found))
+        if isinstance(answer, Superseded):
+            self._take(self.state.refused(answer.found))
+        elif isinstance(answer, VersionedState):
+            self._take(self.state.observed(answer))
         if self.leader is leader and not leader.has_enough_replicas:
             missing = leader.missing(self.log.log_end)
             self._refuse(NotEnoughReplicasAfterAppend(f"{self.log.name}: {missing}"))
@@ -796,18 +797,21 @@ class Partition:
     async def _give_up(self) -> None:
         """Delete what the leader has deleted: it learns of that with the next position, and a replica that
         has all but what was deleted may lead from here on."""
-        log = self.log
-        while (start := self._to_give_up) > log.given_up:
-            if self.state.follower is None or start > log.high_watermark:
-                self._to_give_up = 0
-                return
-            try:
+        log, is_tried_again = self.log, False
+        try:
+            while (start := self._to_give_up) > log.given_up:
+                if self.state.follower is None or start > log.high_watermark:
+                    return
                 await self._shared.retention.give_up_before(log, start)
-            except FolkmootError as error:
-                if log.is_open and log.failed is None:  # the leader does not say it twice
-                    self._warn(error)
-                    self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
-                return
+        except FolkmootError as error:
+            if log.is_open and log.failed is None:  # the leader does not say it twice
+                is_tried_again = True
+                self._warn(error)
+                self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
+            return
+        finally:
+            if not is_tried_again:  # a cut may take this log's start back later
+                self._to_give_up = 0
         self.is_whole()
         self._ask(again=True)
 
@@ -858,7 +862,7 @@ class Partition:
                         *(log.name, log.log_end, offset, follower.leader, follower.epoch),
                     )
                     self._shared.counters.repaired += follower.damaged_at is not None
-                    await log.cut(offset)
+                    await log.cut(offset, partial(self._shared.pause, DISK_AGAIN_AFTER))
                     if log.is_incomplete:
                         self.state.may_lead = self.state.may_lead_alone = False
         except (FolkmootError, ValueError) as error:

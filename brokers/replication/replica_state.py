@@ -157,9 +157,15 @@ class ReplicaState:
                 self.leader = lead(answer)
             return self.observed(answer)
         if isinstance(answer, Superseded):
-            return self.observed(answer.found)
+            return self.refused(answer.found)
         self.known = None
         return None
+
+    def refused(self, found: VersionedState | None) -> Step:
+        """What a write of this broker was refused for. That is no old read: if more was known before,
+        ZooKeeper was set back, and the same write would be refused again."""
+        self.known = None
+        return self.observed(found)
 
     def _next(self) -> Step:
         """The next step, if none is under way; roles that are over end here."""

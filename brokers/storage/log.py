@@ -4,15 +4,15 @@ import logging
 import os
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from folkmoot.brokers.jobs.jobs import SharedJob, result_of
-from folkmoot.brokers.jobs.serial_queue import RunJob, SerialQueue, run_at_once
+from folkmoot.brokers.jobs.serial_queue import Pending, RunJob, SerialQueue, run_at_once
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
     is_full,
@@ -80,7 +80,9 @@ _KNOWN_CODECS: Final = frozenset(Codec)
 _CONTROL: Final = 1 << 4
 _NONE_REFUSED: Final[Mapping[int, FolkmootError]] = {}
 
+_T = TypeVar("_T")
 _Bytes = bytes | bytearray | memoryview
+Pause = Callable[[], Pending[None]]
 _Snapshot = tuple[Path, bytes, Sequence[Path]]
 """Its file, what comes in there, and files that are not needed any more then."""
 
@@ -694,13 +696,14 @@ class Log:
             )
         self.high_watermark = min(self.high_watermark, offset)
 
-    async def cut(self, offset: int) -> None:
+    async def cut(self, offset: int, pause: Pause | None = None) -> None:
         """Within an operation of `queue`: give up the records from `offset` on, which the leader does not
         have. Until it has ended nothing is appended.
 
         If `offset` lies within a batch, that goes as well; producers go back, too. A log that begins
         behind `offset` has nothing that its leader has: all of it goes, its start, too. If the recovery
         point goes back, that is to be noted first, else the next start would call the log incomplete.
+        Where the disk is full, or there is no descriptor to spare, each job is done again after a `pause`.
 
         Crash story: the newest files go first, so a death in the job leaves a log that is still too long,
         and the follower cuts it again.
@@ -723,24 +726,39 @@ class Log:
         reader = SegmentReader(self.directory, last.name, last.size, last.end_offset)
         doomed = [path for each in reversed(self.segments[left:]) for path in each.files()]
         snapshots = [(each, self._snapshots.path(each)) for each in self._snapshots.offsets]
+        position = end = 0
+        if left:
+            position, end = await self._job_of_cut(partial(reader.end_before, offset), pause)
+            end = max(end, self.log_start)  # which may lie within a batch
+        # Only what is committed is compacted: an unclean election has it cut, and so has damage in front.
+        forgets_compaction = self.is_taken_back or end < offset
         work = partial(
             cut_files,
-            reader,
-            offset if left else None,
-            self.log_start,
-            self.high_watermark,
-            doomed,
-            snapshots,
-            is_taken_back=self.is_taken_back,
+            *(reader, position if left else None, end, doomed, snapshots),
+            is_incomplete=end < self.high_watermark,
+            forgets_compaction=forgets_compaction,
             is_mapped=last.stop_mapping(),
         )
-        outcome = await self.queue.outcome_of(work)
-        if isinstance(outcome, Exception):
-            raise StorageError(f"{self.directory} cannot be cut: {outcome}") from outcome
+        await self._job_of_cut(work, pause)
         if self.is_open:
-            position, end, forgets_compaction = outcome
             self.forgets_compaction |= forgets_compaction
             self.was_cut(left, position, end)
+
+    async def _job_of_cut(self, work: Callable[[], _T], pause: Pause | None) -> _T:
+        """Its result. Raises StorageError."""
+        while True:
+            outcome = await self.queue.outcome_of(work)
+            if not isinstance(outcome, Exception):
+                return outcome
+            cause = outcome.__cause__ if isinstance(outcome, StorageError) else outcome
+            may_pass = isinstance(cause, OSError) and (
+                is_full(cause) or is_out_of_descriptors(cause)
+            )
+            if pause is None or not (may_pass and self.is_open):
+                raise StorageError(f"{self.directory} cannot be cut: {outcome}") from outcome
+            if not self._files.room.is_missed(cause):
+                logger.warning("%s is not cut yet: %s", self.directory, outcome)
+            await pause()
 
     def was_cut(self, left: int, position: int, end_offset: int) -> None:
         """So many segments are left, and the last of them ends there.
@@ -1048,43 +1066,36 @@ def put_on_disk(
 
 def cut_files(
     last: SegmentReader,
-    offset: int | None,
-    log_start: int,
-    committed: int,
+    position: int | None,
+    end: int,
     doomed: Sequence[Path],
     snapshots: Sequence[tuple[int, Path]],
     *,
-    is_taken_back: bool,
+    is_incomplete: bool,
+    forgets_compaction: bool,
     is_mapped: bool,
-) -> tuple[int, int, bool]:
-    """A cut's job → position and offset where the log ends, and whether what was compacted is cut.
+) -> None:
+    """A cut's job: `last` ends at `position` then, the log at offset `end`; None: all of it goes.
 
-    What is damaged in front of `offset` goes as well, noted first; None: all goes. `last` is appended to
-    again, and gets the name for that before. Raises StorageError, OSError.
+    Damage in front of the cut goes as well, noted first. `last` is appended to again, and gets the name
+    for that before. Where it raises it may be done again. Raises StorageError, OSError.
     """
     directory = last.directory
-    position = end = 0
-    if offset is not None:
-        position, end = last.end_before(offset)
-        end = max(end, log_start)  # which may lie within a batch
-    if end < committed:
+    if is_incomplete:
         note_incomplete(directory)
-    if offset is None:
+    if position is None:
         save_log_start(directory, 0)
-    # Only what is committed is compacted: an unclean election has it cut, and so has damage in front.
-    forgets_compaction = is_taken_back or end < (offset or 0)
     if forgets_compaction:
         (directory / CLEANER_CHECKPOINT_FILE).unlink(missing_ok=True)
     ahead = [path for each, path in snapshots if each > end]
     for path in (*doomed, *ahead):
         path.unlink(missing_ok=True)
-    if offset is not None:
+    if position is not None:
         last.name = open_again(directory, last.name)
     # On disk before anything is appended: what is gone would follow it, or tell of its producers.
     sync_directory(directory)
-    if offset is not None:
+    if position is not None:
         shorten(last.path, position, is_mapped=is_mapped)
-    return position, end, forgets_compaction
 
 
 def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:

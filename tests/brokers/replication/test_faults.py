@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, MAX_LAG, Partition
+from folkmoot.brokers.replication.replica_state import Role
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
@@ -128,6 +129,40 @@ def test_one_operation_deletes_what_a_leader_has_deleted_until_it_has_ended(
     cluster.stop()
 
 
+def test_a_follower_that_was_cut_in_front_of_its_start_deletes_what_its_next_leader_deletes(
+    tmp_path: Path,
+) -> None:
+    """It has deleted up to 3; an unclean election takes one that ends at 1, and deletes up to 2."""
+    cluster = Cluster(tmp_path, {"min_in_sync": "1"})
+    cluster.nodes[1].produce(b"a")
+    cluster.run()
+    cluster.kill(3)
+    cluster.show()
+    for value in (b"b", b"c", b"d"):
+        cluster.nodes[1].produce(value)
+        cluster.run()
+    cluster.nodes[1].delete_records(3)
+    tell_of_deletions(cluster)
+    two = cluster.nodes[2]
+    assert two.log.log_start == 3
+    cluster.kill(1)
+    cluster.start(3)
+    unclean = cluster.state.state.designate(3, (3,), 1)
+    unclean = replace(unclean, unclean_epoch=unclean.leader_epoch + 1)
+    cluster.state = VersionedState(unclean, cluster.state.partition_epoch + 1)
+    for _ in range(3):
+        cluster.show()
+        cluster.later(1.0)
+    assert (two.log.log_start, two.log.log_end) == (0, 1)
+    for value in (b"x", b"y", b"z"):
+        cluster.nodes[3].produce(value)
+        cluster.run()
+    answer = cluster.nodes[3].delete_records(2)
+    tell_of_deletions(cluster)
+    assert (two.log.log_start, [each.error for each in answer]) == (2, [0])
+    cluster.stop()
+
+
 def test_a_produce_that_appends_nothing_wakes_no_follower(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +183,20 @@ def test_a_produce_that_appends_nothing_wakes_no_follower(
     assert leader.is_at_rest
     cluster.run()
     assert [node.wire.sent for node in cluster.nodes.values()] == sent
+
+
+def test_a_leader_writes_once_where_zookeeper_was_set_back(cluster: Cluster) -> None:
+    one, before = cluster.nodes[1], cluster.state
+    for _ in range(2):
+        cluster.designate(1, 1, 2, 3)
+        cluster.show()
+    assert one.replica.leader is not None
+    cluster.kill(3)
+    cluster.state = VersionedState(before.state, before.partition_epoch - 1)
+    written = len(cluster.writes)
+    cluster.show(1)
+    cluster.later(1.0)
+    assert (len(cluster.writes) - written, one.replica.state.role) == (1, Role.WAITING)
 
 
 # -- exceptions -----------------------------------------------------------------------------------------

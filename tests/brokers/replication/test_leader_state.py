@@ -172,7 +172,6 @@ def test_a_leader_takes_nothing_from_what_it_has_read_before_or_late() -> None:
         ):
             old = VersionedState(state, partition_epoch)
             scene.leader.observed(old)
-            scene.leader.answered(Superseded(old))
             scene.leader.answered(old)
             assert not scene.leader.resigned
             assert (scene.leader.isr, scene.leader.partition_epoch) == ((1, 2), 4)
@@ -201,6 +200,18 @@ def test_a_leader_resigns_when_another_is_to_lead_or_it_is_to_begin_another_epoc
             scene.leader.answered(Superseded(found))
         assert scene.leader.resigned
         assert scene.propose(1, 2) is None
+
+
+def test_a_leader_resigns_when_a_zookeeper_that_was_set_back_refuses_its_write() -> None:
+    for partition_epoch in (3, 4):
+        scene = Scene(*ALL)
+        assert scene.propose(1, 2) == (1, 2)
+        found = VersionedState(scene.found.state, partition_epoch)
+        scene.leader.answered(Superseded(found))
+        is_older = partition_epoch < scene.found.partition_epoch
+        assert scene.leader.resigned is is_older, (
+            "another write may have been read before the answer"
+        )
 
 
 def test_a_leader_resigns_when_its_state_is_gone() -> None:

@@ -113,6 +113,21 @@ def test_an_activation_that_was_refused_is_no_activation() -> None:
     assert follows(replica) == (2, 5)
 
 
+def test_an_activation_that_a_zookeeper_that_was_set_back_refuses_goes_on_from_what_it_has() -> (
+    None
+):
+    """What was found there is no old read."""
+    for found, step in (
+        (a_state(1, 3, version=7), None),
+        (led(2, 4, version=7), None),
+        (a_state(1, 4, version=7), Activate(StateWrite(led(1, 5).state, 7))),
+    ):
+        replica = ReplicaState(1, 5)
+        assert isinstance(replica.observed(a_state(1, 4)), Activate)
+        assert replica.activated(Superseded(found), lead) == step
+        assert not leads(replica)
+
+
 def test_an_activation_whose_outcome_is_not_known_is_none_before_the_state_was_read_again() -> None:
     replica = ReplicaState(1, 5)
     assert isinstance(replica.observed(a_state(1, 4)), Activate)

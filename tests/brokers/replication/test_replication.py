@@ -5,7 +5,7 @@ import shutil
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from errno import EIO, ENOSPC, EROFS
+from errno import EIO, EMFILE, ENOSPC, EROFS
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import log as log_module
+from folkmoot.brokers.storage.files.atomic_file import disk_error
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.notes import load_notes
 from folkmoot.brokers.storage.recovery import save_log_start
-from folkmoot.brokers.storage.segment import Segment
+from folkmoot.brokers.storage.segment import Segment, SegmentReader
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import (
     NOBODY,
@@ -2079,6 +2080,48 @@ def test_who_could_not_cut_its_log_has_another_lead(
     assert (cluster.state.state.leader, isr(cluster)) == (-1, (2, 3))
 
 
+@pytest.mark.parametrize("lacking", [EMFILE, ENOSPC])
+@pytest.mark.parametrize(
+    ("what", "is_done"),
+    [("shorten", False), ("shorten", True), ("sync_directory", False), ("end_before", False)],
+)
+def test_a_cut_waits_for_room_and_for_descriptors(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str, lacking: int, is_done: bool
+) -> None:
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    cluster.cut = {(2, 1), (3, 1)}
+    one.produce(b"lost")
+    cluster.designate(2, 1, 2, 3)
+    owner: Any = SegmentReader if what == "end_before" else log_module
+    real, tried = getattr(owner, what), list[int]()
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        tried.append(1)
+        if len(tried) > 2:
+            return real(*arguments, **named)
+        if is_done:
+            real(*arguments, **named)
+        error = OSError(lacking, os.strerror(lacking))
+        if owner is SegmentReader:
+            raise disk_error("it cannot be opened", error) from error
+        raise error
+
+    monkeypatch.setattr(owner, what, failing)
+    cluster.show()
+    cluster.cut.clear()
+    cluster.run()
+    assert (one.log.is_being_cut, one.log.log_end) == (True, 2)
+    for _ in range(4):
+        cluster.later(1.0)
+    assert (one.log.failed, one.log.is_being_cut, len(tried)) == (None, False, 3)
+    answer = cluster.nodes[2].produce(b"b")
+    cluster.run()
+    assert ([each.error for each in answer], isr(cluster)) == ([0], (1, 2, 3))
+    assert same_logs(cluster)
+
+
 def test_a_follower_outlives_a_leader_that_reads_something_else_than_it_wrote(
     cluster: Cluster,
 ) -> None:
@@ -2546,5 +2589,5 @@ def test_a_broker_whose_disk_fails_at_a_cut_ends_and_one_whose_disk_is_full_does
     cluster.mend()
     cluster.show()
     cluster.run()
-    assert first.log.failed is not None
+    assert (first.log.failed is not None) is ends
     assert ["cut" in str(each) for each in ended] == [True] * ends
