@@ -25,7 +25,12 @@ from folkmoot.brokers.replication.replica_state import (
 from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH, EpochEnd
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import note_complete, note_incomplete, save_log_start
+from folkmoot.brokers.storage.recovery import (
+    load_compacted_for,
+    note_complete,
+    note_incomplete,
+    save_log_start,
+)
 from folkmoot.brokers.storage.retention import Done
 from folkmoot.coordination.partition_states import (
     Answer,
@@ -842,9 +847,11 @@ class Partition:
         """
         log = self.log
         if offset < log.log_end and self._is_lost_by_election and log.is_compacted:
-            why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
-            await self._begin_anew(follower, log.log_end, why)
-            return
+            found = await log.queue.outcome_of(partial(load_compacted_for, log.directory))
+            if not isinstance(found, int) or found > offset:
+                why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
+                await self._begin_anew(follower, log.log_end, why)
+                return
         try:
             await self._take_point_back(offset)
         except OSError as error:
