@@ -845,7 +845,13 @@ class Partition:
         A log that compaction has taken earlier records from, for the sake of later ones that an unclean
         election has lost, is given up whole: it begins anew, and copies all that its leader has.
         """
-        log = self.log
+        log, logs = self.log, self._shared.logs
+        if logs.is_removing(log):  # what replaced a segment may be cut, and would hide it no more
+            await logs.remove_now(log, ())
+        if logs.is_removing(log):
+            self._is_blocked = False
+            self._try_again(DISK_AGAIN_AFTER)
+            return
         if offset < log.log_end and self._is_lost_by_election and log.is_compacted:
             found = await log.queue.outcome_of(partial(load_compacted_for, log.directory))
             if not isinstance(found, int) or found > offset:
