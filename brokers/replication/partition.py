@@ -25,7 +25,12 @@ from folkmoot.brokers.replication.replica_state import (
 from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH, EpochEnd
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import note_complete, note_incomplete, save_log_start
+from folkmoot.brokers.storage.recovery import (
+    load_compacted_for,
+    note_complete,
+    note_incomplete,
+    save_log_start,
+)
 from folkmoot.brokers.storage.retention import Done
 from folkmoot.coordination.partition_states import (
     Answer,
@@ -840,11 +845,19 @@ class Partition:
         A log that compaction has taken earlier records from, for the sake of later ones that an unclean
         election has lost, is given up whole: it begins anew, and copies all that its leader has.
         """
-        log = self.log
-        if offset < log.log_end and self._is_lost_by_election and log.is_compacted:
-            why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
-            await self._begin_anew(follower, log.log_end, why)
+        log, logs = self.log, self._shared.logs
+        if logs.is_removing(log):  # what replaced a segment may be cut, and would hide it no more
+            await logs.remove_now(log, ())
+        if logs.is_removing(log):
+            self._is_blocked = False
+            self._try_again(DISK_AGAIN_AFTER)
             return
+        if offset < log.log_end and self._is_lost_by_election and log.is_compacted:
+            found = await log.queue.outcome_of(partial(load_compacted_for, log.directory))
+            if not isinstance(found, int) or found > offset:
+                why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
+                await self._begin_anew(follower, log.log_end, why)
+                return
         try:
             await self._take_point_back(offset)
         except OSError as error:

@@ -35,6 +35,8 @@ _ANEW: Final = b"anew"
 SPARE_FILE: Final = "spare"
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-checkpoint"
 """How far the log is compacted (CleanerCheckpoint)."""
+COMPACTED_FOR_FILE: Final = "compacted-for"
+"""The offset before which all records lie that compaction has dropped others for."""
 INCOMPLETE_FILE: Final = "incomplete"
 """There while a replica may lack records that it has acked, since its disk has lost them."""
 _LEFTOVER_SUFFIXES: Final = (".cleaned", ".new")
@@ -155,6 +157,17 @@ def save_log_start(directory: Path, offset: int, *, anew: bool = False) -> None:
     """
     noted = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
     write_checked(directory / LOG_START_FILE, noted, directory.parent / SPARE_FILE)
+
+
+def load_compacted_for(directory: Path) -> int | None:
+    """No record was dropped for one at that offset or behind; None: that is not known. Raises OSError."""
+    noted = read_checked(directory / COMPACTED_FOR_FILE)
+    return int(noted) if noted is not None and noted.isdigit() else None
+
+
+def note_compacted_for(directory: Path, offset: int) -> None:
+    """On disk when this returns, which is before a segment takes its place. Raises OSError."""
+    write_checked(directory / COMPACTED_FOR_FILE, b"%d" % offset)
 
 
 def note_incomplete(directory: Path) -> None:

@@ -154,6 +154,11 @@ class CleaningPass:
         save_json(self.directory / CLEANER_CHECKPOINT_FILE, checkpoint)
         return checkpoint
 
+    @property
+    def clean_before(self) -> int:
+        """Before it lie all records that others are dropped for; -1 until the first step has ended."""
+        return self._clean_before
+
     def _index_keys(self) -> int:
         """→ the offset up to which all keys are known."""
         since = reached = self.checkpoint.clean_before

@@ -18,9 +18,13 @@ from folkmoot.brokers.storage.compaction.cleaning_pass import (
 )
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
+from folkmoot.brokers.storage.recovery import (
+    CLEANER_CHECKPOINT_FILE,
+    load_compacted_for,
+    note_compacted_for,
+)
 from folkmoot.brokers.storage.retention import last_append, unread_segments
-from folkmoot.brokers.storage.segment import Segment, SummaryJob
+from folkmoot.brokers.storage.segment import Segment, SegmentName, SummaryJob
 from folkmoot.brokers.storage.segment_index import Summary
 from folkmoot.brokers.storage.segment_swap import commit, files_of
 from folkmoot.protocol.errors import ClosedError, FolkmootError
@@ -234,7 +238,8 @@ class LogCleaner:
         is_taken = False
         try:
             if not log.forgets_compaction and _are_there(log, old):
-                await log.queue.job(partial(commit, log.directory, name))
+                end = log.log_end if log.is_compacted else None
+                await log.queue.job(partial(_commit, log.directory, name, work.clean_before, end))
                 is_taken = _are_there(log, old)
         except (OSError, FolkmootError) as error:
             self._give_up(log, segments, error)
@@ -286,6 +291,19 @@ def _stays(log: Log, base_offset: int) -> bool:
 
 def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
     return all(log.sealed(each.base_offset) is each and not each.damage for each in segments)
+
+
+def _commit(directory: Path, name: SegmentName, clean_before: int, end: int | None) -> None:
+    """Put a new segment in place, once it is noted for which records others were dropped.
+
+    `end` is the log's if earlier passes have dropped some, too; where it is not known for which, none of
+    those lies behind it. A death in between leaves a note that is too high. Raises OSError.
+    """
+    noted = None if end is None else load_compacted_for(directory)
+    wanted = max(clean_before, noted if noted is not None else end or 0)
+    if wanted != noted:
+        note_compacted_for(directory, wanted)
+    commit(directory, name)
 
 
 def _load_all(

@@ -1,5 +1,6 @@
 """Replicas that compact by themselves, and an unclean election between them."""
 
+from errno import EIO
 from itertools import count
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
 from folkmoot.brokers.storage.flusher import CHECKPOINT_INTERVAL
+from folkmoot.brokers.storage.recovery import COMPACTED_FOR_FILE, load_compacted_for
 from folkmoot.coordination.partition_states import VersionedState
 from tests.brokers.compaction import keyed
 from tests.brokers.replication.brokers import Cluster, Node
@@ -69,6 +71,81 @@ def settle(cluster: Cluster) -> None:
     for _ in range(5):
         cluster.show()
         cluster.later(1.0)
+
+
+def elect_three(cluster: Cluster) -> None:
+    unclean = cluster.state.state.designate(3, (3,), 1)
+    unclean = replace(unclean, unclean_epoch=unclean.leader_epoch + 1)
+    cluster.state = VersionedState(unclean, cluster.state.partition_epoch + 1)
+    cluster.show(3)
+
+
+@pytest.mark.parametrize("note", ["there", "gone", "illegible"])
+def test_a_compacted_log_is_merely_cut_where_no_record_was_dropped_for_what_is_lost(
+    tmp_path: Path, note: str
+) -> None:
+    """And again, when it has lost some once more. Where that is not known it is copied anew."""
+    cluster = Cluster(tmp_path, CONFIG)
+    for number in range(30):
+        send(cluster, b"key", b"%d" % number * 30)
+    cluster.later(1.0)
+    two = cluster.nodes[2]
+    compact(cluster, two)
+    assert two.log.segments[0].sparse
+    former = list(two.log.sealed_segments)
+    path = two.log.directory / COMPACTED_FOR_FILE
+    if note == "gone":
+        path.unlink()
+    elif note == "illegible":
+        path.write_bytes(b"30")
+    for _ in range(2):
+        end = cluster.nodes[3].log.log_end
+        cluster.kill(3)
+        cluster.show()
+        leader = next(iter(cluster.nodes.values()))
+        leader.send(keyed((b"key", b"lost")))
+        cluster.run()
+        assert two.log.log_end == end + 1
+        if leader is not two:
+            cluster.kill(1)
+        cluster.start(3)
+        elect_three(cluster)
+        settle(cluster)
+        assert set(cluster.state.state.isr) == {2, 3}
+        assert cluster.nodes[3].replica.leader is not None
+        assert two.log.log_end == end
+        if note != "there":
+            break
+        cluster.designate(2, 2, 3)
+        settle(cluster)
+    kept = list(two.log.segments[: len(former)])
+    assert (kept == former) is (note == "there")
+    cluster.stop()
+
+
+def test_what_records_are_dropped_for_is_noted_by_a_pass_that_is_interrupted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, noted = Cluster(tmp_path, CONFIG), list[int | None]()
+
+    def fail(*_: object) -> None:
+        raise OSError(EIO, "input/output error")
+
+    two = cluster.nodes[2]
+    for _ in range(2):
+        for number in range(30):
+            send(cluster, b"key", b"%d" % number * 30)
+        cluster.later(1.0)
+        former = [*two.log.segments]
+        compact(cluster, two)
+        assert two.log.segments[0] is not former[0]
+        noted.append(load_compacted_for(two.log.directory))
+        monkeypatch.setattr("folkmoot.brokers.storage.compaction.cleaning_pass.save_json", fail)
+    first, second = noted
+    assert first is not None
+    assert second is not None
+    assert first < 30 < second == two.log.segments[-1].base_offset
+    cluster.stop()
 
 
 @pytest.mark.parametrize("more", [0, 40])

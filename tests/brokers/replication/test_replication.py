@@ -2122,6 +2122,38 @@ def test_a_cut_waits_for_room_and_for_descriptors(
     assert same_logs(cluster)
 
 
+def test_a_log_is_cut_once_the_files_that_were_to_go_before_are_gone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of segments that were compacted would come back: what replaced them is appended to again."""
+    one = cluster.nodes[1]
+    one.produce(b"a")
+    cluster.run()
+    cluster.cut = {(2, 1), (3, 1)}
+    one.produce(b"lost")
+    old, real, is_well = one.log.directory / f"{7:020}.log", Path.unlink, False
+    old.touch()
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path == old and not is_well:
+            raise OSError(EIO, "input/output error")
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    one.logs.remove(one.log, [old])
+    cluster.designate(2, 1, 2, 3)
+    cluster.show()
+    cluster.cut.clear()
+    for _ in range(3):
+        cluster.later(1.0)
+    assert (old.exists(), one.log.log_end, one.log.failed) == (True, 2, None)
+    is_well = True
+    for _ in range(3):
+        cluster.later(1.0)
+    assert (old.exists(), one.log.log_end) == (False, 1)
+    assert same_logs(cluster)
+
+
 def test_a_follower_outlives_a_leader_that_reads_something_else_than_it_wrote(
     cluster: Cluster,
 ) -> None:
