@@ -77,6 +77,14 @@ class Members:
         for member in self.running.values():
             member.look()
 
+    def pause(self, name: str) -> None:
+        """SIGSTOP; its session lasts for SESSION_TIMEOUT."""
+        self.running[name].child.pause()
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self.running[name].child.resume()
+
     def kill(self, name: str) -> None:
         """SIGKILL."""
         self.running.pop(name).child.kill()

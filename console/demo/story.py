@@ -93,16 +93,23 @@ class Story:
         return max(ready, key=lambda member: int(member.progress["uncommitted"]), default=None)
 
     def _kill(self, victim: MemberProcess) -> list[str]:
+        """Kill it in a state that is known: it stands still while its work is counted.
+
+        Once it is dead, its guardian ends its session at once, and others process on and commit.
+        """
         partitions = self._watch.shares.get(victim.name, [])
-        self.victim = victim.name
-        self._members.kill(victim.name)
-        # Nobody else may go on there before the victim's session has timed out.
+        self._members.pause(victim.name)
         committed = self._committed()
-        self.uncommitted = sum(
+        uncommitted = sum(
             position - committed.get(each, 0)
             for each, position in self._store.positions().items()
             if each.partition in partitions
         )
+        if not uncommitted:  # it committed after it had reported
+            self._members.resume(victim.name)
+            return []
+        self._members.kill(victim.name)
+        self.victim, self.uncommitted = victim.name, uncommitted
         self.stage = Stage.BEREFT
         some = ", ".join(map(str, partitions))
         return [

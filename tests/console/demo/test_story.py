@@ -21,12 +21,19 @@ class Troupe(Members):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, "nowhere", "delays", "flights")
         self.killed: list[str] = []
+        self.paused: list[str] = []
         for name in ("plain-1", "plain-2", SPARK):
             self.start_plain(name)
 
     def start_plain(self, name: str) -> None:
         child: Any = None
         self.running[name] = MemberProcess(name, child)
+
+    def pause(self, name: str) -> None:
+        self.paused.append(name)
+
+    def resume(self, name: str) -> None:
+        self.paused.remove(name)
 
     def kill(self, name: str) -> None:
         self.killed.append(name)
@@ -76,6 +83,28 @@ def test_the_member_with_most_uncommitted_is_killed(stood: Stood) -> None:
     assert stood.story.uncommitted == 7
     assert "killed plain-2 (SIGKILL), owner of partitions 1, with 7 records" in line
     assert stood.story.stage is Stage.BEREFT
+
+
+def test_a_members_work_is_counted_while_it_stands_still(stood: Stood) -> None:
+    seen = []
+
+    def committed() -> dict[TopicPartition, int]:
+        seen.append((list(stood.troupe.paused), list(stood.troupe.killed)))
+        return {P1: 13}
+
+    Story(stood.troupe, stood.watch, stood.store, committed).step(0.3)
+    assert seen == [(["plain-2"], [])]
+    assert stood.troupe.killed == ["plain-2"]
+
+
+def test_a_member_that_has_committed_since_its_report_lives_on(stood: Stood) -> None:
+    stood.committed = {P0: 10, P1: 20, P2: 30}
+    assert stood.story.step(0.3) == []
+    assert (stood.troupe.paused, stood.troupe.killed) == ([], [])
+    assert stood.story.stage is Stage.WORKING
+    stood.committed = {P1: 15}
+    stood.story.step(0.3)
+    assert (stood.story.victim, stood.story.uncommitted) == ("plain-2", 5)
 
 
 def test_nobody_is_killed_too_early(stood: Stood) -> None:
