@@ -54,7 +54,7 @@ class ClientConfig:
 
 
 class ZooKeeperDiscovery:
-    """Finds the addresses of live brokers, and answers other questions; one thread at a time may ask.
+    """Finds the addresses of live brokers, and answers other questions. Any thread may ask.
 
     The session stays open between calls: it is asked only when all known brokers have failed, which
     is the moment at which ZooKeeper should not have to be found first. A lost session is replaced, by
@@ -114,11 +114,12 @@ class ZooKeeperDiscovery:
         """
         until = time.monotonic() + LOOK_WAIT
         try:
-            if self._looking is None:
+            looking = self._looking  # read once: another thread may ask, too
+            if looking is None:
                 session = _answering(self._opened(LOOK_WAIT))
                 question = addresses(self._listener)
-                self._looking = _begin(partial(execute, session, question, ANSWER_WAIT))
-            found = self._looking.result(max(0.0, until - time.monotonic()))
+                looking = self._looking = _begin(partial(execute, session, question, ANSWER_WAIT))
+            found = looking.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
             return None
         except BaseException:

@@ -113,8 +113,8 @@ class Alone:
     def planned(self) -> GroupPlan:
         return GroupPlan(frozenset(self._config.assigned), self._topics)
 
-    def commit(self, token: int, offsets: Mapping[Any, int], epochs: Mapping[Any, int]) -> None:
-        self.notices.append(Committed(token, dict(offsets), frozenset()))
+    def commit(self, offsets: Mapping[Any, int], epochs: Mapping[Any, int]) -> None:
+        self.notices.append(Committed(0, dict(offsets), frozenset()))
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         pass

@@ -192,7 +192,6 @@ class Share:
         self._arrived = self._left = self._has_looked = False
         self._said: set[str] = set()
         self._trouble = ""
-        self._token = 0
 
     # -- what the engine calls ----------------------------------------------------------------------
 
@@ -416,8 +415,7 @@ class Share:
                 assert held.resume is not None
                 wanted[partition] = held.committing = held.resume
         if wanted:
-            self._token += 1
-            self._member.commit(self._token, wanted, {p: self._held[p].claim for p in wanted})
+            self._member.commit(wanted, {p: self._held[p].claim for p in wanted})
 
     def _has_committed(self) -> bool:
         return all(held.committing is None for held in self._held.values())

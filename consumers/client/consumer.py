@@ -84,6 +84,7 @@ ASKED_AT_ONCE: Final = 100
 _READS_NOTHING: Final = (
     "this consumer reads nothing: give group=… and topics=…, or call subscribe() or assign()"
 )
+_NOT_OPEN: Final = "the consumer is not open: use it in a with block, or call start()"
 _CALLED_BACK: Final = "a callback may not poll, subscribe or close: call stop() to end"
 
 log = thread_log(__name__)
@@ -138,8 +139,9 @@ class Consumer(Generic[K, V]):
     and stops that partition until a `seek`; the others go on. `on_decode_error` says what else may become
     of records that cannot be deserialized.
 
-    The thread that started the consumer owns it; only `stop` and `health` may be called from others,
-    and `stop` from signal handlers. It does not survive a fork: in the child process it is closed.
+    The thread that started the consumer owns it. Others may call `stop`, `health` and `metrics`, and
+    `commit` with offsets; signal handlers only `stop`. It does not survive a fork: in the child process
+    it is closed.
     """
 
     @configured(ConsumerOptions[K, V])
@@ -531,6 +533,8 @@ class Consumer(Generic[K, V]):
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         timeout: float = 30.0,
+        *,
+        wait: bool = True,
     ) -> None:
         """Commit the next offsets to process; without `offsets`, of everything handed out so far.
 
@@ -538,23 +542,26 @@ class Consumer(Generic[K, V]):
         until the next commit of the partition. After a `seek` to an offset, of which nothing was handed
         out yet, that is the offset sought.
 
+        With `offsets` any thread may commit, such as the one that has processed the records. `wait=False`
+        returns before ZooKeeper has answered: a commit that is refused then is a warning in the log, and
+        its records come again to the partition's next owner.
+
         Raises NotOwner if a partition is no longer ours, CommitBehind if more of it is committed
         already (the others are committed in both cases), RequestTimeout if ZooKeeper did not answer in
         time (then the commit may still come to pass), and InstanceReplaced. Nothing is committed where it
         raises ConfigError for what is no offset, OffsetOutOfRange for one that lies behind the log's end,
         or BrokerUnreachable if no broker tells that in time.
         """
-        self._check_usable()
-        began = time.monotonic()
-        if self._group is None:
+        if offsets is None:
+            self._check_usable()
+        else:
+            self._check_open()
+        began, group = time.monotonic(), self._group
+        if group is None:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
         metadata: dict[TopicPartition, str] = {}
         if offsets is None:
-            if not self._calling_back:  # else what is processed is known: nothing is under way
-                if self._cursor is not None:
-                    self._settle(self._cursor)
-                self._positions.process_all()
-            wanted = self._positions.uncommitted(self._group.epochs, sought=True)
+            wanted = self._all_in_hand(group)
         else:
             wanted = {}
             for each, offset in offsets.items():
@@ -562,17 +569,28 @@ class Consumer(Generic[K, V]):
                 wanted[partition], text = offset_and_metadata(str(partition), offset)
                 if text:
                     metadata[partition] = text
-        self._check_within_logs(wanted, timeout)
-        self._group.commit(wanted, max(0.0, began + timeout - time.monotonic()), metadata)
+        self._check_within_logs(group, wanted, timeout)
+        left = max(0.0, began + timeout - time.monotonic())
+        group.commit(wanted, left if wait else None, metadata)
 
-    def _check_within_logs(self, wanted: Mapping[TopicPartition, int], timeout: float) -> None:
-        """Leaders are asked of what was not fetched here alone. Raises OffsetOutOfRange, or why none told."""
-        owned = () if self._group is None else self._group.epochs
-        beyond = {
-            each: self._cluster.topic_id(each.topic) or ""
-            for each, offset in wanted.items()
-            if each in owned and offset > max(self._fetcher.end(each), self._positions.floor(each))
-        }
+    def _all_in_hand(self, group: RebalanceListener) -> dict[TopicPartition, int]:
+        """What is to be committed of all that was handed out."""
+        if not self._calling_back:  # else what is processed is known: nothing is under way
+            if self._cursor is not None:
+                self._settle(self._cursor)
+            self._positions.process_all()
+        return self._positions.uncommitted(group.epochs, sought=True)
+
+    def _check_within_logs(
+        self, group: RebalanceListener, wanted: Mapping[TopicPartition, int], timeout: float
+    ) -> None:
+        """Leaders are asked of what was not fetched here alone. From any thread. Raises OffsetOutOfRange, or
+        why none told."""
+        beyond: dict[TopicPartition, str] = {}
+        for each, offset in wanted.items():
+            topic_id, end = self._fetcher.seen(each)
+            if each in group.epochs and offset > max(end, self._positions.group.floor(each)):
+                beyond[each] = topic_id
         if not beyond:
             return
         known = self._cluster.addresses()
@@ -1009,12 +1027,19 @@ class Consumer(Generic[K, V]):
         if self._calling_back:
             raise ConcurrentUse(_CALLED_BACK)
 
+    def _check_open(self) -> None:
+        """For what any thread may call."""
+        if self._is_forked:
+            self._check_thread()
+        if self._closed or self._process is None:
+            raise ClosedError(_NOT_OPEN)
+
     def _check_usable(self) -> None:
         if (self._process, self._thread) == (os.getpid(), threading.get_ident()):
             if not self._closed:
                 return
         if not self._is_forked and (self._closed or self._process is None):
-            raise ClosedError("the consumer is not open: use it in a with block, or call start()")
+            raise ClosedError(_NOT_OPEN)
         self._check_thread()
 
     def _check_thread(self) -> None:
@@ -1025,7 +1050,10 @@ class Consumer(Generic[K, V]):
         if self._thread is None:
             self._thread = here
         elif self._thread != here:
-            raise ConcurrentUse("a consumer belongs to the thread that started it: only stop() may")
+            raise ConcurrentUse(
+                "a consumer belongs to the thread that started it: others may stop it, and commit offsets "
+                "that they name"
+            )
 
 
 _USUAL_SIGNALS: Final[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGINT)

@@ -1,14 +1,15 @@
 """A consumer's place in its group, seen from the thread that polls.
 
 Turns the group thread's notices into what the fetcher reads and into the application's callbacks,
-and the application's progress into commits. Notices are taken in their order; only the outcomes of
-commits overtake, since a callback may be waiting for one.
+and the application's progress into commits. Notices are taken in their order. Who waits for a commit
+waits for the group thread alone, so that any thread may, and a callback.
 """
 
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -83,7 +84,7 @@ def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
 
 
 class RebalanceListener:
-    """Serves one member; owned by the polling thread, which `wakeup` wakes."""
+    """Serves one member; owned by the polling thread, which `wakeup` wakes. Any thread may `commit`."""
 
     def __init__(
         self,
@@ -113,8 +114,6 @@ class RebalanceListener:
         self._starts: dict[TopicPartition, int] = {}
         """Where the policy has partitions start: yet to be committed."""
         self._leave_by: float | None = None
-        self._awaited: dict[int, Committed | None] = {}
-        self._token = 0
         self._commit_at = 0.0
         self._plan_commit()
 
@@ -142,21 +141,21 @@ class RebalanceListener:
                     self._call_back("on_rebalance", notice)
                 case Left():
                     self.left = True
-        self._check_not_replaced()
+        if self.replaced:
+            self._check_member()
         if self._unaccepted and self._leave_by is None and self._revocation is None:
             self._assigned([*self._unaccepted.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
             self._plan_commit()
             if offsets := self._positions.due(self.epochs):
-                self._token += 1
-                self.member.commit(self._token, offsets, self.epochs)
+                self.member.commit(offsets, self.epochs)
 
     def beyond_said(self) -> list[str]:
         """What the group has committed that its log does not have any more. From any thread."""
         return [
             f"{each}: the log ends at {end}, below {committed}, which the group has committed: it has lost "
             "records. A commit of what is there, or `folkmoot group reset`, ends that"
-            for each, (committed, end) in sorted(self._positions.beyond.copy().items())
+            for each, (committed, end) in sorted(self._positions.group.beyond().items())
         ]
 
     # -- commits ----------------------------------------------------------------------------------
@@ -164,39 +163,24 @@ class RebalanceListener:
     def commit(
         self,
         offsets: Mapping[TopicPartition, int],
-        timeout: float,
+        timeout: float | None,
         metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
     ) -> None:
-        """Commit and wait. Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced."""
-        self._check_not_replaced()
-        deadline = time.monotonic() + timeout
+        """Commit, and wait for the outcome at most `timeout` seconds; None: not at all. From any thread.
+
+        Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced, and what ended the group thread.
+        """
+        self._check_member()
         self.member.polled_at = time.monotonic()
-        ours = {each: offset for each, offset in offsets.items() if each in self.epochs}
+        epochs = self.epochs.copy()
+        ours = {each: offset for each, offset in offsets.items() if each in epochs}
         refused = offsets.keys() - ours.keys()
-        forward, behind = self._positions.ask(ours)
-        if forward:
-            self._token = token = self._token + 1
-            self.member.commit(token, forward, self.epochs, metadata)
-            self._awaited[token] = None
-            if self._leave_by is not None:  # within on_revoke, on close
-                deadline = min(deadline, self._leave_by)
-            try:
-                self._pump()
-                while (outcome := self._awaited[token]) is None:
-                    self._check_not_replaced()
-                    remaining = deadline - time.monotonic()
-                    if remaining <= 0:
-                        raise RequestTimeout(
-                            f"ZooKeeper did not answer a commit within {timeout:g} s: "
-                            "it may still come to pass"
-                        )
-                    self._wakeup.wait(min(remaining, _LOOK))
-                    self._pump()
-            finally:
-                del self._awaited[token]
-            refused |= outcome.refused
+        forward, behind = self._positions.group.ask(ours)
+        outcome = self.member.commit(forward, epochs, metadata) if forward else None
+        if outcome is not None and timeout is not None:
+            refused |= self._outcome(outcome, timeout).refused
         if refused:
-            self._check_not_replaced()
+            self._check_member()
             some = ", ".join(map(str, sorted(refused)))
             raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
         for partition, committed in sorted(behind.items()):
@@ -205,12 +189,36 @@ class RebalanceListener:
                 "committed already; only `folkmoot group reset` sets a group back"
             )
 
+    def _outcome(self, outcome: Future[Committed], timeout: float) -> Committed:
+        left = timeout
+        if self._leave_by is not None:  # within on_revoke, on close
+            left = min(left, self._leave_by - time.monotonic())
+        try:
+            found = outcome.result(max(0.0, left))
+        except TimeoutError:
+            raise RequestTimeout(
+                f"ZooKeeper did not answer a commit within {timeout:g} s: it may still come to pass"
+            ) from None
+        self._positions.group.written(found.offsets)
+        return found
+
+    def _check_member(self) -> None:
+        """Raises what ended the group thread, InstanceReplaced."""
+        if self.member.error is not None:
+            raise again(self.member.error) from self.member.error
+        if self.member.replaced:
+            raise InstanceReplaced(
+                f"another process has joined group {self._config.group} as "
+                f"{self._config.instance_id}, and it is the younger one"
+            )
+
     def starts_at(self, partition: TopicPartition, offset: int) -> bool:
         """The policy has a partition start there; whether that is to be committed before it is read.
 
         Else whoever has it next would look it up again: "latest" would pass over what came meanwhile.
         """
-        if partition not in self.epochs or self._positions.is_committed(partition):
+        is_committed = self._positions.group.committed(partition) is not None
+        if partition not in self.epochs or is_committed:
             return False
         self._starts[partition] = offset
         return True
@@ -219,8 +227,7 @@ class RebalanceListener:
         """Commit the starts that were found, whatever `auto_commit` is, without waiting for it."""
         if self._starts:
             starts, self._starts = self._starts, {}
-            self._token += 1
-            self.member.commit(self._token, self._positions.ask(starts)[0], self.epochs)
+            self.member.commit(self._positions.group.ask(starts)[0], self.epochs)
 
     def _plan_commit(self) -> None:
         """The next automatic commit; the application may be busy with one batch for longer."""
@@ -267,23 +274,11 @@ class RebalanceListener:
                 self.replaced = self.replaced or isinstance(notice, Replaced)
                 self._notices.append(notice)
                 continue
-            self._positions.committed(notice.offsets)
+            self._positions.group.written(notice.offsets)
             for partition in notice.offsets:
                 self._fetcher.committed(partition)
-            if notice.token in self._awaited:
-                self._awaited[notice.token] = notice
-            elif notice.refused:
-                some = ", ".join(map(str, sorted(notice.refused)))
-                log.warning("a commit was refused: %s is not ours any more", some)
         if self.member.error is not None:
             raise again(self.member.error) from self.member.error
-
-    def _check_not_replaced(self) -> None:
-        if self.replaced:
-            raise InstanceReplaced(
-                f"another process has joined group {self._config.group} as "
-                f"{self._config.instance_id}, and it is the younger one"
-            )
 
     def _more(self, kind: type[Any]) -> Iterator[Any]:
         """The notices of the same kind that follow at once: the application is called for all."""

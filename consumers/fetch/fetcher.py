@@ -224,6 +224,12 @@ class Fetcher:
         """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
         return self._state(partition).end
 
+    def seen(self, partition: TopicPartition) -> tuple[str, int]:
+        """The topic's id, and the end as the last fetch saw it; "" and -1 where nothing is known. From any
+        thread."""
+        state = self._states.get(partition)
+        return ("", -1) if state is None else (state.topic_id, state.end)
+
     def lag(self, partition: TopicPartition) -> int | None:
         """Of what is handed out, None where it is not known. Raises NotAssigned."""
         return self._state(partition).lag

@@ -38,7 +38,10 @@ class Lost(Notice, frozen=True):
 
 
 class Committed(Notice, frozen=True):
-    """Outcome of the commit `token`: what was written, and what was refused since we are not the owner."""
+    """Outcome of the commit `token`: what was written, and what was refused since we are not the owner.
+
+    `Member.commit` returns a future of it.
+    """
 
     token: int
     offsets: dict[TopicPartition, int]

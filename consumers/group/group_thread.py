@@ -14,11 +14,13 @@ thread and is raised to the consumer at each of its calls.
 """
 
 import copy
+import itertools
 import math
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -26,7 +28,7 @@ from threading import Thread
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from folkmoot.consumers.group.events import Committed, Notice, Rebalanced
+from folkmoot.consumers.group.events import Committed, Notice, Rebalanced, Replaced
 from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.consumers.group.member_state import Beside, GroupMember, MemberSettings, Phase
 from folkmoot.consumers.group.owned_partitions import EndSession, Task
@@ -59,8 +61,17 @@ class _Message(NamedTuple):
     given: tuple[Any, ...]
 
 
+class _Commit(NamedTuple):
+    """A commit that somebody has asked for: when, and who waits for its outcome."""
+
+    asked_at: float
+    partitions: frozenset[TopicPartition]
+    outcome: Future[Committed]
+
+
 class Member:
-    """A running member. `start` once, `stop` once; the other methods belong to the consumer's thread.
+    """A running member. `start` once, `stop` once; any thread may `commit`, and the other methods belong
+    to the consumer's thread.
 
     Without `start` there is no thread: a simulator calls `open`, and `turn` whenever something has
     happened or `deadline` has come, under its own `clock` and `random`.
@@ -105,7 +116,11 @@ class Member:
         """Plans seen, and commits answered."""
         self.commit_seconds = 0.0
         """What these commits took together, from the asking on."""
-        self._commits_asked: dict[int, float] = {}
+        self._tokens = itertools.count(1)
+        self._commits: dict[int, _Commit] = {}
+        """Those without an outcome, by their tokens."""
+        self.replaced = False
+        """Another process has our instance id, and we are out for good. From any thread."""
         self.polled_at: float | None = None
         """When the application last asked for records, by our clock."""
         self._end_at = math.inf
@@ -131,21 +146,23 @@ class Member:
 
     def commit(
         self,
-        token: int,
         offsets: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int],
         metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
-    ) -> None:
-        """Ask for a commit; its outcome comes as the notice Committed with this token.
+    ) -> Future[Committed]:
+        """Ask for a commit. → its outcome, which comes as a notice, too. From any thread.
 
         `epochs` are those of the assignments that the consumer knows. Work done under an earlier
         claim is not committed under a later one; a partition without an epoch is refused, and so is
         everything once the member is over.
         """
         known = {each: (epochs.get(each, 0), offset) for each, offset in offsets.items()}
-        self._post(None, self._commit, self._clock(), token, known, metadata)
+        token, outcome = next(self._tokens), Future[Committed]()
+        self._commits[token] = _Commit(self._clock(), frozenset(offsets), outcome)
+        self._post(None, self._feed, self.state.owned.commit, token, known, metadata)
         if self._over:
             self._refuse_commits()
+        return outcome
 
     def draining(self, partition: TopicPartition, epoch: int) -> None:
         """Answer Revoking: what was under way is done, and `drained` follows within the revoke timeout."""
@@ -231,14 +248,18 @@ class Member:
             self._wake()
 
     def _refuse_commits(self) -> None:
-        """Nobody takes in any more what is in the inbox. From both threads: each message is taken once."""
+        """The thread has ended: nothing of the inbox is taken in. From any thread."""
         with suppress(IndexError):
             while True:
-                _, call, (first, *given) = self._inbox.popleft()
-                if call == self._commit:
-                    self.notices.append(Committed(given[0], {}, frozenset(given[1])))
-                elif call == self._connected and not isinstance(first, Exception):
-                    first.close()
+                _, call, given = self._inbox.popleft()
+                if call == self._connected and not isinstance(given[0], Exception):
+                    given[0].close()
+        with suppress(KeyError):
+            while True:
+                token, commit = self._commits.popitem()
+                refused = Committed(token, {}, commit.partitions)
+                self.notices.append(refused)
+                commit.outcome.set_result(refused)
 
     def deadline(self) -> float | None:
         """When the next turn is due, if nothing happens before."""
@@ -300,29 +321,25 @@ class Member:
             elif isinstance(effect, EndSession):
                 self._end_session(effect.why, has_failed=effect.has_failed)
             else:
-                self.notices.append(effect)
                 told = True
+                if isinstance(effect, Committed):
+                    self._committed(effect)
+                    continue
+                self.notices.append(effect)
+                self.replaced = self.replaced or isinstance(effect, Replaced)
                 if isinstance(effect, Rebalanced):
                     self.rebalances += 1
                     self._compare_assignors()
-                elif isinstance(effect, Committed):
-                    self._committed(effect.token)
         if told:
             self._wake()
 
-    def _commit(
-        self,
-        asked_at: float,
-        token: int,
-        offsets: Mapping[TopicPartition, tuple[int, int]],
-        metadata: Mapping[TopicPartition, str],
-    ) -> None:
-        self._commits_asked[token] = asked_at
-        self._feed(self.state.owned.commit, token, offsets, metadata)
-
-    def _committed(self, token: int) -> None:
+    def _committed(self, notice: Committed) -> None:
+        """The notice comes first: who waits for the outcome finds what follows from it."""
+        commit = self._commits.pop(notice.token)
         self.commits += 1
-        self.commit_seconds += self._clock() - self._commits_asked.pop(token, self._clock())
+        self.commit_seconds += self._clock() - commit.asked_at
+        self.notices.append(notice)
+        commit.outcome.set_result(notice)
 
     def _compare_assignors(self) -> None:
         used, mine = self.state.plan.plan.assignor, self.state.info.assignors[:1]

@@ -2,12 +2,12 @@
 
 Three offsets, each the *next* record: `handed_out` ≥ `processed` ≥ committed. Handed out becomes
 processed when the application asks for more or says so; only processed offsets are committed.
-Owned by the thread that polls the consumer.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 
+from folkmoot.consumers.offsets.group_offsets import GroupOffsets
 from folkmoot.protocol.records import TopicPartition
 
 
@@ -29,27 +29,19 @@ class Progress:
 
 
 class Positions:
-    """The progress of all partitions of a consumer, and what is committed of those that it owns.
+    """The progress of all partitions of a consumer. Owned by the thread that polls it.
 
     A partition that is given up or read from elsewhere is forgotten, and begins with a new object:
     whoever still writes to the old one changes nothing that would be committed.
 
     Only what was looked at since the last `end_turn` can have been handed out since: asking for more
     costs nothing for the thousands of others.
-
-    A group's offset does not go back: what lies before the highest offset that was committed, or asked
-    to be, since the partition was claimed is not asked for. Reading may go back by a seek; what is read
-    again is then committed from where it goes beyond. The exception is a log that ends below what was
-    committed (`cut`): what is behind its end counts no more, or the group would never come back from there.
     """
 
     def __init__(self) -> None:
         self._progress: dict[TopicPartition, Progress] = {}
         self._in_hand: dict[TopicPartition, Progress] = {}
-        self._committed: dict[TopicPartition, int | None] = {}
-        self._asked: dict[TopicPartition, int] = {}
-        self.beyond: dict[TopicPartition, tuple[int, int]] = {}
-        """What the group has committed that its log does not have, and where that ends. From any thread."""
+        self.group = GroupOffsets()
 
     # -- what the application has -----------------------------------------------------------------
 
@@ -95,14 +87,13 @@ class Positions:
 
     def claim(self, partition: TopicPartition, committed: int | None) -> None:
         """The partition is ours, from its committed offset on; what was true in an earlier claim is not."""
-        self.release(partition)
-        self._committed[partition] = committed
-        if committed is not None:
-            self._asked[partition] = committed
+        self.forget(partition)
+        self.group.claim(partition, committed)
 
-    def is_committed(self, partition: TopicPartition) -> bool:
-        """Whether the group has an offset of a partition that is ours."""
-        return self._committed.get(partition) is not None
+    def release(self, partition: TopicPartition) -> None:
+        """The partition is no longer ours."""
+        self.forget(partition)
+        self.group.release(partition)
 
     def cut(self, partition: TopicPartition, end: int, parts_at: int | None = None) -> None:
         """The log ends there, below what was read, or committed: what lay behind the end counts no more.
@@ -115,46 +106,7 @@ class Positions:
             now = self.of(partition)
             now.handed_out = min(read.handed_out, parts_at)
             now.processed = None if read.processed is None else min(read.processed, parts_at)
-        asked = self._asked.get(partition, 0)
-        if asked > end:
-            del self._asked[partition]
-            self._committed[partition] = None
-            self.beyond[partition] = asked, end
-
-    def release(self, partition: TopicPartition) -> None:
-        """The partition is no longer ours."""
-        self.forget(partition)
-        self._committed.pop(partition, None)
-        self._asked.pop(partition, None)
-        self.beyond.pop(partition, None)
-
-    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These offsets are in ZooKeeper."""
-        for partition, offset in offsets.items():
-            if partition in self._committed:
-                self._committed[partition] = offset
-                if offset <= self.beyond.get(partition, (0, offset))[1]:
-                    self.beyond.pop(partition, None)
-
-    def floor(self, partition: TopicPartition) -> int:
-        """What the group has committed, or was asked to; -1: nothing, as far as it still counts."""
-        return self._asked.get(partition, -1)
-
-    def ask(
-        self, offsets: Mapping[TopicPartition, int]
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """ZooKeeper is to be asked to commit these: those that it is, and of the rest how far it is.
-
-        The rest lies before what was committed, or asked to be.
-        """
-        forward, behind = {}, {}
-        for partition, offset in offsets.items():
-            asked = self._asked.get(partition, 0)
-            if offset < asked:
-                behind[partition] = asked
-            else:
-                forward[partition] = self._asked[partition] = offset
-        return forward, behind
+        self.group.cut(partition, end)
 
     def uncommitted(
         self, owned: Container[TopicPartition], *, sought: bool = False
@@ -168,10 +120,10 @@ class Positions:
             if progress.processed is None:
                 if sought and progress.sought is not None:
                     found[partition] = progress.sought
-            elif partition in owned and progress.processed != self._committed.get(partition):
+            elif partition in owned and progress.processed != self.group.committed(partition):
                 found[partition] = progress.processed
         return found
 
     def due(self, owned: Container[TopicPartition]) -> dict[TopicPartition, int]:
         """What is to be committed without being asked for: all that would not set the group back."""
-        return self.ask(self.uncommitted(owned))[0]
+        return self.group.ask(self.uncommitted(owned))[0]

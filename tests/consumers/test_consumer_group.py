@@ -2,13 +2,23 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.protocol.errors import ConcurrentUse, ConfigError, NoOffset, NotOwner
+from folkmoot.protocol.errors import (
+    ClosedError,
+    CommitBehind,
+    ConcurrentUse,
+    ConfigError,
+    NoOffset,
+    NotOwner,
+    OffsetOutOfRange,
+)
 from folkmoot.protocol.records import TopicPartition
-from tests.consumers.parts import PARTITIONS, Bench, take, until, values
+from tests.consumers.parts import PARTITIONS, Bench, in_thread, take, until, values
 from tests.waiting import eventually
 
 NEVER = 3600.0
@@ -111,6 +121,49 @@ def test_without_auto_commit_only_commit_commits(bench: Bench) -> None:
         consumer.commit()
         assert bench.committed() == 5
     assert bench.committed() == 5
+
+
+def test_another_thread_commits_what_it_has_processed_and_says_what_that_is(bench: Bench) -> None:
+    bench.send(range(10))
+    with bench.member(auto_commit=False) as consumer:
+        assert take(consumer, 4) == [0, 1, 2, 3]
+        assert in_thread(lambda: consumer.commit({bench.partition(0): 3})) is None
+        assert bench.committed() == 3
+        behind = in_thread(lambda: consumer.commit({bench.partition(0): 2}))
+        assert isinstance(behind, CommitBehind)
+        beyond = in_thread(lambda: consumer.commit({bench.partition(0): 11}))
+        assert isinstance(beyond, OffsetOutOfRange)
+        # What is in the other thread's hands this one cannot know.
+        assert isinstance(in_thread(consumer.commit), ConcurrentUse)
+    closed = in_thread(lambda: consumer.commit({bench.partition(0): 4}))
+    assert isinstance(closed, ClosedError)
+    assert bench.committed() == 3
+
+
+def test_commits_of_many_threads_end_with_the_highest_offset(bench: Bench) -> None:
+    bench.send(range(100))
+    partition = bench.partition(0)
+    with bench.member(auto_commit=False) as consumer:
+        take(consumer, 100)
+
+        def commit(first: int) -> None:
+            for offset in range(first, 101, 4):
+                with suppress(CommitBehind):
+                    consumer.commit({partition: offset}, wait=offset % 3 == 0)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(commit, range(1, 5)))
+        assert bench.committed() == 100
+
+
+def test_a_commit_that_is_not_waited_for_comes_to_pass(bench: Bench) -> None:
+    bench.send(range(10))
+    with bench.member(auto_commit=False) as consumer:
+        assert take(consumer, 4) == [0, 1, 2, 3]
+        consumer.commit(wait=False)
+        eventually(lambda: bench.committed() == 4)
+        with pytest.raises(NotOwner, match="another-0"):  # what is known at once is raised
+            consumer.commit({TopicPartition("another", 0): 1}, wait=False)
 
 
 def test_commit_counts_the_record_in_hand_as_processed(bench: Bench) -> None:

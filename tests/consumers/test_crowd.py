@@ -90,7 +90,7 @@ def test_offsets_of_a_topic_are_nothing_to_one_made_anew_under_its_name(crowd: C
     crowd.settle()
     (partition,) = one.held
     epoch = one.held[partition].epoch
-    one.member.commit(1, {partition: 50}, {partition: epoch})
+    one.member.commit({partition: 50}, {partition: epoch})
     crowd.pass_time(0.1)
     old_id = one.held[partition].topic_id
     crowd.make_anew("a", 1)

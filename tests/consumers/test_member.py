@@ -3,7 +3,6 @@
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from random import Random
 from threading import Event, Thread, current_thread
 from typing import TypeVar
@@ -167,7 +166,7 @@ def test_with_zookeeper_out_of_reach_commits_are_refused_and_not_left_waiting(
     before = scene.epochs()
     scene.reachable = False
     scene.zookeeper.expire(scene.sessions[0])
-    scene.member.commit(1, {T0: 5}, before)
+    scene.member.commit({T0: 5}, before)
     scene.pass_time(RECONNECT_PAUSE * 4)
     assert scene.take(Committed) == [Committed(1, {}, frozenset({T0}))]
     assert 4 <= scene.attempts <= 7
@@ -206,7 +205,7 @@ def test_a_group_deleted_under_its_member_is_made_anew(scene: Scene) -> None:
     """Its offsets are gone; epochs go on all the same: nothing of before is taken for now."""
     scene.pass_time(0.5)
     before = scene.epochs()
-    scene.member.commit(1, {T0: 5}, before)
+    scene.member.commit({T0: 5}, before)
     scene.pass_time(0.1)
     for path in (
         *(paths.owner("g", *each) for each in (T0, T1)),
@@ -277,7 +276,7 @@ def test_an_offset_that_is_written_over_while_it_is_owned_costs_nobody_else_anyt
     scene.pass_time(0.5)
     epochs = scene.epochs()
     execute(scene.admin, Set(paths.offset("g", *T0), b"seventeen"))
-    scene.member.commit(1, {T0: 5, T1: 6}, epochs)
+    scene.member.commit({T0: 5, T1: 6}, epochs)
     scene.pass_time(0.5)
     assert scene.take(Committed) == [Committed(1, {T1: 6}, frozenset({T0}))]
     assert [lost.partition for lost in scene.take(Lost)] == [T0]
@@ -367,7 +366,7 @@ def test_the_pause_begins_anew_after_a_while_without_refusals(scene: Scene) -> N
     scene.refused = lambda operation: False
     scene.pass_time(4 * LONGEST_PAUSE)
     scene.refused, before = COMMITS, scene.attempts
-    scene.member.commit(1, {T0: 5}, scene.epochs())
+    scene.member.commit({T0: 5}, scene.epochs())
     scene.pass_time(RECONNECT_PAUSE + 0.3)
     assert scene.attempts == before + 1
 
@@ -376,7 +375,7 @@ def test_a_refused_commit_loses_the_partitions_and_says_why(scene: Scene) -> Non
     scene.pass_time(0.5)
     before = scene.epochs()
     scene.refused = COMMITS
-    scene.member.commit(1, {T0: 5}, before)
+    scene.member.commit({T0: 5}, before)
     scene.pass_time(0.1)
     assert scene.take(Committed) == [Committed(1, {}, frozenset({T0}))]
     lost = scene.take(Lost)
@@ -514,9 +513,10 @@ def test_what_ended_the_thread_is_raised_again_and_again_and_does_not_grow() -> 
 def test_a_commit_after_the_members_end_is_refused_and_not_left_waiting() -> None:
     member = failed()
     eventually(lambda: member.session is None or member.session.state is SessionState.LOST)
-    member.commit(7, {T0: 5}, {T0: 1})
-    refused = Committed(7, {}, frozenset({T0}))
-    eventually(lambda: refused in told(member))
+    outcome = member.commit({T0: 5}, {T0: 1})
+    refused = outcome.result(20.0)
+    assert (refused.offsets, refused.refused) == ({}, {T0})
+    assert refused in told(member)
     member.stop(5.0)
 
 
@@ -614,10 +614,8 @@ def test_while_partitions_are_divided_the_member_lives_on() -> None:
     member.start()
     try:
         assert assignor.begun.wait(10.0)
-        for token in range(10):
-            member.commit(token, {T0: 5}, {T0: 1})
-            answer = Committed(token, {}, frozenset({T0}))
-            eventually(partial(lambda answer: answer in told(member), answer))
+        for _ in range(10):
+            assert member.commit({T0: 5}, {T0: 1}).result(20.0).refused == {T0}
         eventually(lambda: not member.state.liveness.fenced)
         assignor.go_on.set()
         eventually(lambda: any(isinstance(each, Assigned) for each in told(member)))
@@ -686,9 +684,7 @@ def test_while_a_session_is_being_opened_the_consumer_is_answered_and_can_leave(
     eventually(lambda: member.name is not None, 10.0)
     servers.zookeeper.expire(servers.sessions[0])
     assert servers.asked.wait(10.0)
-    member.commit(1, {T0: 5}, {T0: 1})
-    refused = Committed(1, {}, frozenset({T0}))
-    eventually(lambda: refused in told(member), 10.0)
+    assert member.commit({T0: 5}, {T0: 1}).result(10.0).refused == {T0}
     member.begin_to_leave()
     eventually(lambda: member.state.phase is Phase.LEFT, 10.0)
     member.stop(5.0)

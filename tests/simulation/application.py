@@ -1,6 +1,7 @@
 """A simulated process: the real `Member` with its real recipes, and an application that uses it."""
 
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -71,8 +72,6 @@ class Application:
         self.settings = settings
         self.readings: dict[TopicPartition, Reading] = {}
         self.positions = Positions()
-        self.refused: dict[int, frozenset[TopicPartition]] = {}
-        """What was not committed, by the commit's token."""
         self.leaving = False
         self.left = False
         self.replaced = False
@@ -87,7 +86,6 @@ class Application:
         self._gone = False
         self._busy_until = 0.0
         self._stage = (Phase.JOINING, PollState.ACTIVE, False)
-        self._token = 0
         self._turn_due = self._alarm = 0.0
         self._notices: deque[Notice] = deque()
         random = Random(world.random.getrandbits(64))
@@ -185,15 +183,13 @@ class Application:
                 case Lost(partition):
                     self.readings.pop(partition, None)
                     self.positions.release(partition)
-                case Committed(token, offsets, refused):
-                    if refused:
-                        self.refused[token] = refused
+                case Committed(_, offsets):
                     for partition, offset in offsets.items():
                         self._checks.told_committed(self.name, partition, offset)
                         reading = self.readings.get(partition)
                         if reading is not None and reading.position is None:
                             reading.position = offset
-                    self.positions.committed(offsets)
+                    self.positions.group.written(offsets)
                 case Left():
                     self.left = True
                 case Replaced():
@@ -220,10 +216,9 @@ class Application:
 
     def commit_start(self, partition: TopicPartition, reading: Reading, start: int) -> None:
         """Whatever else is committed, and when: nothing is processed before."""
-        self._token += 1
         self.positions.begin(partition, start)
-        starts, _ = self.positions.ask({partition: start})
-        self.member.commit(self._token, starts, {partition: reading.epoch})
+        starts, _ = self.positions.group.ask({partition: start})
+        self.member.commit(starts, {partition: reading.epoch})
         self._hear()
 
     def _drain_later(self, partition: TopicPartition, epoch: int) -> None:
@@ -278,18 +273,18 @@ class Application:
         if self.world.random.random() < (0.05 if self.by_hand else 0.3):
             self.commit_all()
 
-    def commit_all(self) -> int:
-        """Commit what is processed, under the epochs that the application knows; returns a token."""
+    def commit_all(self) -> "Future[Committed] | None":
+        """Commit what is processed, under the epochs that the application knows. → its outcome; None: there
+        is nothing to commit."""
         for partition, reading in self.readings.items():
             self._look_at_the_end(partition, reading)
         offsets = self.positions.due(self.readings)
-        if offsets:
-            self._token += 1
-            epochs = {partition: self.readings[partition].epoch for partition in offsets}
-            self.member.commit(self._token, offsets, epochs)
-            self._hear()
-            return self._token
-        return 0
+        if not offsets:
+            return None
+        epochs = {partition: self.readings[partition].epoch for partition in offsets}
+        outcome = self.member.commit(offsets, epochs)
+        self._hear()
+        return outcome
 
     # -- what can befall it -----------------------------------------------------------------------
 

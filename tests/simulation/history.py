@@ -113,10 +113,11 @@ class History:
             self.settled_after = world.now - began
             world.run(world.now + CALM)
             settled = not self._trouble()
-        tokens = {each.name: each.commit_all() for each in self.applications if each.running}
+        outcomes = {each.name: each.commit_all() for each in self.applications if each.running}
         world.run(world.now + 1.0)
         for each in self.applications:
-            if each.running and tokens[each.name] in each.refused:
+            outcome = outcomes.get(each.name)
+            if each.running and outcome is not None and outcome.result(0.0).refused:
                 raise Violation(f"{each.name} owns its partitions and may not commit")
         if beyond := self.checks.beyond():
             raise Violation(f"E: nobody goes back to what a log has: {beyond}")

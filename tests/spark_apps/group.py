@@ -72,10 +72,7 @@ class FakeMember:
         self.calls.append(("start",))
 
     def commit(
-        self,
-        token: int,
-        offsets: Mapping[TopicPartition, int],
-        epochs: Mapping[TopicPartition, int],
+        self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
     ) -> None:
         assert epochs == {each: self.epochs[each] for each in offsets}
         self.calls.append(("commit", {each.partition: at for each, at in offsets.items()}))
@@ -86,7 +83,7 @@ class FakeMember:
         self.committed.update(done)
         for each in refused:
             self.tell(Lost(each, "a commit was fenced"))
-        self.tell(Committed(token, done, refused))
+        self.tell(Committed(0, done, refused))
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         assert epoch == self.epochs[partition]

@@ -34,9 +34,9 @@ def test_assigned_partitions_are_ours_at_once_and_nobody_refuses_a_commit() -> N
     ]
     assert member.planned().mine == {flights(0), flights(2)}
     member.notices.clear()
-    member.commit(7, {flights(0): 5}, {flights(0): 0})
+    member.commit({flights(0): 5}, {flights(0): 0})
     member.begin_to_leave()
-    assert list(member.notices) == [Committed(7, {flights(0): 5}, frozenset()), Left()]
+    assert list(member.notices) == [Committed(0, {flights(0): 5}, frozenset()), Left()]
 
 
 @pytest.mark.parametrize(
