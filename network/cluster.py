@@ -467,8 +467,7 @@ class Cluster:
             self._ask(now)
         if self._id_due() <= now:
             self._ask_for_id(now)
-        due = min(self._metadata.due(), self._id_due(), self._look_at if owed else inf)
-        wait = min(timeout, max(0.0, due - now))
+        wait = min(timeout, max(0.0, self._due() - now))
         replies = []
         for reply in self._connections.poll(wait, wake):
             if reply.correlation_id == self._asking:
@@ -479,6 +478,14 @@ class Cluster:
                 self._learn(reply)
                 replies.append(reply)
         return replies
+
+    def due(self) -> float:
+        """When `poll` has something to do though nothing comes."""
+        return min(self._due(), self._connections.next_event())
+
+    def _due(self) -> float:
+        look_at = self._look_at if self._connections.owed else inf
+        return min(self._metadata.due(), self._id_due(), look_at)
 
     def close(self, *, linger: float = 0.0) -> None:
         """As `Connections.close`."""

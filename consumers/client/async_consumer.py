@@ -1,26 +1,26 @@
-"""The consumer for event loops: the same words with `await`, around the same consumer in a thread."""
+"""The consumer for event loops: the same words with `await`, on the loop itself."""
 
 import asyncio
 import contextvars
-import threading
+import select
+import signal
 import time
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
+    Generator,
     Iterable,
     Iterator,
+    Mapping,
 )
-from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable
 from itertools import islice
-from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -34,11 +34,14 @@ from typing import (
     overload,
 )
 
-from folkmoot.consumers.client.consumer import CLOSE_TIMEOUT, TURN, Consumer
-from folkmoot.consumers.client.rebalance_listener import Starts
+from folkmoot.consumers.client.callbacks import CallbackRun, Called
+from folkmoot.consumers.client.consumer import Consumer, as_it_is
+from folkmoot.consumers.client.core import CLOSE_TIMEOUT, TURN, ConsumerCore
+from folkmoot.consumers.client.rebalance_listener import Starts, not_answered
+from folkmoot.consumers.client.signals import SignalHandlers, Signalled
+from folkmoot.consumers.client.steps import Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
-from folkmoot.consumers.offsets.progress import Progress
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -46,8 +49,8 @@ from folkmoot.protocol.errors import (
     DeserializationError,
     RequestTimeout,
 )
-from folkmoot.protocol.options import configured, explained, given
-from folkmoot.protocol.process.thread_log import logging_aside, thread_log
+from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
 if TYPE_CHECKING:
@@ -57,71 +60,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE_GRACE: Final = 1.0
-LOOK: Final = 0.5
 RECORDS_IN_A_ROW: Final = 1000
 _NOT_OPEN: Final = "the consumer is not open: use it in an async with block"
-_NOT_ENDED: Final = "a callback did not end before the consumer had to be closed"
-_LOOP_CLOSED: Final = "the event loop of this consumer is closed"
 
 log = thread_log(__name__)
 
 _calling_back: contextvars.ContextVar[object] = contextvars.ContextVar("calling back", default=None)
-"""In a callback, and in tasks that it has begun: what that one call of it asks for (`_aside`)."""
-
-
-_Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
-"""What is to be done, and who is told what it returned or raised."""
-
-
-class _RunningCallback:
-    """An `on_revoke` on the loop, for which the thread does not wait: it reads other partitions meanwhile.
-
-    What the callback asks for comes through `aside`, and is done in the thread, between its own jobs.
-    """
-
-    def __init__(self, core: "_Core[Any, Any]") -> None:
-        self.aside = SimpleQueue[_Job | None]()
-        self._core = core
-        self._future: Future[Any] | None = None
-
-    def begin(self, future: "Future[Any]") -> None:
-        self._future = future
-        future.add_done_callback(self._ended)
-
-    def _ended(self, _: object) -> None:
-        self.aside.put(None)
-        self._core.wake_for(self._core.end_revocation)
-
-    @property
-    def is_over(self) -> bool:
-        return self._future is not None and self._future.done()
-
-    def serve(self) -> None:
-        """Do what the callback has asked for."""
-        with suppress(Empty):
-            while True:
-                self._do(self.aside.get_nowait())
-
-    def wait(self, until: float) -> None:
-        while not self.is_over and (left := until - time.monotonic()) > 0:
-            with suppress(Empty):
-                self._do(self.aside.get(timeout=left))
-
-    def _do(self, job: "_Job | None") -> None:
-        if job is not None:
-            call, tell = job
-            tell(*self._core.outcome_within_callback(call))
-
-    def error(self) -> Exception | None:
-        if self._future is None or not self._future.done():
-            return RequestTimeout(_NOT_ENDED)
-        try:
-            raised = self._future.exception()
-        except CancelledError:
-            return ClosedError("a callback was cancelled")
-        return (
-            raised if raised is None or isinstance(raised, Exception) else ClosedError(repr(raised))
-        )
+"""In a callback, and in tasks that it has begun: that one call of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,102 +97,46 @@ class AsyncConsumerOptions(ConsumerConfig[K, V]):
     ) = "raise"
 
 
-def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    try:
-        return call(), None
-    except BaseException as raised:
-        return None, raised
+class LoopPoller:
+    """In place of `select.poll`: an event loop waits, and calls `news` when there is some."""
+
+    def __init__(self, news: Callable[[], None]) -> None:
+        self._news = news
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._events: dict[int, int] = {}
+
+    def register(self, descriptor: int, events: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(descriptor, self._found, descriptor)
+
+    def unregister(self, descriptor: int) -> None:
+        self._events.pop(descriptor, None)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(descriptor)
+
+    def poll(self, timeout: float) -> list[tuple[int, int]]:
+        """What was found since the last time; it never waits."""
+        events, self._events = self._events, {}
+        return list(events.items())
+
+    def _found(self, descriptor: int) -> None:
+        self._events[descriptor] = select.POLLIN
+        self._news()
 
 
-class _Core(Consumer[K, V]):
-    """What it finds is only offered: it is handed out when somebody accepts it, else read again.
+class _TaskRun:
+    """A callback that runs on the loop, as a task of its own."""
 
-    For a consumer in a thread of its own, whose records go to tasks that may be gone when they come.
-    The loop calls `accept`, takes its steps through what `_next_cursor` returned, and puts what it
-    asks for into `jobs`; everything else belongs to the thread.
-    """
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self._task = task
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.offered: list[tuple[Progress, int]] = []
-        self.jobs = SimpleQueue[_Job | None]()
-        self.is_busy = False
-        """The thread does a job, and may have to be woken for the next one."""
+    def done(self) -> bool:
+        return self._task.done()
 
-    def work(self) -> None:
-        """The thread: one job after another, until there is None."""
-        with logging_aside():
-            while (job := self.jobs.get()) is not None:
-                call, tell = job
-                self.is_busy = True
-                outcome = _outcome(call)
-                self.is_busy = False
-                tell(*outcome)
-
-    def wake_for(self, call: Callable[[], None]) -> None:
-        """Have this done soon, for nobody. From any thread."""
-        self.jobs.put((call, lambda result, error: None))
-        if self.is_busy:
-            self._wakeup.wake()
-
-    def end_revocation(self) -> None:
-        if self._group is not None:
-            self._group.end_revocation()
-
-    def outcome_within_callback(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        """What is done for a callback does not count as processed what a task has in hand."""
-        before, self._calling_back = self._calling_back, True
-        try:
-            return _outcome(call)
-        finally:
-            self._calling_back = before
-
-    def _is_wanted(self) -> bool:
-        return not self.jobs.empty()
-
-    def _hand_out(self, partition: TopicPartition, end: int) -> None:
-        self.offered.append((self._positions.of(partition), end))
-
-    def accept(self) -> None:
-        """What was found is the application's."""
-        offered, self.offered = self.offered, []
-        for progress, end in offered:
-            progress.handed_out = end
-
-    def read_again(self) -> None:
-        """What was found has reached nobody."""
-        if self.offered:
-            self.offered = []
-            self._fetcher.rotation.read_again()
-
-
-def _awaited(
-    method: Callable[Concatenate[Consumer[Any, Any], P], T],
-) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, T]]":
-    """The consumer's method, done by its thread and awaited."""
-
-    @wraps(method)
-    async def ask(self: "AsyncConsumer[Any, Any]", /, *args: P.args, **options: P.kwargs) -> T:
-        return await self._ask(partial(method, self._core, *args, **options))
-
-    return ask
-
-
-def _awaited_read(
-    method: Callable[Concatenate[Consumer[Any, Any], P], T],
-) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, T]]":
-    """The same for a method that hands out, and begins with `timeout`: one task at a time."""
-
-    @wraps(method)
-    async def read(
-        self: "AsyncConsumer[Any, Any]", /, timeout: float = 1.0, *args: Any, **options: Any
-    ) -> T:
-        def call(left: float) -> T:
-            return method(self._core, left, *args, **options)  # type: ignore[arg-type]
-
-        return await self._read(call, timeout, asyncio.current_task())
-
-    return read  # type: ignore[return-value]
+    def result(self) -> Any:
+        if self._task.cancelled():
+            raise ClosedError("a callback was cancelled")
+        return self._task.result()
 
 
 def _plain(
@@ -257,9 +146,40 @@ def _plain(
 
     @wraps(method)
     def call(self: "AsyncConsumer[Any, Any]", /, *args: P.args, **options: P.kwargs) -> T:
-        return method(self._core, *args, **options)
+        found: T = getattr(self._core, method.__name__)(*args, **options)
+        return found
 
     return call
+
+
+def _awaited(
+    method: Callable[Concatenate[Consumer[Any, Any], P], T],
+) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, T]]":
+    """The consumer's method, awaited."""
+
+    @wraps(method)
+    async def ask(self: "AsyncConsumer[Any, Any]", /, *args: P.args, **options: P.kwargs) -> T:
+        self._check_usable()
+        found: Any = getattr(self._core, method.__name__)(*args, **options)
+        result: T = await self._run(found) if isinstance(found, Generator) else found
+        return result
+
+    return ask
+
+
+def _awaited_alone(
+    method: Callable[Concatenate[Consumer[Any, Any], P], T],
+) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, T]]":
+    """The same for what no callback may ask for, and nobody may who reads."""
+
+    @wraps(method)
+    async def ask(self: "AsyncConsumer[Any, Any]", /, *args: P.args, **options: P.kwargs) -> T:
+        self._check_not_called_back()
+        self._check_usable()
+        result: T = await self._run(getattr(self._core, method.__name__)(*args, **options))
+        return result
+
+    return ask
 
 
 @explained(AsyncConsumerOptions)
@@ -299,54 +219,49 @@ class AsyncConsumer(Generic[K, V]):
     @configured(AsyncConsumerOptions[K, V])
     def __init__(self, config: AsyncConsumerOptions[K, V]) -> None:
         self.config = config
-        options = given(config)
-        options |= {
-            name: self._on_loop(option, waits=name != "on_revoke")
-            for name, option in options.items()
-            if name.startswith("on_") and callable(option)
-        }
-        self._make = partial(_Core[K, V], **options)
         self._core = self._make()
+        self._signals = SignalHandlers(self.stop)
         self._loop: asyncio.AbstractEventLoop | None = None
         """The one that has started it."""
-        self._aside: SimpleQueue[_Job | None] | None = None
-        """There while a callback runs, for which the thread waits: what it asks for is done then."""
-        self._running: _RunningCallback | None = None
-        """An `on_revoke`, for which the thread does not wait."""
+        self._waiting: set[asyncio.Future[None]] = set()
+        """Of each task that waits for news."""
+        self._turn_is_due = False
+        self._turn_error: BaseException | None = None
+        """What a turn raised that no task waited for."""
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
-        """Of each iteration that goes on, the task that has begun it."""
-        self._untold_errors: deque[BaseException] = deque()
-        """Of reads whose task was cancelled."""
+        """Of each iteration under way, the task that has begun it."""
+        self._callbacks: set[object] = set()
+        """The calls of callbacks that run."""
         self._starting = asyncio.Lock()
-        self._closing: asyncio.Future[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._end_of_loop: AsyncGenerator[None, None] | None = None
+
+    def _make(self) -> ConsumerCore[K, V]:
+        return ConsumerCore[K, V](self.config, self._call_back, LoopPoller(self._turn_soon))
 
     # -- life -------------------------------------------------------------------------------------
 
     async def start(self) -> Self:
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
-        async with self._starting:  # two tasks may, and each is told how it went
-            return await self._start()
-
-    async def _start(self) -> Self:
-        if self._closing is not None or self._core._closed:
-            raise ClosedError("the consumer is closed: make another one")
-        if self._loop is not None:
-            await self._ask(self._core.start)
+        async with self._starting:  # two tasks may, and each learns how it went
+            if self._closing is not None or self._core.closed:
+                raise ClosedError("the consumer is closed: make another one")
+            if self._loop is not None:
+                self._check_usable()
+                return self
+            core, self._loop = self._core, asyncio.get_running_loop()
+            opening = self._loop.run_in_executor(None, core.open)
+            try:
+                await asyncio.shield(opening)
+            except BaseException:
+                opening.add_done_callback(partial(_close_opened, core))
+                self._core, self._loop = self._make(), None
+                raise
+            self._loop.add_reader(core.wakeup.fileno(), self._woken)
+            self._end_of_loop = self._close_with_the_loop()
+            await anext(self._end_of_loop)
             return self
-        core, self._loop = self._core, asyncio.get_running_loop()
-        threading.Thread(target=core.work, name="folkmoot-consumer", daemon=True).start()
-        try:
-            await self._ask(core.start)
-        except BaseException:
-            self._submit(partial(core._close, CLOSE_TIMEOUT, processed=False))
-            core.jobs.put(None)
-            self._core, self._loop = self._make(), None
-            raise
-        self._end_of_loop = self._close_with_the_loop()
-        await anext(self._end_of_loop)
-        return self
 
     async def _close_with_the_loop(self) -> AsyncGenerator[None, None]:
         """Begun and not ended, it is ended by the loop when that ends, perhaps by an exception: what was
@@ -355,13 +270,17 @@ class AsyncConsumer(Generic[K, V]):
             yield
         finally:
             self._end_of_loop = None
-            close = partial(self._core._close, CLOSE_TIMEOUT, processed=False)
             try:
-                await self._close(close, CLOSE_TIMEOUT)
+                await self._close(CLOSE_TIMEOUT, processed=False)
             except Exception as error:
                 log.error("closing a consumer with its event loop: %s", error)
 
-    stop = _plain(Consumer.stop)
+    def stop(self) -> None:
+        """End the iteration after the record under way, and have `poll` and its like return nothing.
+
+        From any thread, or a signal handler.
+        """
+        self._core.stop()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Leave the group, with `auto_commit` after committing what was handed out; disconnect.
@@ -369,7 +288,7 @@ class AsyncConsumer(Generic[K, V]):
         Ends within `timeout` seconds, whatever is dead or hangs; what could not be committed comes
         again. Raises what a callback raises, after all is closed. In a forked child it does nothing.
         """
-        await self._close(partial(self._core.close, timeout), timeout)
+        await self._close(timeout, processed=True)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -380,29 +299,49 @@ class AsyncConsumer(Generic[K, V]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._close(partial(self._core.__exit__, kind, error, trace), CLOSE_TIMEOUT)
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self._close(CLOSE_TIMEOUT, processed=False)
+        except Exception as another:  # the first error is the one to be seen
+            log.error("closing a consumer after an error: %s", another)
 
-    async def _close(self, close: Callable[[], None], timeout: float) -> None:
-        """Have the thread close the consumer, once; whoever asks meanwhile waits for that."""
+    async def _close(self, timeout: float, *, processed: bool) -> None:
+        """Close it once, in a task that nobody's end cancels; others wait for that meanwhile."""
+        core, closing = self._core, self._closing
         self._check_not_called_back()
         if self._loop is None:
-            return close()
-        closing = self._closing
-        if self._core._is_forked or (closing is not None and closing.done()):
-            return None
+            core.closed = True
+            return
+        if core.is_forked or (closing is not None and closing.done()):
+            return
         self._check_usable()
-        if closing is not None:
-            await asyncio.wait([closing], timeout=timeout + CLOSE_GRACE)
-            return None
-        closing = self._closing = self._submit(close, alone=True)
-        closing.add_done_callback(self._closed)
+        if closing is None:
+            core.is_ending = True
+            self._notify()  # who reads gets nothing more
+            steps = core.close(timeout, processed=processed)
+            closing = self._closing = asyncio.create_task(self._shut(steps))
+            is_first = True
+        else:
+            is_first = False
         ended, _ = await asyncio.wait([closing], timeout=timeout + CLOSE_GRACE)
-        self._core._signals.close()
+        if not is_first:
+            return
+        self._signals.close()
         if not ended:
             raise RequestTimeout(f"closing a consumer takes longer than {timeout:g} s; it goes on")
         if self._end_of_loop is not None:
             await self._end_of_loop.aclose()
-        return closing.result()
+        closing.result()
+
+    async def _shut(self, steps: Steps[None]) -> None:
+        loop, descriptor = self._loop, self._core.wakeup.fileno()
+        try:
+            await self._run(steps)
+        finally:
+            if loop is not None:
+                loop.remove_reader(descriptor)
 
     # -- records ----------------------------------------------------------------------------------
 
@@ -414,11 +353,21 @@ class AsyncConsumer(Generic[K, V]):
         No more than `buffer_bytes`, decompressed, but for the last batch. Asking says that everything
         handed out before is processed.
         """
-        read = partial(self._core.poll, max_records=max_records)
-        return await self._read(read, timeout, asyncio.current_task())
+        return await self._read(self._core.poll(timeout, max_records), asyncio.current_task()) or []
 
-    poll_batch = _awaited_read(Consumer.poll_batch)
-    poll_arrow = _awaited_read(Consumer.poll_arrow)
+    async def poll_batch(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> RecordBatchView | None:
+        """The next batch, or the next `max_records` of it; None if none comes within `timeout`."""
+        steps = self._core.poll_one(timeout, max_records, as_it_is)
+        return await self._read(steps, asyncio.current_task())
+
+    async def poll_arrow(
+        self, timeout: float = 1.0, max_records: int | None = None, **options: Any
+    ) -> "pa.Table":
+        """What is there as an Arrow table; options and errors are those of `Consumer.poll_arrow`."""
+        steps = self._core.poll_arrow(timeout, max_records, **options)
+        return await self._read(steps, asyncio.current_task())
 
     def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
@@ -429,9 +378,8 @@ class AsyncConsumer(Generic[K, V]):
     ) -> AsyncGenerator[Record[K, V], None]:
         core = self._core
         with self._iterating(task):
-            while not core._stopped:
-                with self._reading(task):
-                    cursor = await self._ask(core._next_cursor, alone=True)
+            while not core.stopped:
+                cursor = await self._read(core.next_cursor(), task)
                 is_over = cursor is None
                 while cursor is not None and not is_over:
                     cursor.asks_for_more, begun = False, cursor.row
@@ -444,43 +392,32 @@ class AsyncConsumer(Generic[K, V]):
 
     def batches(self, max_records: int | None = None) -> AsyncGenerator[RecordBatchView, None]:
         """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
-        read = partial(self._core.poll_batch, max_records=max_records)
-        return self._batches(read, asyncio.current_task())
+        return self._batches(max_records, as_it_is, asyncio.current_task())
 
     def arrow(
         self, max_records: int | None = None, *, headers: bool = False
     ) -> AsyncGenerator["pa.RecordBatch", None]:
         """Batch after batch as Arrow, until `stop` is called. Raises MissingExtra without pyarrow."""
         make = partial(RecordBatchView.arrow, headers=headers)
-        read = partial(self._core._read_one, max_records=max_records, make=make)
-        return self._batches(read, asyncio.current_task())
+        return self._batches(max_records, make, asyncio.current_task())
 
     async def _batches(
-        self, read: Callable[[float], T | None], task: "asyncio.Task[Any] | None"
+        self,
+        max_records: int | None,
+        make: Callable[[RecordBatchView], T],
+        task: "asyncio.Task[Any] | None",
     ) -> AsyncGenerator[T, None]:
         with self._iterating(task):
-            while not self._core._stopped:
-                found = await self._read(read, TURN, task)
+            while not self._core.stopped:
+                found = await self._read(self._core.poll_one(TURN, max_records, make), task)
                 if found is not None:
                     yield found
 
-    async def _read(
-        self, read: Callable[[float], T], timeout: float, task: "asyncio.Task[Any] | None"
-    ) -> T:
-        """What `read` finds, handed out as soon as it is here. It ends early for whoever waits."""
-        deadline, left = time.monotonic() + timeout, timeout
+    async def _read(self, steps: Steps[T], task: "asyncio.Task[Any] | None") -> T:
+        """What the steps find. Nothing is awaited between their end and the task that gets it: what was
+        not handed out to a task that is cancelled, the next one gets."""
         with self._reading(task):
-            while True:
-                try:
-                    found = await self._ask(partial(read, left), alone=True)
-                except asyncio.CancelledError:
-                    if self._closing is None:
-                        self._submit(self._core.read_again, alone=True)
-                    raise
-                self._core.accept()
-                left = deadline - time.monotonic()
-                if found or left <= 0 or self._core._stopped or self._closing is not None:
-                    return found
+            return await self._run(steps)
 
     @contextmanager
     def _iterating(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
@@ -493,7 +430,7 @@ class AsyncConsumer(Generic[K, V]):
 
     @contextmanager
     def _reading(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
-        """One task at a time. What nobody was told, since who had asked was cancelled, comes first."""
+        """One task at a time."""
         self._check_not_called_back()
         self._check_usable()
         others = [each for each in self._iterations if each is not None and each is not task]
@@ -501,124 +438,119 @@ class AsyncConsumer(Generic[K, V]):
             raise ConcurrentUse("another task reads from this consumer: one at a time may")
         if self._closing is not None:
             raise ClosedError(_NOT_OPEN)
-        if self._untold_errors:
-            raise self._untold_errors.popleft()
         self._is_reading = True
         try:
             yield
         finally:
             self._is_reading = False
 
-    # -- the thread -------------------------------------------------------------------------------
+    # -- waiting ----------------------------------------------------------------------------------
 
-    def _submit(self, call: Callable[[], T], *, alone: bool = False) -> "asyncio.Future[T]":
-        """Have it done when its turn has come; a wait for records in progress gives way to it.
-
-        Within a callback, for which the thread waits, at once, unless it is to be done `alone`.
-        """
-        core, loop, running = self._core, asyncio.get_running_loop(), self._running
-        job: asyncio.Future[T] = loop.create_future()
-
-        def tell(result: Any, error: BaseException | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody is there to be told
-                loop.call_soon_threadsafe(self._told, job, alone, result, error)
-
-        if running is not None and _calling_back.get() is running.aside:
-            running.aside.put((call, tell))
-            core.wake_for(running.serve)
-            return job
-        (core.jobs if alone or self._aside is None else self._aside).put((call, tell))
-        if core.is_busy:
-            core._wakeup.wake()
-        return job
-
-    def _told(
-        self, job: "asyncio.Future[Any]", alone: bool, result: Any, error: BaseException | None
-    ) -> None:
-        """An error that comes too late, of what was done `alone`, is kept."""
-        if job.cancelled():
-            self._keep(error if alone else None)
-        elif error is None:
-            job.set_result(result)
-        else:
-            job.set_exception(error)
-
-    async def _ask(self, call: Callable[[], T], *, alone: bool = False) -> T:
-        """What `call` returns or raises."""
-        self._check_usable()
-        job = self._submit(call, alone=alone)
-        try:
-            return await job
-        except asyncio.CancelledError:
-            if not job.cancelled():  # it came at the very moment
-                self._keep(job.exception() if alone else None)
-            raise
-
-    def _keep(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._untold_errors.append(error)
-
-    def _closed(self, closing: "asyncio.Future[None]") -> None:
-        closing.exception()  # perhaps nobody waits for it any more
-        self._core.jobs.put(None)
-
-    def _on_loop(
-        self, callback: Callable[["AsyncConsumer[K, V]", Any], Any], *, waits: bool
-    ) -> Callable[[Consumer[K, V], Any], Any]:
-        """What the consumer calls in its thread, so that the callback is called on the loop."""
-        call = self._call_back if waits else self._begin_callback
-        return lambda _, notice: call(callback, notice)
-
-    def _begin_callback(
-        self, callback: Callable[["AsyncConsumer[K, V]", Any], Any], notice: Any
-    ) -> _RunningCallback:
-        """In the thread: have the loop call it, and do not wait for it."""
-        loop, running = self._loop, _RunningCallback(self._core)
-        if loop is None or loop.is_closed():
-            raise ClosedError(_LOOP_CLOSED)
-
-        async def call() -> None:
-            _calling_back.set(running.aside)  # for this task, and for those that it makes
-            self._running = running
+    async def _run(self, steps: Steps[T]) -> T:
+        """Take the steps; what blocks is done in a thread of the loop's executor."""
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
             try:
-                outcome = callback(self, notice)
-                if isawaitable(outcome):
-                    await outcome
-            finally:
-                self._running = None
+                with self._within_callback():
+                    step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            answer = error = None
+            try:
+                if isinstance(step, Beside):
+                    answer = await asyncio.to_thread(step.work)
+                else:
+                    await self._wait(step)
+            except BaseException as raised:
+                error = raised
 
-        running.begin(asyncio.run_coroutine_threadsafe(call(), loop))
-        return running
+    async def _wait(self, timeout: float) -> None:
+        """Until there is news, at most `timeout` seconds."""
+        self._turn()
+        if self._core.is_urgent or timeout <= 0:
+            await asyncio.sleep(0)
+            return
+        news = asyncio.get_running_loop().create_future()
+        self._waiting.add(news)
+        try:
+            due = self._core.due() - time.monotonic()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, min(timeout, due))):
+                    await news
+        finally:
+            self._waiting.discard(news)
 
-    def _call_back(self, callback: Callable[["AsyncConsumer[K, V]", Any], Any], notice: Any) -> Any:
-        """In the thread: have the loop call it, and await what can be awaited; → its result."""
-        loop, aside = self._loop, SimpleQueue[_Job | None]()
-        if loop is None or loop.is_closed():
-            raise ClosedError(_LOOP_CLOSED)
+    def _turn_soon(self) -> None:
+        """There is news of a broker: it is taken in once, however many descriptors have some."""
+        if not self._turn_is_due and self._loop is not None:
+            self._turn_is_due = True
+            self._loop.call_soon(self._take_news)
+
+    def _take_news(self) -> None:
+        self._turn_is_due = False
+        if not self._core.closed:
+            try:
+                self._core.turn()
+            except BaseException as error:  # raised to the task that waits next
+                self._turn_error = error
+            self._notify()
+
+    def _turn(self) -> None:
+        error, self._turn_error = self._turn_error, None
+        if error is not None:
+            raise error
+        self._core.turn()
+
+    def _woken(self) -> None:
+        """The group wants something, or `stop` was called."""
+        self._core.wakeup.clear()
+        self._notify()
+
+    def _notify(self) -> None:
+        for news in self._waiting:
+            if not news.done():
+                news.set_result(None)
+
+    # -- callbacks --------------------------------------------------------------------------------
+
+    def _call_back(self, name: str, notice: Any) -> CallbackRun:
+        """Have the loop call it, as a task of its own."""
+        callback: Callable[[AsyncConsumer[K, V], Any], Any] | None = getattr(self.config, name)
+        if callback is None:
+            return Called(lambda: None)
+        mark = object()
 
         async def call() -> Any:
-            _calling_back.set(aside)  # for this task, and for those that it makes
-            self._aside = aside
-            try:
-                outcome = callback(self, notice)
-                return await outcome if isawaitable(outcome) else outcome
-            finally:
-                self._aside = None
+            _calling_back.set(mark)  # for this task, and for those that it makes
+            outcome = callback(self, notice)
+            return await outcome if isawaitable(outcome) else outcome
 
-        future = asyncio.run_coroutine_threadsafe(call(), loop)
-        future.add_done_callback(lambda _: aside.put(None))
-        while not loop.is_closed():
-            try:
-                job = aside.get(timeout=LOOK)  # a loop that is closed says nothing
-                if job is None:
-                    return future.result()
-                call_aside, tell = job
-                tell(*_outcome(call_aside))
-            except Empty:
-                continue
-            except CancelledError:
-                raise ClosedError("a callback was cancelled") from None
-        raise ClosedError(_LOOP_CLOSED)
+        task = asyncio.create_task(call())
+        self._callbacks.add(mark)
+
+        def ended(_: object) -> None:
+            self._callbacks.discard(mark)
+            if self._core.group is not None:
+                self._core.group.callback_ended()
+            self._notify()
+
+        task.add_done_callback(ended)
+        return _TaskRun(task)
+
+    @contextmanager
+    def _within_callback(self) -> Iterator[None]:
+        """What is done for a callback does not count as processed what a task has in hand."""
+        self._core.in_callback = self._is_in_callback
+        try:
+            yield
+        finally:
+            self._core.in_callback = False
+
+    @property
+    def _is_in_callback(self) -> bool:
+        return _calling_back.get() in self._callbacks
 
     # -- who may call -----------------------------------------------------------------------------
 
@@ -626,15 +558,13 @@ class AsyncConsumer(Generic[K, V]):
         """Raises ClosedError, ConcurrentUse in another loop than its own: it would wait for ever."""
         if self._loop is None or (self._closing is not None and self._closing.done()):
             raise ClosedError(_NOT_OPEN)
-        if self._core._is_forked:
+        if self._core.is_forked:
             raise ClosedError("the consumer was made before a fork: make one in each process")
         if self._loop is not asyncio.get_running_loop():
             raise ConcurrentUse("a consumer belongs to the event loop that started it")
 
     def _check_not_called_back(self) -> None:
-        called = (self._aside, None if self._running is None else self._running.aside)
-        here = _calling_back.get()
-        if here is not None and here in called:  # the thread waits for it, or will
+        if self._is_in_callback:  # the consumer waits for it, or will
             raise ConcurrentUse("a callback may not poll, subscribe or close: call stop() to end")
 
     # -- the rest, as the consumer has it ---------------------------------------------------------
@@ -643,9 +573,41 @@ class AsyncConsumer(Generic[K, V]):
     fencing_token = _plain(Consumer.fencing_token)
     health = _plain(Consumer.health)
     metrics = _plain(Consumer.metrics)
-    leave_on_signals = _plain(Consumer.leave_on_signals)
 
-    commit = _awaited(Consumer.commit)
+    def leave_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[Signalled]:
+        """While it lasts, the first of these signals (SIGTERM and SIGINT) stops the consumer.
+
+        As for `Consumer`.
+        """
+        return self._signals.handled(signals, lambda: self._core.closed)
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        timeout: float = 30.0,
+        *,
+        wait: bool = True,
+    ) -> None:
+        """Commit the next offsets to process; without `offsets`, of everything handed out so far.
+
+        Rules and errors are those of `Consumer.commit`.
+        """
+        self._check_usable()
+        began, core = time.monotonic(), self._core
+        if offsets is None:
+            with self._within_callback():
+                offsets = core.offsets_in_hand()
+        begin = partial(core.begin_to_commit, offsets, timeout)
+        # As a rule nothing has to be looked up.
+        pending = begin() if core.is_known_to_be_there(offsets) else await asyncio.to_thread(begin)
+        if pending.outcome is not None and wait:
+            left = core.member().time_to_answer(began + timeout - time.monotonic())
+            outcome = asyncio.wrap_future(pending.outcome)
+            try:
+                await asyncio.wait_for(outcome, max(0.0, left))
+            except TimeoutError:
+                raise not_answered(timeout) from None
+        core.member().end_commit(pending)
 
     @overload
     async def committed(self, partitions: TopicPartition) -> int | None: ...
@@ -655,9 +617,13 @@ class AsyncConsumer(Generic[K, V]):
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
 
-    @wraps(Consumer.committed)
     async def committed(self, partitions: Any) -> Any:
-        return await self._ask(partial(self._core.committed, partitions))
+        """The group's committed offset of a partition; of several, with the text beside each.
+
+        None if there is none for the topic that has this name now. Raises ZooKeeperUnreachable.
+        """
+        self._check_usable()
+        return await self._run(self._core.committed(partitions))
 
     beginning_offsets = _awaited(Consumer.beginning_offsets)
     end_offsets = _awaited(Consumer.end_offsets)
@@ -669,5 +635,12 @@ class AsyncConsumer(Generic[K, V]):
     resume = _awaited(Consumer.resume)
     partitions_of = _awaited(Consumer.partitions_of)
     assign = _awaited(Consumer.assign)
-    subscribe = _awaited(Consumer.subscribe)
-    unsubscribe = _awaited(Consumer.unsubscribe)
+    subscribe = _awaited_alone(Consumer.subscribe)
+    unsubscribe = _awaited_alone(Consumer.unsubscribe)
+
+
+def _close_opened(core: ConsumerCore[Any, Any], opening: "asyncio.Future[None]") -> None:
+    """Nobody waits for it any more: undo what was opened."""
+    if not opening.cancelled() and opening.exception() is None:
+        for _ in core.close(0.0, processed=False):
+            break

@@ -8,12 +8,15 @@ waits for the group thread alone, so that any thread may, and a callback.
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
+from folkmoot.consumers.client.callbacks import CallbackRun
+from folkmoot.consumers.client.steps import Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.events import (
@@ -31,7 +34,6 @@ from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
 from folkmoot.consumers.offsets.validation import partition_of
-from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
     CommitBehind,
     ConfigError,
@@ -48,26 +50,25 @@ log = thread_log(__name__)
 _LOOK: Final = 0.5
 
 
-class RunningCallback(Protocol):
-    """An `on_revoke` that runs elsewhere, while the consumer hands out what does not move."""
+class _Call(NamedTuple):
+    """A callback that was called; `then` gets what tells its result, once it has ended.
 
-    @property
-    def is_over(self) -> bool: ...
+    `holds`: nothing is read meanwhile.
+    """
 
-    def wait(self, until: float) -> None:
-        """Until it is over, or until a time (monotonic)."""
-        ...
-
-    def error(self) -> Exception | None:
-        """What it raised, once it is over; before, that it is not."""
-        ...
+    run: CallbackRun
+    then: Callable[[Callable[[], Any]], None]
+    holds: bool
 
 
-class _Revocation(NamedTuple):
-    """Partitions that are given up when a callback is over."""
+class PendingCommit(NamedTuple):
+    """A commit that was asked for: what of it is not ours, where the group is further, and the outcome of
+    the rest, if there is one."""
 
-    callback: RunningCallback
-    partitions: list[TopicPartition]
+    offsets: Mapping[TopicPartition, int]
+    not_ours: Set[TopicPartition]
+    behind: Mapping[TopicPartition, int]
+    outcome: Future[Committed] | None
 
 
 Starts = Mapping[TopicPartition, SeekTarget | None]
@@ -84,7 +85,7 @@ def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
 
 
 class RebalanceListener:
-    """Serves one member; owned by the polling thread, which `wakeup` wakes. Any thread may `commit`."""
+    """Serves one member; owned by the polling thread, which takes its steps. Any thread may `commit`."""
 
     def __init__(
         self,
@@ -92,8 +93,7 @@ class RebalanceListener:
         member: Member,
         fetcher: Fetcher,
         positions: Positions,
-        call_back: Callable[[str, Any], Any],
-        wakeup: Wakeup,
+        call_back: Callable[[str, Any], CallbackRun],
     ) -> None:
         self.member = member
         self.epochs: dict[TopicPartition, int] = {}
@@ -104,11 +104,10 @@ class RebalanceListener:
         self._fetcher = fetcher
         self._positions = positions
         self._call_back = call_back
-        self._wakeup = wakeup
         self._notices: deque[Notice] = deque()
-        self._revocation: _Revocation | None = None
-        self._revocation_error: Exception | None = None
-        """What its callback raised, until `serve` raises it."""
+        self._call: _Call | None = None
+        self._error: Exception | None = None
+        """What a callback raised that ended between two calls of `serve`, which raises it."""
         self._unaccepted: dict[TopicPartition, Assigned] = {}
         """Ours, but on_assign has failed for them: not read before it has succeeded."""
         self._starts: dict[TopicPartition, int] = {}
@@ -117,6 +116,11 @@ class RebalanceListener:
         self._commit_at = 0.0
         self._plan_commit()
 
+    @property
+    def is_held(self) -> bool:
+        """A callback runs during which nothing is read."""
+        return self._call is not None and self._call.holds
+
     def serve(self) -> None:
         """Act on what the group thread said since the last time, and commit when it is due.
 
@@ -124,11 +128,11 @@ class RebalanceListener:
         """
         self.member.polled(time.monotonic())
         self._pump()
-        self.end_revocation()
-        if (error := self._revocation_error) is not None:
-            self._revocation_error = None
+        if (error := self._error) is not None:
+            self._error = None
             raise error
-        while self._notices and self._revocation is None:
+        self._end_call()
+        while self._notices and self._call is None:
             notice = self._notices.popleft()
             match notice:
                 case Assigned():
@@ -138,17 +142,47 @@ class RebalanceListener:
                 case Lost():
                     self._lost([notice, *self._more(Lost)])
                 case Rebalanced():
-                    self._call_back("on_rebalance", notice)
+                    self._call_application("on_rebalance", notice, _raise_error)
                 case Left():
                     self.left = True
         if self.replaced:
             self._check_member()
-        if self._unaccepted and self._leave_by is None and self._revocation is None:
+        if self._unaccepted and self._leave_by is None and self._call is None:
             self._assigned([*self._unaccepted.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
             self._plan_commit()
             if offsets := self._positions.due(self.epochs):
                 self.member.commit(offsets, self.epochs)
+
+    def callback_ended(self) -> None:
+        """Act on its end at once: what it was called for is not to wait for the next `serve`."""
+        try:
+            self._end_call()
+        except Exception as error:
+            self._error = error
+
+    def _call_application(
+        self,
+        name: str,
+        notice: Any,
+        then: Callable[[Callable[[], Any]], None],
+        *,
+        holds: bool = True,
+    ) -> None:
+        self._call = _Call(self._call_back(name, notice), then, holds)
+        self._end_call()
+
+    def _end_call(self) -> None:
+        call = self._call
+        if call is not None and call.run.done():
+            self._call = None
+            call.then(call.run.result)
+
+    def _abandon_call(self) -> None:
+        """While leaving: the rest of the time is the member's. Raises RequestTimeout."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.then(_not_ended)
 
     def beyond_said(self) -> list[str]:
         """What the group has committed that its log does not have any more. From any thread."""
@@ -160,47 +194,44 @@ class RebalanceListener:
 
     # -- commits ----------------------------------------------------------------------------------
 
-    def commit(
+    def time_to_answer(self, timeout: float) -> float:
+        """How long a commit may be waited for: no longer than there is to leave."""
+        by = self._leave_by
+        return timeout if by is None else min(timeout, by - time.monotonic())
+
+    def begin_to_commit(
         self,
         offsets: Mapping[TopicPartition, int],
-        timeout: float | None,
         metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
-    ) -> None:
-        """Commit, and wait for the outcome at most `timeout` seconds; None: not at all. From any thread.
+    ) -> PendingCommit:
+        """Ask for a commit of what we own, where the group is not further. From any thread.
 
-        Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced, and what ended the group thread.
+        Raises InstanceReplaced, and what ended the group thread.
         """
         self._check_member()
         self.member.polled_at = time.monotonic()
         epochs = self.epochs.copy()
         ours = {each: offset for each, offset in offsets.items() if each in epochs}
-        refused = offsets.keys() - ours.keys()
         forward, behind = self._positions.group.ask(ours)
         outcome = self.member.commit(forward, epochs, metadata) if forward else None
-        if outcome is not None and timeout is not None:
-            refused |= self._outcome(outcome, timeout).refused
+        return PendingCommit(offsets, offsets.keys() - ours.keys(), behind, outcome)
+
+    def end_commit(self, pending: PendingCommit) -> None:
+        """Raises what kept a part of it from being committed, as far as that is known. From any thread."""
+        refused, outcome = pending.not_ours, pending.outcome
+        if outcome is not None and outcome.done():
+            written = outcome.result()
+            self._positions.group.written(written.offsets)
+            refused = refused | written.refused
         if refused:
             self._check_member()
             some = ", ".join(map(str, sorted(refused)))
             raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
-        for partition, committed in sorted(behind.items()):
+        for partition, committed in sorted(pending.behind.items()):
             raise CommitBehind(
-                f"not committed: {offsets[partition]} in {partition} lies before {committed}, which is "
-                "committed already; only `folkmoot group reset` sets a group back"
+                f"not committed: {pending.offsets[partition]} in {partition} lies before {committed}, "
+                "which is committed already; only `folkmoot group reset` sets a group back"
             )
-
-    def _outcome(self, outcome: Future[Committed], timeout: float) -> Committed:
-        left = timeout
-        if self._leave_by is not None:  # within on_revoke, on close
-            left = min(left, self._leave_by - time.monotonic())
-        try:
-            found = outcome.result(max(0.0, left))
-        except TimeoutError:
-            raise RequestTimeout(
-                f"ZooKeeper did not answer a commit within {timeout:g} s: it may still come to pass"
-            ) from None
-        self._positions.group.written(found.offsets)
-        return found
 
     def _check_member(self) -> None:
         """Raises what ended the group thread, InstanceReplaced."""
@@ -237,30 +268,34 @@ class RebalanceListener:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def leave(self, deadline: float) -> None:
+    def leave(self, deadline: float) -> Steps[None]:
         """Give everything up, with the callbacks and the last commits, until `deadline` (monotonic).
 
         Whatever interrupts it, the member's thread and its session end. Raises what a callback
         raised, or what has ended the group thread, once all is given up.
         """
         self._leave_by = deadline
+        abandon_at = deadline - min(1.0, (deadline - time.monotonic()) / 4)
         error: Exception | None = None
         try:
             self.member.begin_to_leave(deadline)
-            self._wait_for_revocation()
             while not (self.left or (self.replaced and not self._notices) or self.member.error):
                 try:
+                    if time.monotonic() >= abandon_at:
+                        self._abandon_call()
                     self.serve()
                 except Exception as raised:
                     error = error or raised
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                now = time.monotonic()
+                if now >= deadline:
                     break
                 if not self.left:
-                    self._wakeup.wait(min(remaining, _LOOK))
-        finally:
-            self.member.stop(max(0.0, deadline - time.monotonic()))
-        error = error or self._revocation_error
+                    until = deadline if self._call is None else max(now, abandon_at)
+                    yield min(until - now, _LOOK)
+        except BaseException:
+            self.member.stop(0.0)
+            raise
+        yield Beside(partial(self.member.stop, max(0.0, deadline - time.monotonic())))
         if error is not None:
             raise error
 
@@ -298,13 +333,24 @@ class RebalanceListener:
                 self.epochs[notice.partition] = notice.epoch
                 self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
                 self._unaccepted.pop(notice.partition, None)
-            self._go_on(self._call_back("on_assign", [notice.partition for notice in notices]))
         except BaseException:
-            for notice in notices:
-                self._fetcher.remove(notice.partition)
-                self._positions.forget(notice.partition)
-                self._unaccepted[notice.partition] = notice
+            self._reject(notices)
             raise
+        partitions = [notice.partition for notice in notices]
+        self._call_application("on_assign", partitions, partial(self._accept, notices))
+
+    def _accept(self, notices: list[Assigned], result: Callable[[], Any]) -> None:
+        try:
+            self._go_on(result())
+        except BaseException:
+            self._reject(notices)
+            raise
+
+    def _reject(self, notices: list[Assigned]) -> None:
+        for notice in notices:
+            self._fetcher.remove(notice.partition)
+            self._positions.forget(notice.partition)
+            self._unaccepted[notice.partition] = notice
 
     def _go_on(self, starts: Starts | None) -> None:
         """Go where the application says; all of it is checked before anything is moved."""
@@ -330,42 +376,26 @@ class RebalanceListener:
         named = [each.partition for each in notices]
         partitions = [each for each in named if each in self.epochs and each not in gone]
         accepted = [each for each in partitions if each not in self._unaccepted]
-        running: RunningCallback | None = None
+        self._release([each for each in partitions if each not in accepted], is_done=True)
+        if not accepted:
+            return
         try:
             for each in accepted:
                 self.member.draining(each, self.epochs[each])
-            if accepted:
-                running = self._call_back("on_revoke", accepted)
+                self._fetcher.pause(each, True)
+        except BaseException:  # it must not keep the partitions from others
+            self._release(accepted, is_done=False)
+            raise
+        revoked = partial(self._revoked, accepted)
+        self._call_application("on_revoke", accepted, revoked, holds=False)
+
+    def _revoked(self, partitions: list[TopicPartition], result: Callable[[], Any]) -> None:
+        try:
+            result()
         except BaseException:  # it must not keep the partitions from others
             self._release(partitions, is_done=False)
             raise
-        if running is None:
-            self._release(partitions, is_done=True)
-            return
-        self._release([each for each in partitions if each not in accepted], is_done=True)
-        for each in accepted:
-            self._fetcher.pause(each, True)
-        self._revocation = _Revocation(running, accepted)
-        self._wait_for_revocation()
-
-    def end_revocation(self) -> None:
-        """Give up what an `on_revoke` was called for, if it is over by now; `serve` raises its error."""
-        revocation = self._revocation
-        if revocation is not None and revocation.callback.is_over:
-            self._revocation = None
-            self._revocation_error = error = revocation.callback.error()
-            self._release(revocation.partitions, is_done=error is None)
-
-    def _wait_for_revocation(self) -> None:
-        """While leaving: the last part of the time is the member's, to end its session."""
-        if self._revocation is not None and self._leave_by is not None:
-            callback, partitions = self._revocation
-            now = time.monotonic()
-            callback.wait(self._leave_by - min(1.0, (self._leave_by - now) / 4))
-            self.end_revocation()
-            if self._revocation is not None:
-                self._revocation, self._revocation_error = None, callback.error()
-                self._release(partitions, is_done=False)
+        self._release(partitions, is_done=True)
 
     def _release(self, partitions: list[TopicPartition], *, is_done: bool) -> None:
         """Let go of partitions; what was processed is committed if the application is done with them."""
@@ -385,7 +415,7 @@ class RebalanceListener:
             log.warning("%s is no longer ours: %s", notice.partition, notice.reason)
             self._give_up(notice.partition)
         if partitions:
-            self._call_back("on_lost", partitions)
+            self._call_application("on_lost", partitions, _raise_error)
 
     def _give_up(self, partition: TopicPartition) -> None:
         self._fetcher.give_up(partition)
@@ -393,3 +423,18 @@ class RebalanceListener:
         self.epochs.pop(partition, None)
         self._unaccepted.pop(partition, None)
         self._starts.pop(partition, None)
+
+
+def _raise_error(result: Callable[[], Any]) -> None:
+    result()
+
+
+def not_answered(timeout: float) -> RequestTimeout:
+    """The error of a commit without an outcome."""
+    return RequestTimeout(
+        f"ZooKeeper did not answer a commit within {timeout:g} s: it may still come to pass"
+    )
+
+
+def _not_ended() -> None:
+    raise RequestTimeout("a callback did not end before the consumer had to be closed")

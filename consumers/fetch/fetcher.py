@@ -144,7 +144,8 @@ class Fetcher:
         self.errors: dict[TopicPartition, FolkmootError] = {}
         """What `check` is to raise."""
         self._sessions = FetchSessions(self._queue)
-        self._retry_at = math.inf
+        self.retry_at = math.inf
+        """When to ask again for what was refused."""
         self.rotation = BatchRotation(self._states, self._queue, self._start_at, self._fail)
 
     # -- what to read -----------------------------------------------------------------------------
@@ -290,7 +291,7 @@ class Fetcher:
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""
         self.ask()
-        wait = min(timeout, max(0.0, self._retry_at - self._clock()))
+        wait = min(timeout, max(0.0, self.retry_at - self._clock()))
         try:
             for reply in self._cluster.poll(wait, wake):
                 self._reply(reply)
@@ -310,7 +311,7 @@ class Fetcher:
 
     def _ask(self) -> None:
         now = self._clock()
-        self._retry_at = math.inf
+        self.retry_at = math.inf
         is_full = not self._has_room()
         kept = [] if is_full else self._sessions.take_kept(self._cluster.version)
         lacking, hungry = self._queue.wanting()
@@ -357,7 +358,7 @@ class Fetcher:
         due: _ByBroker = {}
         for state in waiting:
             if state.retry_at > now:
-                self._retry_at = min(self._retry_at, state.retry_at)
+                self.retry_at = min(self.retry_at, state.retry_at)
             elif self._is_there(state, now):
                 if rack and state.from_leader_until <= now:
                     address = self._cluster.nearest_address(state.partition, rack)

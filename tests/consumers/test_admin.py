@@ -272,8 +272,8 @@ def test_a_reader_finds_a_partition_that_was_added_after_it_had_looked(bench: Be
             admin.add_partitions(bench.topic, PARTITIONS + 1)
         added = bench.partition(PARTITIONS)
         consumer.assign([bench.partition(0)])
-        assert consumer._cluster.leader_address(added) is None
-        until(consumer, lambda: consumer._cluster.leader_address(added) is not None)
+        assert consumer._core.cluster.leader_address(added) is None
+        until(consumer, lambda: consumer._core.cluster.leader_address(added) is not None)
 
 
 class Unreliable:

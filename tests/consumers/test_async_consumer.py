@@ -3,16 +3,12 @@
 import asyncio
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from folkmoot.consumers.client import async_consumer as asynchronous
-from folkmoot.consumers.client import consumer as synchronous
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
-from folkmoot.consumers.client.rebalance_listener import RebalanceListener
-from folkmoot.consumers.fetch.fetcher import Fetcher
-from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import (
@@ -26,7 +22,6 @@ from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench, until
 from tests.consumers.tasks import cancelled, member, owns, take
 from tests.surfaces import eventually, run
-from tests.waiting import eventually as wait_until
 
 NEVER = 3600.0
 
@@ -121,39 +116,6 @@ def test_an_iteration_may_be_stepped_through_by_tasks_that_end(bench: Bench) -> 
     run(scenario)
 
 
-def test_what_is_asked_for_just_before_a_read_waits_is_done_at_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes when the read has looked for what others want, and has not begun to wait."""
-
-    patient = {"fetch_max_wait": 30.0, "request_timeout": 60.0, "commit_interval": NEVER}
-
-    async def scenario() -> None:
-        async with member(bench, **patient) as consumer:
-            await owns(consumer)
-            while await consumer.position(bench.partition(0)) is None:
-                await consumer.poll(0.05)
-            monkeypatch.setattr(synchronous, "TURN", 30.0)
-            core, loop = consumer._core, asyncio.get_running_loop()
-            serve, asked = core._serve, list[Any]()
-
-            def serve_and_be_asked() -> None:
-                serve()
-                if not asked:
-                    call = consumer.position(bench.partition(0))
-                    asked.append(asyncio.run_coroutine_threadsafe(call, loop))
-                    wait_until(core._is_wanted)
-
-            monkeypatch.setattr(core, "_serve", serve_and_be_asked)
-            waiting = asyncio.create_task(consumer.poll(30.0))
-            await eventually(lambda: bool(asked))
-            assert await asyncio.wait_for(asyncio.wrap_future(asked[0]), 10.0) == 0
-            assert not waiting.done()
-            await cancelled(waiting)
-
-    run(scenario)
-
-
 def test_a_consumer_of_another_loop_is_refused_at_once(bench: Bench) -> None:
     async def scenario() -> None:
         async with member(bench) as consumer:
@@ -206,39 +168,27 @@ def test_several_consumers_share_a_loop_and_divide_the_partitions(bench: Bench) 
     assert [bench.committed(number) for number in range(PARTITIONS)] == [100] * PARTITIONS
 
 
-def test_reading_and_committing_do_not_block_the_loop(
+def test_a_read_and_a_commit_that_wait_do_not_block_the_loop(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What waits for brokers or ZooKeeper, and what makes records, is done in another thread."""
-    bench.send(range(20_000))
-    threads: dict[str, set[int]] = {}
-
-    def note(kind: type[Any], name: str) -> None:
-        call = getattr(kind, name)
-
-        def noted(*given: Any) -> Any:
-            threads.setdefault(name, set()).add(threading.get_ident())
-            return call(*given)
-
-        monkeypatch.setattr(kind, name, noted)
-
-    for name in ("poll", "take_view"):
-        note(Fetcher, name)
-    for name in ("serve", "commit"):
-        note(RebalanceListener, name)
-    note(RecordBatchView, "records")
-
     async def scenario() -> None:
-        async with member(bench, commit_interval=NEVER) as consumer:
+        async with member(bench, auto_commit=False) as consumer:
             await owns(consumer)
-            await consumer.seek(bench.partition(0), 0)
-            rows = 0
-            while rows < 20_000:
-                rows += len(await consumer.poll(1.0))
-                await consumer.commit()
-        here = threading.get_ident()
-        assert threads.keys() == {"poll", "take_view", "serve", "commit", "records"}
-        assert not any(here in each for each in threads.values())
+            bench.send([7])
+            await take(consumer, 1)
+            group: Any = consumer._core.group
+            commit = group.member.commit
+            monkeypatch.setattr(group.member, "commit", lambda *given: Future[Any]())
+            committing = asyncio.create_task(consumer.commit(timeout=0.3))
+            reading = asyncio.create_task(consumer.poll(0.3))
+            ticks = 0
+            while not (committing.done() and reading.done()):
+                await asyncio.sleep(0.005)
+                ticks += 1
+            assert ticks > 20
+            assert isinstance(committing.exception(), RequestTimeout)
+            assert reading.result() == []
+            monkeypatch.setattr(group.member, "commit", commit)
 
     run(scenario)
 
@@ -560,26 +510,6 @@ def test_close_goes_on_when_who_awaits_it_is_cancelled(bench: Bench) -> None:
         with pytest.raises(ClosedError):
             await consumer.poll(0.0)
         await eventually(lambda: "folkmoot-consumer" not in {t.name for t in threading.enumerate()})
-
-    run(scenario)
-
-
-def test_close_ends_though_the_thread_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asynchronous, "CLOSE_GRACE", 0.1)
-    release = threading.Event()
-
-    async def scenario() -> None:
-        consumer = member(bench)
-        await consumer.start()
-        group: Any = consumer._core._group
-        monkeypatch.setattr(group, "commit", lambda *given: release.wait(30.0))
-        committing = asyncio.create_task(consumer.commit())
-        await asyncio.sleep(0)
-        with pytest.raises(RequestTimeout, match="it goes on"):
-            await consumer.close(0.2)
-        release.set()
-        await committing
-        await consumer.close()
 
     run(scenario)
 

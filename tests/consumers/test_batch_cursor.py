@@ -120,7 +120,7 @@ def test_without_auto_commit_nobody_reminds(bench: Bench) -> None:
     with bench.member(commit_interval=0.01, auto_commit=False) as consumer:
         until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
         own: Any = consumer
-        assert own._group.member._remind_at == float("inf")
+        assert own._core.group.member._remind_at == float("inf")
 
 
 def test_stop_ends_the_iteration_behind_the_record_under_way(bench: Bench) -> None:
@@ -174,9 +174,9 @@ def test_an_iterator_left_behind_goes_on_where_the_consumer_is(bench: Bench) -> 
 
 def test_a_batch_that_ends_in_the_loop_is_not_handed_out_again(bench: Bench) -> None:
     consumer: Any = Consumer(zookeeper="localhost:1")
-    consumer._taken = a_view(3)
-    consumer._cursor = BatchCursor(consumer._taken)
-    assert [record.offset for record in consumer._cursor.records] == [100, 101, 102]
-    consumer._take_back()
-    assert consumer._cursor is None
-    assert consumer._positions.of(WHERE).handed_out == 103
+    consumer._core._taken = a_view(3)
+    consumer._core.cursor = BatchCursor(consumer._core._taken)
+    assert [record.offset for record in consumer._core.cursor.records] == [100, 101, 102]
+    consumer._core.take_back()
+    assert consumer._core.cursor is None
+    assert consumer._core.positions.of(WHERE).handed_out == 103

@@ -1,15 +1,12 @@
 """Tasks that are cancelled while a consumer works for them: nothing is lost, and nothing committed."""
 
 import asyncio
-import threading
 import time
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from folkmoot.consumers.client.async_consumer import AsyncConsumer
-from folkmoot.protocol.errors import CorruptBatch
 from tests.consumers.parts import Bench, values
 from tests.consumers.tasks import cancelled, member, owns, take
 from tests.surfaces import eventually, run
@@ -48,35 +45,6 @@ def test_what_was_on_its_way_to_a_cancelled_task_is_read_by_the_next_and_not_com
         assert got == list(range(1_000))
 
     run(scenario)
-
-
-def test_a_result_that_a_task_cannot_take_any_more_is_read_again(bench: Bench) -> None:
-    """The task is cancelled when its records are there, before it goes on."""
-    bench.send(range(20))
-
-    async def scenario() -> None:
-        async with member(bench, commit_interval=NEVER) as consumer:
-            await owns(consumer)
-            await consumer.seek(bench.partition(0), 0)
-            while True:
-                await eventually(lambda: consumer.metrics()["buffered_bytes"] or _look(consumer))
-                task = asyncio.create_task(consumer.poll(5.0, 10))
-                while (found := consumer._core.offered) == [] and not task.done():
-                    await asyncio.sleep(0)
-                if found and not task.done():
-                    break
-            await cancelled(task)
-            await consumer.commit()
-            assert bench.committed() in (0, None)
-            assert await take(consumer, 20) == list(range(20))
-
-    run(scenario)
-
-
-async def _look(consumer: AsyncConsumer) -> int:
-    await consumer.poll(0.0, 1)
-    await consumer.seek(next(iter(sorted(consumer.assignment()))), 0)
-    return 1
 
 
 def test_an_iteration_that_is_cancelled_goes_on_where_it_was(bench: Bench) -> None:
@@ -174,34 +142,6 @@ def test_a_wait_ends_at_once_when_its_task_is_cancelled_or_another_wants_somethi
             await asyncio.sleep(0.05)
             bench.send([7])
             assert values(await waiting) == [7]
-
-    run(scenario)
-
-
-def test_what_has_failed_is_told_to_the_next_task_if_who_asked_is_gone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with member(bench) as consumer:
-            await owns(consumer)
-            begun = threading.Event()
-            go_on = threading.Event()
-
-            def check() -> None:
-                begun.set()
-                go_on.wait(10.0)
-                raise CorruptBatch("illegible")
-
-            monkeypatch.setattr(consumer._core, "_serve", check)
-            task = asyncio.create_task(consumer.poll(1.0))
-            await eventually(begun.is_set)
-            await cancelled(task)
-            monkeypatch.undo()
-            go_on.set()
-            await consumer.position(bench.partition(0))
-            with pytest.raises(CorruptBatch):
-                await consumer.poll(0.0)
-            await consumer.poll(0.0)
 
     run(scenario)
 

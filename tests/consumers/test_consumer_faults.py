@@ -156,7 +156,7 @@ def test_brokers_are_asked_no_more_about_a_topic_that_was_deleted(bench: Bench) 
         until(consumer, lambda: len(consumer.assignment()) == 2 * PARTITIONS)
         other.delete_topic()
         until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
-        assert consumer._cluster._metadata._wanted == {bench.topic}
+        assert consumer._core.cluster._metadata._wanted == {bench.topic}
 
 
 def test_offsets_of_a_topic_that_was_deleted_mean_nothing_for_the_new_one(bench: Bench) -> None:

@@ -298,11 +298,11 @@ def test_an_interrupted_close_leaves_no_member_behind(
     on_revoke = interrupt if where == "on_revoke" else None
     consumer = bench.member(session_timeout=30.0, on_revoke=on_revoke).start()
     until(consumer, whole(consumer))
-    own: Any = consumer
+    own: Any = consumer._core
     if where != "on_revoke":
-        monkeypatch.setattr(own._wakeup, "wait", interrupt)
+        monkeypatch.setattr(own.wakeup, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         consumer.close()
-    eventually(lambda: not own._group.member._thread.is_alive(), 10.0)
+    eventually(lambda: not own.group.member._thread.is_alive(), 10.0)
     with bench.member() as successor:
         until(successor, whole(successor))

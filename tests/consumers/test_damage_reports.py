@@ -79,7 +79,7 @@ def test_a_report_of_what_is_not_there_harms_nobody(bench: Bench) -> None:
     bench.send(range(5))
     with bench.reader() as consumer:
         assert take(consumer, 1) == [0]
-        cluster, partition = consumer._cluster, bench.partition(0)
+        cluster, partition = consumer._core.cluster, bench.partition(0)
         address = cluster.leader_address(partition)
         assert address is not None
         cluster.report_damage(address, partition, cluster.topic_id(partition.topic) or "", 3)

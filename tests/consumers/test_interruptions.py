@@ -33,10 +33,10 @@ def once(do: Callable[..., Any], when: Callable[[], bool] = lambda: True) -> Cal
 
 def interrupt_fetch_behind(consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt the first fetch behind records that have been taken."""
-    counters = consumer._fetcher.counters
+    counters = consumer._core.fetcher.counters
     before = counters.records_taken
-    call = once(consumer._keep_fetching, lambda: counters.records_taken > before)
-    monkeypatch.setattr(consumer, "_keep_fetching", call)
+    call = once(consumer._core._keep_fetching, lambda: counters.records_taken > before)
+    monkeypatch.setattr(consumer._core, "_keep_fetching", call)
 
 
 def interrupted(read: Callable[[], object]) -> None:
@@ -84,17 +84,17 @@ def test_closing_after_an_interrupted_read_commits_nothing_of_it(
 def test_an_iteration_that_ends_before_its_first_record_skips_nothing(bench: Bench) -> None:
     bench.send(range(10))
     with bench.reader() as consumer:
-        own: Any = consumer
-        next_cursor = own._next_cursor
+        own: Any = consumer._core
+        next_cursor = own.next_cursor
 
-        def interrupted_with_a_cursor() -> None:
-            if next_cursor() is not None:
+        def interrupted_with_a_cursor() -> Any:
+            if (yield from next_cursor()) is not None:
                 raise KeyboardInterrupt
 
-        own._next_cursor = interrupted_with_a_cursor
+        own.next_cursor = interrupted_with_a_cursor
         with pytest.raises(KeyboardInterrupt):
             next(iter(consumer))
-        own._next_cursor = next_cursor
+        own.next_cursor = next_cursor
         assert take(consumer, 10) == list(range(10))
         until(consumer, lambda: consumer.position(bench.partition(0)) == 10)
 

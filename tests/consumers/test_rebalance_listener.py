@@ -3,15 +3,17 @@
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import closing
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
+from folkmoot.consumers.client.callbacks import Called
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts
+from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, not_answered
+from folkmoot.consumers.client.steps import Beside
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group.events import (
     Assigned,
@@ -24,7 +26,6 @@ from folkmoot.consumers.group.events import (
 )
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.offsets.progress import Positions
-from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import (
     CommitBehind,
     ConfigError,
@@ -91,7 +92,7 @@ def committed(offsets: dict[TopicPartition, int]) -> list[Notice]:
 class Scene:
     """A subscription between such a member and an application whose on_assign can fail."""
 
-    def __init__(self, wakeup: Wakeup) -> None:
+    def __init__(self) -> None:
         self.calls: list[tuple[str, list[TopicPartition]]] = []
         self.starts: Any = None
         self.failure: BaseException | None = None
@@ -105,8 +106,7 @@ class Scene:
             cast(Member, self.member),
             self.fetcher,
             self.positions,
-            self._call_back,
-            wakeup,
+            lambda name, notice: Called(partial(self._call_back, name, notice)),
         )
 
     def _call_back(self, name: str, notice: Any) -> Starts | None:
@@ -129,6 +129,22 @@ class Scene:
     def _on_revoke(self, partitions: list[TopicPartition]) -> None:
         self.calls.append(("revoke", partitions))
         self.when_revoking()
+
+    def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
+        """As the consumer does it."""
+        pending = self.listener.begin_to_commit(offsets)
+        if pending.outcome is not None:
+            try:
+                pending.outcome.result(max(0.0, self.listener.time_to_answer(timeout)))
+            except TimeoutError:
+                raise not_answered(timeout) from None
+        self.listener.end_commit(pending)
+
+    def leave(self, deadline: float) -> None:
+        """Until it has left, waiting for nothing."""
+        for step in self.listener.leave(deadline):
+            if isinstance(step, Beside):
+                step.work()
 
     def process(self, partition: TopicPartition, offset: int) -> None:
         """The application has got so far."""
@@ -155,9 +171,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
-    with closing(Wakeup()) as wakeup:
-        yield Scene(wakeup)
+def scene() -> Scene:
+    return Scene()
 
 
 def assigned(*partitions: TopicPartition) -> list[Notice]:
@@ -231,7 +246,7 @@ def test_leaving_does_not_call_an_on_assign_that_has_failed_again(scene: Scene) 
     scene.serve_in_vain(*assigned(ZERO))
     scene.called()
     scene.member.when_leaving = [Revoking(ZERO), Left()]
-    scene.listener.leave(time.monotonic() + 10.0)
+    scene.leave(time.monotonic() + 10.0)
     assert scene.called() == []
     assert scene.member.released == {ZERO: None}
 
@@ -293,7 +308,7 @@ def test_who_was_replaced_is_told_so_by_every_commit(scene: Scene) -> None:
         scene.serve(Lost(ZERO, "replaced"), Replaced())
     for offsets in ({}, {ZERO: 5}):
         with pytest.raises(InstanceReplaced):
-            scene.listener.commit(offsets, 1.0)
+            scene.commit(offsets, 1.0)
 
 
 def test_who_is_replaced_while_a_commit_waits_is_told_so_at_once(scene: Scene) -> None:
@@ -305,7 +320,7 @@ def test_who_is_replaced_while_a_commit_waits_is_told_so_at_once(scene: Scene) -
     ]
     begun = time.monotonic()
     with pytest.raises(InstanceReplaced):
-        scene.listener.commit({ZERO: 6}, 60.0)
+        scene.commit({ZERO: 6}, 60.0)
     assert time.monotonic() - begun < 30.0
 
 
@@ -332,31 +347,31 @@ def test_a_commit_behind_what_is_committed_is_refused_and_the_rest_is_committed(
 ) -> None:
     scene.serve(*assigned(ZERO, ONE))
     with pytest.raises(CommitBehind, match=r"4 in t-0 lies before 5, .* `folkmoot group reset`"):
-        scene.listener.commit({ZERO: 4, ONE: 8}, 1.0)
+        scene.commit({ZERO: 4, ONE: 8}, 1.0)
     assert scene.member.asked == [{ONE: 8}]
-    scene.listener.commit({ZERO: 5, ONE: 8}, 1.0)
+    scene.commit({ZERO: 5, ONE: 8}, 1.0)
     with pytest.raises(CommitBehind, match="7 in t-1 lies before 8"):
-        scene.listener.commit({ONE: 7}, 1.0)
+        scene.commit({ONE: 7}, 1.0)
 
 
 def test_a_commit_behind_one_that_was_not_answered_yet_is_refused(scene: Scene) -> None:
     scene.serve(*assigned(ZERO))
     scene.member.when_committing = lambda offsets: []
     with pytest.raises(RequestTimeout):
-        scene.listener.commit({ZERO: 100}, 0.0)
+        scene.commit({ZERO: 100}, 0.0)
     with pytest.raises(CommitBehind, match="99 in t-0 lies before 100"):
-        scene.listener.commit({ZERO: 99}, 0.0)
+        scene.commit({ZERO: 99}, 0.0)
 
 
 def test_what_an_on_assign_has_committed_before_it_failed_stays_committed(scene: Scene) -> None:
     scene.starts = (1,)  # no mapping: it fails after it has committed
-    scene.when_assigning = lambda: scene.listener.commit({ZERO: 100}, 1.0)
+    scene.when_assigning = lambda: scene.commit({ZERO: 100}, 1.0)
     with pytest.raises(ConfigError):
         scene.serve(*assigned(ZERO))
     scene.starts, scene.when_assigning = None, lambda: None
     scene.serve()
     with pytest.raises(CommitBehind, match="6 in t-0 lies before 100"):
-        scene.listener.commit({ZERO: 6}, 1.0)
+        scene.commit({ZERO: 6}, 1.0)
 
 
 def test_what_is_read_again_is_committed_by_itself_from_where_it_goes_beyond(
@@ -374,9 +389,9 @@ def test_what_is_read_again_is_committed_by_itself_from_where_it_goes_beyond(
 
 def test_after_a_reset_the_group_goes_on_at_its_new_offset(scene: Scene) -> None:
     scene.serve(*assigned(ZERO))
-    scene.listener.commit({ZERO: 100}, 1.0)
+    scene.commit({ZERO: 100}, 1.0)
     scene.serve(Lost(ZERO, "its offset was reset"), Assigned(ZERO, "id", 2, 8))
-    scene.listener.commit({ZERO: 3}, 1.0)
+    scene.commit({ZERO: 3}, 1.0)
     assert scene.member.asked == [{ZERO: 100}, {ZERO: 3}]
 
 
@@ -392,7 +407,7 @@ def test_an_interrupted_leave_ends_the_member_all_the_same(scene: Scene) -> None
 
     scene.when_revoking = interrupt
     with pytest.raises(KeyboardInterrupt):
-        scene.listener.leave(time.monotonic() + 10.0)
+        scene.leave(time.monotonic() + 10.0)
     assert scene.member.stopped
 
 
@@ -400,8 +415,8 @@ def test_a_commit_within_on_revoke_does_not_outlast_the_time_to_leave(scene: Sce
     scene.serve(*assigned(ZERO))
     scene.member.when_leaving = [Revoking(ZERO), Left()]
     scene.member.when_committing = lambda offsets: []  # ZooKeeper is dead
-    scene.when_revoking = lambda: scene.listener.commit({ZERO: 6}, 60.0)
+    scene.when_revoking = lambda: scene.commit({ZERO: 6}, 60.0)
     begun = time.monotonic()
     with pytest.raises(RequestTimeout):
-        scene.listener.leave(begun + 0.3)
+        scene.leave(begun + 0.3)
     assert time.monotonic() - begun < 30.0

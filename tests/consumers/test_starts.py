@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.admin.admin import Admin
-from folkmoot.consumers.client import consumer as consumer_module
+from folkmoot.consumers.client import core as core_module
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import discovery
@@ -443,7 +443,7 @@ def mortal(writes: float = float("inf"), is_done: bool = False) -> Iterator[Life
         return lambda timeout: Mortal(connect(timeout), life)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consumer_module, "connector", connecting)
+        patch.setattr(core_module, "connector", connecting)
         patch.setattr(discovery, "ANSWER_WAIT", 0.2)  # the dead wait for nobody
         yield life
 

@@ -108,7 +108,7 @@ def test_a_consumers_calls_end_in_time_while_a_session_is_opened_and_leave_none(
 ) -> None:
     with Consumer(zookeeper=servers.connect) as consumer:
         servers.become_slow()
-        consumer._fetcher.add(TopicPartition("t", 0), 0)
+        consumer._core.fetcher.add(TopicPartition("t", 0), 0)
         began = time.monotonic()
         while not servers.asked.is_set():
             consumer.poll(0.1)

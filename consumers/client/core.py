@@ -1,0 +1,785 @@
+"""What one consumer does, whoever waits for it: reading, its place in the group, offsets."""
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from itertools import chain
+from math import isnan
+from typing import TYPE_CHECKING, Any, Final, Generic, SupportsIndex, TypeVar
+
+from folkmoot.consumers.client.callbacks import CallbackRun
+from folkmoot.consumers.client.health import Health, health_of
+from folkmoot.consumers.client.rebalance_listener import (
+    PendingCommit,
+    RebalanceListener,
+    settings_of,
+)
+from folkmoot.consumers.client.steps import Beside, Steps
+from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeError
+from folkmoot.consumers.fetch.fetcher import Fetcher
+from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.lag import is_beyond
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, offsets_at
+from folkmoot.consumers.offsets.progress import Positions
+from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
+from folkmoot.consumers.offsets.validation import offset_and_metadata, partition_of, whole
+from folkmoot.consumers.records.batch_cursor import BatchCursor
+from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.consumers.records.deserialization import Deserialization, Skipped
+from folkmoot.coordination import topics
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.discovery import ZooKeeperDiscovery
+from folkmoot.coordination.groups import ownership
+from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.network.bootstrap import Bootstrap
+from folkmoot.network.client import Connections
+from folkmoot.network.cluster import Cluster
+from folkmoot.protocol.errors import (
+    ConfigError,
+    DeserializationError,
+    NotAssigned,
+    NotOwner,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
+)
+from folkmoot.protocol.messages import EARLIEST, LATEST
+from folkmoot.protocol.names import check_name
+from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from folkmoot.consumers.records.typed import TypedColumns
+    from folkmoot.schemas.columns.deserializer import ColumnDeserializer
+
+_Made = TypeVar("_Made")
+Take = Callable[[int], "RecordBatchView | Skipped | None"]
+
+CLOSE_TIMEOUT: Final = 10.0
+METADATA_WAIT: Final = 15.0
+TOPIC_PATIENCE: Final = 3.0
+"""Without ZooKeeper a topic, or a partition, that brokers do not know is looked for so long."""
+LOOK_PAUSE: Final = 0.1
+TURN: Final = 1.0
+"""The longest wait of an iteration, in seconds."""
+FETCH_PAUSE: Final = 0.002
+"""While there are records to hand out, the network is looked at once in this time."""
+ITERATED_RECORDS: Final = 10_000
+TABLE_RECORDS: Final = 100_000
+ALL_RECORDS: Final = 2**31
+ASKED_AT_ONCE: Final = 100
+"""ZooKeeper answers for this many partitions in about the time of one answer."""
+READS_NOTHING: Final = (
+    "this consumer reads nothing: give group=… and topics=…, or call subscribe() or assign()"
+)
+
+
+class ConsumerCore(Generic[K, V]):
+    """A consumer without a thread: one owner at a time takes its steps (steps.py).
+
+    What can wait is a method that returns `Steps`; the others never wait. `turn` exchanges what there is
+    with brokers. `wake`, `health`, `metrics`, `begin_to_commit` and `check_within_logs` may be called from
+    any thread. `call_back` calls the application.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig[K, V],
+        call_back: Callable[[str, Any], CallbackRun],
+        poller: Any = None,
+    ) -> None:
+        self.config = config
+        self.stopped = self.closed = False
+        self.is_ending = False
+        """It is being closed: reads that wait end with nothing."""
+        self.in_callback = False
+        """What is asked for comes from a callback: nothing that was handed out counts as processed."""
+        self.process: int | None = None
+        """The process that opened it; None before."""
+        self.wakeup = Wakeup()
+        # An owner with a poller of its own waits for it there.
+        self._woken_by = self.wakeup if poller is None else None
+        self.cursor: BatchCursor | None = None
+        """What is being iterated over."""
+        self.group: RebalanceListener | None = None
+        self._call_back = call_back
+        self._deserialization = Deserialization(config.key_deserializer, config.value_deserializer)
+        guarded = config.guardian and config.group is not None
+        self._connect = connector(config.zookeeper, guarded=guarded)
+        self._attention = False  # the group wants something, or a commit is due
+        self._waited = True  # the wakeup may have ended that: it is to be silenced
+        self._is_leaving = False
+        self._fetched_at = 0.0  # when the network was looked at last
+        self._columns: tuple[object, ColumnDeserializer] | None = None
+        """What `poll_arrow` was given as a schema last, and what makes its columns."""
+        self._taken: RecordBatchView | None = None
+        """What the cursor was made of: bytes."""
+        self._undecided: tuple[tuple[TopicPartition, int], CallbackRun] | None = None
+        """The record of which nothing can be made, and the call of `on_decode_error` for it."""
+        self.discovery: ZooKeeperDiscovery | Bootstrap
+        if config.bootstrap:
+            self.discovery = Bootstrap(config.bootstrap, config.client_id, config.request_timeout)
+        else:
+            self.discovery = ZooKeeperDiscovery(
+                self._session, config.session_timeout, config.listener
+            )
+        self.cluster = Cluster(
+            Connections(config.client_id, poller=poller), self.discovery, listener=config.listener
+        )
+        self.positions = Positions()
+        self.fetcher = Fetcher(
+            *(config, self.cluster, time.monotonic),
+            *(self._begin, self.positions.cut),
+        )
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Find the cluster and join the group: blocks. Raises ZooKeeperUnreachable, BrokerUnreachable."""
+        if not (self.config.topics or self.config.pattern):
+            self.discovery.open()
+        else:
+            self._join(self.config)
+        self.process = os.getpid()
+
+    def _join(self, config: ConsumerConfig[K, V]) -> None:
+        member = Member(settings_of(config), self._connect, self.wake)
+        try:
+            member.start()
+            self.group = RebalanceListener(
+                config, member, self.fetcher, self.positions, self._call_back
+            )
+        except BaseException:  # also Ctrl-C: no member is left behind
+            member.stop(0.0)
+            raise
+
+    @property
+    def is_forked(self) -> bool:
+        """This is a child of the process that opened it: the threads are not here, and what the two
+        have in common (sockets, the session) is the parent's."""
+        return self.process is not None and self.process != os.getpid()
+
+    def stop(self) -> None:
+        """Hand out nothing more. From any thread, or a signal handler."""
+        self.stopped = True
+        if not self.is_forked:
+            self.wake()
+
+    def wake(self) -> None:
+        """Have what the group wants served soon. From any thread, or a signal handler."""
+        self._attention = True
+        cursor = self.cursor
+        if cursor is not None:
+            cursor.cut()
+        self.wakeup.wake()
+
+    def close(self, timeout: float, *, processed: bool) -> Steps[None]:
+        """Whatever interrupts it, nothing is left open; `processed`: so is all that was handed out."""
+        self.is_ending = True
+        try:
+            self.take_back()
+            if processed:
+                self.positions.process_all()
+            if self.group is not None:
+                self._is_leaving = True
+                yield from self.group.leave(time.monotonic() + timeout)
+        finally:
+            self.closed = True
+            if self.group is not None:  # whose session it is
+                self.group.member.stop(0.0)
+            else:
+                self.discovery.close()
+            self.cluster.close()
+            self.wakeup.close()
+
+    # -- brokers ----------------------------------------------------------------------------------
+
+    @property
+    def is_urgent(self) -> bool:
+        """There is something to do besides waiting for records."""
+        return self._attention or self.fetcher.stopped() is not None
+
+    def due(self) -> float:
+        """When a turn is due though nothing comes (monotonic)."""
+        return min(self.cluster.due(), self.fetcher.retry_at)
+
+    def turn(self, timeout: float = 0.0) -> None:
+        """Take what brokers have sent, and ask for what is missing; wait at most `timeout` s for news."""
+        self._waited = True
+        if self._is_leaving:  # brokers may be dead, and the group's thread is all that counts
+            self.wakeup.wait(timeout)
+            return
+        self.fetcher.poll(0.0 if self.is_urgent else timeout, self._woken_by)
+        if self.group is not None:
+            self.group.commit_starts()
+        self.fetcher.ask()  # so that it is on its way while what has come is handed out
+        self._fetched_at = time.monotonic()
+
+    def _keep_fetching(self) -> None:
+        """Ask for what follows, and take what has come, so often that neither has to wait."""
+        if time.monotonic() - self._fetched_at >= FETCH_PAUSE:
+            self.turn()
+
+    def _begin(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
+        """Where to start was looked up; whether the group has to commit that before it is read."""
+        self.positions.begin(partition, offset)
+        return by_policy and self.group is not None and self.group.starts_at(partition, offset)
+
+    def _serve(self) -> None:
+        if self._attention or self._waited:  # what wakes us later ends the next wait
+            self._attention = self._waited = False
+            self.wakeup.clear()
+        if self.group is not None:
+            self.group.serve()
+        self.fetcher.check()
+
+    def _session(self, session_timeout: float) -> Session | None:
+        """What to ask ZooKeeper in: the member's session, if there is one, or another."""
+        group = self.group  # read once: it is asked for on any thread
+        return self._connect(session_timeout) if group is None else group.member.session
+
+    # -- records ----------------------------------------------------------------------------------
+
+    def poll(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> Steps[list[Record[K, V]]]:
+        limit = _limit(max_records, self.config.max_poll_records)
+        take = self._take_records if self._deserialization.is_wanted else None
+        make: Callable[[RecordBatchView], list[Any]] = RecordBatchView.records
+        found = yield from self._read(timeout, limit, make, take=take)
+        return found[0] if len(found) == 1 else list(chain.from_iterable(found))
+
+    def poll_one(
+        self,
+        timeout: float,
+        max_records: int | None,
+        make: Callable[[RecordBatchView], _Made],
+    ) -> Steps[_Made | None]:
+        """What `make` makes of the next batch."""
+        limit = _limit(max_records, ALL_RECORDS)
+        found = yield from self._read(timeout, limit, make, one=True)
+        return found[0] if found else None
+
+    def poll_arrow(
+        self,
+        timeout: float = 1.0,
+        max_records: int | None = None,
+        *,
+        headers: bool = False,
+        schema: "ColumnDeserializer | str | Mapping[str, Any] | Sequence[Any] | int | type | None" = None,
+    ) -> "Steps[pa.Table]":
+        limit = _limit(max_records, TABLE_RECORDS)
+        if schema is not None:
+            return (yield from self._poll_typed(timeout, limit, schema, headers))
+        from folkmoot.consumers.records.arrow import table
+
+        make = partial(RecordBatchView.arrow, headers=headers)
+        return table((yield from self._read(timeout, limit, make)), headers=headers)
+
+    def _poll_typed(
+        self, timeout: float, limit: int, schema: object, headers: bool
+    ) -> "Steps[pa.Table]":
+        from folkmoot.consumers.records.typed import TypedColumns, columns_of
+
+        if self._columns is None or self._columns[0] != schema:  # what it has looked up is kept
+            self._columns = schema, columns_of(schema, self.config.value_deserializer)
+        columns = TypedColumns(self._columns[1], headers, self.config.on_decode_error)
+        take = partial(self._take_made, columns)
+        made = yield from self._read(timeout, limit, columns.batch_of, take=take)
+        self.fetcher.counters.records_skipped += columns.skipped
+        return columns.table(made)
+
+    def _read(
+        self,
+        timeout: float,
+        limit: int,
+        make: Callable[[RecordBatchView], _Made | None],
+        *,
+        one: bool = False,
+        take: Take | None = None,
+    ) -> Steps[list[_Made]]:
+        """What `make` makes of batches of up to `limit` records in all, or of one; waits for the first.
+
+        Together they have up to `buffer_bytes`, decompressed, but for the last one.
+        """
+        deadline = time.monotonic() + timeout
+        if isnan(deadline):  # that moment never comes
+            raise ValueError(f"timeout={timeout} is no number of seconds")
+        self._ask_for_more()
+        while True:
+            self._serve()
+            is_held = self.group is not None and self.group.is_held
+            made, is_empty = ([], True) if is_held else self._hand_out(limit, make, one, take)
+            remaining = deadline - time.monotonic()
+            if made or remaining <= 0 or self.stopped:
+                if is_empty and not is_held:
+                    self.turn()
+                return made
+            if is_empty:
+                yield min(remaining, TURN)
+                if self.is_ending:
+                    return []
+
+    def _hand_out(
+        self,
+        limit: int,
+        make: Callable[[RecordBatchView], _Made | None],
+        one: bool,
+        take: Take | None,
+    ) -> tuple[list[_Made], bool]:
+        """What is there → and whether that is nothing. Nothing counts as handed out before all that could
+        raise is behind us."""
+        take, rotation = take or self.fetcher.take_view, self.fetcher.rotation
+        rotation.begin()
+        try:
+            views: list[RecordBatchView | Skipped] = []
+            left = limit
+            while left > 0 and rotation.taken_bytes < self.config.buffer_bytes and not self.stopped:
+                try:
+                    view = take(left)
+                except _UndecidedError:
+                    view = None  # what is in front of it is handed out
+                if view is None:
+                    break
+                views.append(view)
+                # The group is looked at behind a record that is skipped: there may be many.
+                left = 0 if one or isinstance(view, Skipped) else left - len(view)
+            all_made = (make(view) for view in views if isinstance(view, RecordBatchView))
+            made = [each for each in all_made if each is not None]
+            if views:
+                self._keep_fetching()
+            for view in views:
+                self.positions.of(view.topic_partition).handed_out = view.next_offset
+        except BaseException:
+            rotation.read_again()
+            raise
+        return made, not views
+
+    def next_cursor(self) -> Steps[BatchCursor | None]:
+        """Records of one partition to be iterated over; None if none came within a turn.
+
+        What the group wants is served between any two of them: `wake` cuts the cursor. The rest
+        is taken back by the next look at the consumer: by the caller's next round, or by a
+        method that the loop's body calls.
+        """
+        self._ask_for_more()
+        self._serve()
+        view = None
+        if self.group is None or not self.group.is_held:
+            self.fetcher.rotation.begin()
+            try:
+                with suppress(_UndecidedError):
+                    view = self._take_records(ITERATED_RECORDS)
+                if view is not None:
+                    self._keep_fetching()
+                if isinstance(view, Skipped):
+                    self.positions.of(view.topic_partition).handed_out = view.next_offset
+                    return None
+                self.cursor = None if view is None else BatchCursor(view)
+            except BaseException:
+                self.fetcher.rotation.read_again()
+                raise
+        cursor = self.cursor
+        if cursor is None:
+            yield TURN
+        elif self._attention or self.stopped:  # it may have been said before there was this to cut
+            cursor.cut()
+        return cursor
+
+    def _take_records(self, limit: int) -> RecordBatchView | Skipped | None:
+        """The records whose turn it is, with what the application's deserializers make of their bytes.
+
+        Those in front of one of which nothing can be made. That one comes next, alone: it is skipped,
+        handed out in bytes, or its error is raised.
+        """
+        if not self._deserialization.is_wanted:
+            self._taken = self.fetcher.take_view(limit)
+            return self._taken
+        return self._take_made(self._deserialization, min(limit, self.config.max_poll_records))
+
+    def _take_made(
+        self, deserialization: "Deserialization | TypedColumns", limit: int
+    ) -> RecordBatchView | Skipped | None:
+        while (view := self.fetcher.take_view(limit)) is not None:
+            made, failed = deserialization.rows_of(view)
+            self._taken = view.part(0, max(1, len(made)))
+            if failed is None:
+                return made
+            if not isinstance(failed, DeserializationError):
+                raise failed  # it may have gone by the next time
+            what = None
+            if len(made) == 0:
+                try:
+                    what = self._asked_about(failed)
+                except _UndecidedError:
+                    self.fetcher.rotation.put_back(view, 0)
+                    raise
+            if what == "raise":
+                self.fetcher.stop_at(view.topic_partition, view.offsets[0], failed)
+                continue
+            self.fetcher.rotation.put_back(view, len(self._taken))
+            if what is None:
+                return made
+            if what == "raw":
+                return deserialization.raw(self._taken)
+            self.fetcher.counters.records_skipped += 1
+            return Skipped(view.topic_partition, view.offsets[0] + 1)
+        return None
+
+    def _asked_about(self, error: DeserializationError) -> OnDecodeError:
+        """What is to become of a record of which nothing can be made. Raises what the callback raises, and
+        _UndecidedError while it runs: the record's turn comes again."""
+        what: Any = self.config.on_decode_error
+        if callable(what):
+            where = error.record.topic_partition, error.record.offset
+            if self._undecided is None or self._undecided[0] != where:
+                self._undecided = where, self._call_back("on_decode_error", error)
+            run = self._undecided[1]
+            if not run.done():
+                raise _UndecidedError
+            self._undecided = None
+            what = run.result()
+            if what is not None and what not in ON_DECODE_ERROR:
+                raise ConfigError(
+                    f"on_decode_error may return 'raise', 'skip', 'raw' or None, not {what!r:.80}"
+                )
+        decided: OnDecodeError = what or "skip"
+        return decided
+
+    def _ask_for_more(self) -> None:
+        """Everything handed out before is processed."""
+        if self.group is None and not self.fetcher.partitions():
+            raise NotAssigned(READS_NOTHING)
+        self.take_back()
+        self.positions.end_turn()
+
+    def take_back(self) -> None:
+        """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
+        cursor = self.cursor
+        if cursor is not None:
+            cursor.cut()
+            self._settle(cursor)
+            if self._taken is not None:
+                self.fetcher.rotation.put_back(self._taken, cursor.row)
+            self.cursor = None
+
+    def _settle(self, cursor: BatchCursor) -> None:
+        """Write down how far the iteration has come."""
+        progress = self.positions.of(cursor.view.topic_partition)
+        progress.advance(*cursor.progress())
+
+    # -- partitions and the group -----------------------------------------------------------------
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self.fetcher.partitions())
+
+    def subscribe(self, topics: Sequence[str] = (), pattern: str = "") -> Steps[None]:
+        config = replace(self.config, topics=topics, pattern=pattern)
+        if not (topics or pattern):
+            raise ConfigError("there is nothing to subscribe to: name topics, or give a pattern")
+        if self.group is None and self.assignment():
+            raise ConfigError(
+                "partitions were assigned by hand: take them back by assign([]) first"
+            )
+        yield from self.unsubscribe()
+        self.discovery.close()  # the member has a session of its own
+        yield Beside(partial(self._join, config))
+
+    def unsubscribe(self, timeout: float = CLOSE_TIMEOUT) -> Steps[None]:
+        group = self.group
+        if group is None:
+            return
+        self.take_back()
+        self.positions.process_all()
+        self._is_leaving = True
+        try:
+            yield from group.leave(time.monotonic() + timeout)
+        finally:
+            self._is_leaving = False
+            group.member.stop(0.0)
+            for partition in self.assignment():  # what was not given up in time
+                self.fetcher.give_up(partition)
+                self.positions.release(partition)
+            self.group = None
+
+    def assign(
+        self,
+        partitions: Iterable[tuple[str, int]] | Mapping[tuple[str, int], SeekTarget | None],
+    ) -> Steps[None]:
+        if self.group is not None:
+            raise ConfigError(
+                "a member gets its partitions by its group: unsubscribe() before assign()"
+            )
+        wanted = {partition_of(each) for each in partitions}
+        starts = partitions if isinstance(partitions, Mapping) else {}
+        places = {
+            partition_of(each): place_of(partition_of(each), target)
+            for each, target in starts.items()
+            if target is not None
+        }
+        yield from self._check_exist(wanted)
+        self.take_back()
+        for partition in self.assignment() - wanted:
+            self.fetcher.give_up(partition)
+            self.positions.forget(partition)
+        for partition in sorted(wanted - self.assignment()):
+            self.fetcher.add(partition, None)
+        for partition, place in places.items():
+            go_on_at(self.fetcher, self.positions, partition, place)
+
+    def _check_exist(self, wanted: Collection[TopicPartition]) -> Steps[None]:
+        """Raises UnknownTopicOrPartition, or why no broker told."""
+        for topic in {partition.topic for partition in wanted}:
+            numbers = {each.partition for each in wanted if each.topic == topic}
+            count = len((yield from self.partitions_of(topic)))
+            if not numbers <= {*range(count)}:
+                count = yield from self._count_anew(topic, max(numbers))  # some may have been added
+            unknown = sorted(numbers - {*range(count)})
+            if unknown:
+                raise UnknownTopicOrPartition(
+                    f"partition {unknown[0]} does not exist: "
+                    f"topic {topic} has {count}, numbered from 0"
+                )
+
+    def _count_anew(self, topic: str, last: int) -> Steps[int]:
+        """How many partitions a topic has now, whatever was known of it: brokers may learn a moment late
+        that there is a `last` one."""
+        discovery = self.discovery
+        if isinstance(discovery, ZooKeeperDiscovery):
+            found = yield Beside(partial(discovery.ask, topics.read(topic), METADATA_WAIT))
+            return 0 if found is None else len(found.partitions)
+        until = time.monotonic() + TOPIC_PATIENCE
+        while True:
+            self.cluster.forget(topic)
+            count = len((yield from self.partitions_of(topic)))
+            if count > last or time.monotonic() >= until:
+                return count
+            yield LOOK_PAUSE
+
+    def partitions_of(
+        self, topic: str, timeout: float = METADATA_WAIT
+    ) -> Steps[list[TopicPartition]]:
+        check_name("topic", topic)
+        began, cluster = time.monotonic(), self.cluster
+        cluster.want(topic)
+        while not (known := cluster.partitions(topic)):
+            left = began + timeout - time.monotonic()
+            if cluster.is_missing(topic):
+                is_gone = yield from self._is_gone(topic, began, max(LOOK_PAUSE, left))
+                if is_gone:
+                    cluster.forget(topic)
+                    raise UnknownTopicOrPartition(
+                        f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
+                    )
+            if left <= 0:
+                cluster.forget(topic)
+                raise cluster.trouble or UnknownTopicOrPartition(
+                    f"no broker told about topic {topic} within {timeout:g} s"
+                )
+            yield min(left, TURN)
+        return [TopicPartition(topic, number) for number in known]
+
+    def _is_gone(self, topic: str, since: float, timeout: float) -> Steps[bool]:
+        """Whether a topic that brokers do not know is none: they learn of a new one a moment late."""
+        discovery = self.discovery
+        if isinstance(discovery, ZooKeeperDiscovery):
+            found = yield Beside(partial(discovery.ask, topics.read(topic), timeout))
+            return found is None
+        return time.monotonic() - since > TOPIC_PATIENCE
+
+    def fencing_token(self, partition: TopicPartition) -> int:
+        owned = {} if self.group is None else self.group.epochs
+        if partition not in owned:
+            raise NotOwner(f"{partition} is not owned by this consumer")
+        return owned[partition]
+
+    def health(self) -> Health:
+        return health_of(self.group, self.fetcher, self.closed)
+
+    def metrics(self) -> dict[str, float]:
+        group = self.group  # read once: any thread may ask
+        member = None if group is None else group.member
+        return {
+            **self.fetcher.metrics(),
+            "rebalances": 0 if member is None else member.rebalances,
+            "commits": 0 if member is None else member.commits,
+            "commit_seconds": 0.0 if member is None else member.commit_seconds,
+            "fenced_commits": 0 if member is None else member.state.owned.fenced_commits,
+            "lost_partitions": 0 if member is None else member.state.owned.lost,
+        }
+
+    # -- offsets ----------------------------------------------------------------------------------
+
+    def member(self) -> RebalanceListener:
+        """The place in the group. Raises ConfigError."""
+        if self.group is None:
+            raise ConfigError("there is no group to commit to: give group=… and topics=…")
+        return self.group
+
+    def offsets_in_hand(self) -> dict[TopicPartition, int]:
+        """What is to be committed of all that was handed out."""
+        if not self.in_callback:  # else what is processed is known: nothing is under way
+            if self.cursor is not None:
+                self._settle(self.cursor)
+            self.positions.process_all()
+        return self.positions.uncommitted(self.member().epochs, sought=True)
+
+    def begin_to_commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], timeout: float
+    ) -> PendingCommit:
+        """Ask for a commit, after leaders, if need be, were asked for their ends. From any thread."""
+        group, wanted, metadata = self.member(), dict[TopicPartition, int](), {}
+        for each, offset in offsets.items():
+            partition = partition_of(each)
+            wanted[partition], text = offset_and_metadata(str(partition), offset)
+            if text:
+                metadata[partition] = text
+        self._check_within_logs(group, wanted, timeout)
+        return group.begin_to_commit(wanted, metadata)
+
+    def is_known_to_be_there(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> bool:
+        """Whether no leader has to be asked before these offsets are committed."""
+        return not self._beyond(self.member(), offsets)
+
+    def _beyond(
+        self, group: RebalanceListener, offsets: Mapping[TopicPartition, Any]
+    ) -> dict[TopicPartition, str]:
+        """Partitions of ours, with their topics' ids, that may end before these offsets."""
+        beyond: dict[TopicPartition, str] = {}
+        for each, given in offsets.items():
+            offset = given.offset if isinstance(given, OffsetAndMetadata) else given
+            topic_id, end = self.fetcher.seen(each)
+            if each in group.epochs and offset > max(end, self.positions.group.floor(each)):
+                beyond[each] = topic_id
+        return beyond
+
+    def _check_within_logs(
+        self, group: RebalanceListener, wanted: Mapping[TopicPartition, int], timeout: float
+    ) -> None:
+        """Leaders are asked of what was not fetched here alone. Raises OffsetOutOfRange, or why none told."""
+        beyond = self._beyond(group, wanted)
+        if not beyond:
+            return
+        known = self.cluster.addresses()
+
+        def discover() -> Sequence[str] | None:
+            """The brokers that are known first: the group's session may be over, which the commit says."""
+            nonlocal known
+            found, known = known, []
+            return found or self.discovery()
+
+        try:
+            ends = offsets_at(LATEST, self.config, discover, beyond, timeout)[0]
+        except ZooKeeperUnreachable:
+            return  # the commit needs it as well
+        for each, end in sorted(ends.items()):
+            if is_beyond(wanted[each], end):
+                raise OffsetOutOfRange(
+                    f"nothing was committed: {wanted[each]} in {each} lies behind the log's end, which is "
+                    f"{end}: commit what was handed out"
+                )
+
+    def committed(
+        self, partitions: TopicPartition | Iterable[TopicPartition]
+    ) -> Steps[int | dict[TopicPartition, OffsetAndMetadata | None] | None]:
+        discovery = self.discovery
+        if self.config.group is None or isinstance(discovery, Bootstrap):
+            raise ConfigError("without a group nothing is committed: give group=…")
+        is_one, wanted = False, list[TopicPartition]()
+        match partitions:
+            case (str(), SupportsIndex()):
+                is_one, wanted = True, [partition_of(partitions)]
+            case _:
+                wanted = [partition_of(each) for each in partitions]
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for first in range(0, len(wanted), ASKED_AT_ONCE):
+            some = wanted[first : first + ASKED_AT_ONCE]
+            found |= yield Beside(partial(discovery.ask, self._committed(some)))
+        return next(each and each.offset for each in found.values()) if is_one else found
+
+    def _committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Recipe[dict[TopicPartition, OffsetAndMetadata | None]]:
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        ids: dict[str, str | None] = {}
+        for each in partitions:
+            state = yield from ownership.committed(self.config.group or "", each)
+            if each.topic not in ids:
+                topic = yield from topics.read(each.topic)
+                ids[each.topic] = None if topic is None else topic.topic_id
+            found[each] = None
+            if state is not None and state.offset is not None and ids[each.topic] is not None:
+                if state.topic_id in ("", ids[each.topic]):
+                    found[each] = OffsetAndMetadata(state.offset, state.metadata)
+        return found
+
+    def position(self, partition: TopicPartition) -> int | None:
+        cursor = self.cursor
+        if cursor is not None and cursor.view.topic_partition == partition:
+            if (offset := cursor.next_offset) is not None:
+                return offset
+        return self.fetcher.position(partition)
+
+    def end_offset(self, partition: TopicPartition) -> int | None:
+        end = self.fetcher.end(partition)
+        return None if end < 0 else end
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> Steps[dict[TopicPartition, int]]:
+        return self._ends(partitions, EARLIEST, timeout)
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> Steps[dict[TopicPartition, int]]:
+        return self._ends(partitions, LATEST, timeout)
+
+    def _ends(
+        self, partitions: Iterable[TopicPartition], place: int, timeout: float
+    ) -> Steps[dict[TopicPartition, int]]:
+        wanted = [partition_of(each) for each in partitions]
+        yield from self._check_exist(wanted)
+        ids = {each: self.cluster.topic_id(each.topic) or "" for each in wanted}
+        look_up = partial(offsets_at, place, self.config, self.discovery, ids, timeout)
+        found: dict[TopicPartition, int] = (yield Beside(look_up))[0]
+        return found
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
+    ) -> Steps[dict[TopicPartition, int | None]]:
+        yield from self._check_exist({partition_of(each) for each in times})
+        look_up = partial(first_offsets, self.config, self.discovery, times, timeout)
+        found: dict[TopicPartition, int | None] = yield Beside(look_up)
+        return found
+
+    def seek(self, partition: TopicPartition, target: SeekTarget) -> None:
+        self.take_back()
+        go_on_at(self.fetcher, self.positions, partition, place_of(partition, target))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self._pause(partitions, True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self._pause(partitions, False)
+
+    def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        self.take_back()
+        for partition in partitions:
+            self.fetcher.pause(partition_of(partition), paused)
+
+
+def _limit(max_records: int | None, otherwise: int) -> int:
+    return otherwise if max_records is None else whole("max_records", max_records, least=1)
+
+
+class _UndecidedError(Exception):
+    """An `on_decode_error` is running."""
