@@ -14,8 +14,8 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
-    Mapping,
 )
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -35,11 +35,11 @@ from typing import (
 )
 
 from folkmoot.consumers.client.callbacks import CallbackRun, Called
-from folkmoot.consumers.client.consumer import Consumer, as_it_is
+from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.core import CLOSE_TIMEOUT, TURN, ConsumerCore
-from folkmoot.consumers.client.rebalance_listener import Starts, not_answered
+from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.client.signals import SignalHandlers, Signalled
-from folkmoot.consumers.client.steps import Beside, Steps
+from folkmoot.consumers.client.steps import Answer, Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.records.batch_view import RecordBatchView
@@ -167,6 +167,20 @@ def _awaited(
     return ask
 
 
+def _awaited_read(
+    method: Callable[Concatenate[Consumer[Any, Any], P], T],
+) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, T]]":
+    """The same for a method that hands out: one task at a time."""
+
+    @wraps(method)
+    async def read(self: "AsyncConsumer[Any, Any]", /, *args: P.args, **options: P.kwargs) -> T:
+        steps = getattr(self._core, method.__name__)(*args, **options)
+        result: T = await self._read(steps, asyncio.current_task())
+        return result
+
+    return read
+
+
 def _awaited_alone(
     method: Callable[Concatenate[Consumer[Any, Any], P], T],
 ) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], Coroutine[Any, Any, T]]":
@@ -192,11 +206,10 @@ class AsyncConsumer(Generic[K, V]):
             await handle(record)
     ```
 
-    Options, rules and errors are those of `Consumer`, which this one holds in a thread: what is asked
-    of it is done there, in order, and awaited here. An iteration gets its records batch by batch and
-    waits once for each; between two records nothing is awaited and no thread is changed. The group's
-    own thread keeps the membership, so a loop that is blocked loses partitions after `max_processing_time`
-    and is fenced, as a handler that takes too long always is.
+    Options, rules and errors are those of `Consumer`. It reads on the loop itself; what blocks is done in
+    threads of the loop's executor. An iteration gets its records batch by batch and waits once for each;
+    between two records nothing is awaited. The group's own thread keeps the membership, so a loop that is
+    blocked loses partitions after `max_processing_time` and is fenced, as a handler that takes too long is.
 
     One task reads at a time: another one gets ConcurrentUse while a read waits, or an iteration goes
     on, which ends when it is left or its task has ended. Others may call everything else meanwhile: a
@@ -208,8 +221,8 @@ class AsyncConsumer(Generic[K, V]):
     consumer waits for them as for others, but reads what does not move while `on_revoke` runs; they may
     not read or close, and tasks that they begin may when they have ended.
 
-    Records are handed out when the task that asked goes on: what was on its way to a task that is
-    cancelled then is read again by the next one. `close` goes on when the task that awaits it is
+    Records are handed out when the task that asked continues: of a task that is cancelled before, the next
+    one gets them. `close` goes on when the task that awaits it is
     cancelled. If the loop ends first (as `asyncio.run` does it), the consumer is closed with it, as by an
     exception.
 
@@ -345,29 +358,9 @@ class AsyncConsumer(Generic[K, V]):
 
     # -- records ----------------------------------------------------------------------------------
 
-    async def poll(
-        self, timeout: float = 1.0, max_records: int | None = None
-    ) -> list[Record[K, V]]:
-        """Up to `max_records` records; waits at most `timeout` seconds for the first.
-
-        No more than `buffer_bytes`, decompressed, but for the last batch. Asking says that everything
-        handed out before is processed.
-        """
-        return await self._read(self._core.poll(timeout, max_records), asyncio.current_task()) or []
-
-    async def poll_batch(
-        self, timeout: float = 1.0, max_records: int | None = None
-    ) -> RecordBatchView | None:
-        """The next batch, or the next `max_records` of it; None if none comes within `timeout`."""
-        steps = self._core.poll_one(timeout, max_records, as_it_is)
-        return await self._read(steps, asyncio.current_task())
-
-    async def poll_arrow(
-        self, timeout: float = 1.0, max_records: int | None = None, **options: Any
-    ) -> "pa.Table":
-        """What is there as an Arrow table; options and errors are those of `Consumer.poll_arrow`."""
-        steps = self._core.poll_arrow(timeout, max_records, **options)
-        return await self._read(steps, asyncio.current_task())
+    poll = _awaited_read(Consumer.poll)
+    poll_batch = _awaited_read(Consumer.poll_batch)
+    poll_arrow = _awaited_read(Consumer.poll_arrow)
 
     def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Records one by one, until `stop` is called. It may be left and begun again at any record."""
@@ -392,7 +385,7 @@ class AsyncConsumer(Generic[K, V]):
 
     def batches(self, max_records: int | None = None) -> AsyncGenerator[RecordBatchView, None]:
         """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
-        return self._batches(max_records, as_it_is, asyncio.current_task())
+        return self._batches(max_records, lambda view: view, asyncio.current_task())
 
     def arrow(
         self, max_records: int | None = None, *, headers: bool = False
@@ -459,10 +452,13 @@ class AsyncConsumer(Generic[K, V]):
                 return found
             answer = error = None
             try:
-                if isinstance(step, Beside):
-                    answer = await asyncio.to_thread(step.work)
-                else:
-                    await self._wait(step)
+                match step:
+                    case Beside(work):
+                        answer = await asyncio.to_thread(work)
+                    case Answer(future, timeout):
+                        answer = await _answer(future, timeout)
+                    case _:
+                        await self._wait(step)
             except BaseException as raised:
                 error = raised
 
@@ -581,33 +577,7 @@ class AsyncConsumer(Generic[K, V]):
         """
         return self._signals.handled(signals, lambda: self._core.closed)
 
-    async def commit(
-        self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
-        timeout: float = 30.0,
-        *,
-        wait: bool = True,
-    ) -> None:
-        """Commit the next offsets to process; without `offsets`, of everything handed out so far.
-
-        Rules and errors are those of `Consumer.commit`.
-        """
-        self._check_usable()
-        began, core = time.monotonic(), self._core
-        if offsets is None:
-            with self._within_callback():
-                offsets = core.offsets_in_hand()
-        begin = partial(core.begin_to_commit, offsets, timeout)
-        # As a rule nothing has to be looked up.
-        pending = begin() if core.is_known_to_be_there(offsets) else await asyncio.to_thread(begin)
-        if pending.outcome is not None and wait:
-            left = core.member().time_to_answer(began + timeout - time.monotonic())
-            outcome = asyncio.wrap_future(pending.outcome)
-            try:
-                await asyncio.wait_for(outcome, max(0.0, left))
-            except TimeoutError:
-                raise not_answered(timeout) from None
-        core.member().end_commit(pending)
+    commit = _awaited(Consumer.commit)
 
     @overload
     async def committed(self, partitions: TopicPartition) -> int | None: ...
@@ -644,3 +614,8 @@ def _close_opened(core: ConsumerCore[Any, Any], opening: "asyncio.Future[None]")
     if not opening.cancelled() and opening.exception() is None:
         for _ in core.close(0.0, processed=False):
             break
+
+
+async def _answer(future: "Future[Any]", timeout: float) -> Any:
+    """Who answers it must find it as it was, though nobody waits for it any more."""
+    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), timeout)

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 from folkmoot.consumers.client.callbacks import CallbackRun, Called, call_in_thread
 from folkmoot.consumers.client.core import CLOSE_TIMEOUT, METADATA_WAIT, TURN, ConsumerCore
 from folkmoot.consumers.client.health import Health
-from folkmoot.consumers.client.rebalance_listener import Starts, not_answered
+from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.client.signals import SignalHandlers, Signalled
-from folkmoot.consumers.client.steps import Beside, Steps
+from folkmoot.consumers.client.steps import Answer, Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.offsets.seek_target import SeekTarget
@@ -177,7 +176,7 @@ class Consumer(Generic[K, V]):
         self, timeout: float = 1.0, max_records: int | None = None
     ) -> RecordBatchView | None:
         """The next batch, or the next `max_records` of it; None if none comes within `timeout`."""
-        return self._take(self._core.poll_one(timeout, max_records, as_it_is))
+        return self._take(self._core.poll_batch(timeout, max_records))
 
     def poll_arrow(
         self,
@@ -213,7 +212,7 @@ class Consumer(Generic[K, V]):
 
     def batches(self, max_records: int | None = None) -> Iterator[RecordBatchView]:
         """Batch after batch, until `stop` is called; cut where they have more than `max_records`."""
-        return self._iterate(max_records, as_it_is)
+        return self._iterate(max_records, lambda view: view)
 
     def arrow(
         self, max_records: int | None = None, *, headers: bool = False
@@ -325,20 +324,10 @@ class Consumer(Generic[K, V]):
         raises ConfigError for what is no offset, OffsetOutOfRange for one that lies behind the log's end,
         or BrokerUnreachable if no broker tells that in time.
         """
-        began, core = time.monotonic(), self._core
         if offsets is None:
-            self._check_usable()
-            offsets = core.offsets_in_hand()
-        else:
-            self._check_open()
-        pending = core.begin_to_commit(offsets, timeout)
-        if pending.outcome is not None and wait:
-            left = core.member().time_to_answer(began + timeout - time.monotonic())
-            try:
-                pending.outcome.result(max(0.0, left))
-            except TimeoutError:
-                raise not_answered(timeout) from None
-        core.member().end_commit(pending)
+            return self._ask(self._core.commit(None, timeout, wait=wait))
+        self._check_open()
+        return self._run(self._core.commit(offsets, timeout, wait=wait))
 
     @overload
     def committed(self, partitions: TopicPartition) -> int | None: ...
@@ -438,10 +427,13 @@ class Consumer(Generic[K, V]):
                 return found
             answer = error = None
             try:
-                if isinstance(step, Beside):
-                    answer = step.work()
-                else:
-                    self._core.turn(step)
+                match step:
+                    case Beside(work):
+                        answer = work()
+                    case Answer(future, timeout):
+                        answer = future.result(timeout)
+                    case _:
+                        self._core.turn(step)
             except BaseException as raised:
                 error = raised
 
@@ -497,7 +489,3 @@ class Consumer(Generic[K, V]):
                 "a consumer belongs to the thread that started it: others may stop it, and commit offsets "
                 "that they name"
             )
-
-
-def as_it_is(view: RecordBatchView) -> RecordBatchView:
-    return view

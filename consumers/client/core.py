@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, SupportsIndex, TypeVar
 
 from folkmoot.consumers.client.callbacks import CallbackRun
 from folkmoot.consumers.client.health import Health, health_of
-from folkmoot.consumers.client.rebalance_listener import (
-    PendingCommit,
-    RebalanceListener,
-    settings_of,
-)
-from folkmoot.consumers.client.steps import Beside, Steps
+from folkmoot.consumers.client.rebalance_listener import RebalanceListener, settings_of
+from folkmoot.consumers.client.steps import Answer, Beside, Steps
 from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeError
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.group_thread import Member
@@ -46,6 +42,7 @@ from folkmoot.protocol.errors import (
     NotAssigned,
     NotOwner,
     OffsetOutOfRange,
+    RequestTimeout,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
 )
@@ -85,7 +82,7 @@ class ConsumerCore(Generic[K, V]):
     """A consumer without a thread: one owner at a time takes its steps (steps.py).
 
     What can wait is a method that returns `Steps`; the others never wait. `turn` exchanges what there is
-    with brokers. `wake`, `health`, `metrics`, `begin_to_commit` and `check_within_logs` may be called from
+    with brokers. `wake`, `stop`, `health`, `metrics`, and `commit` with offsets are for
     any thread. `call_back` calls the application.
     """
 
@@ -255,6 +252,11 @@ class ConsumerCore(Generic[K, V]):
         make: Callable[[RecordBatchView], list[Any]] = RecordBatchView.records
         found = yield from self._read(timeout, limit, make, take=take)
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
+
+    def poll_batch(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> Steps[RecordBatchView | None]:
+        return self.poll_one(timeout, max_records, _as_it_is)
 
     def poll_one(
         self,
@@ -617,58 +619,65 @@ class ConsumerCore(Generic[K, V]):
 
     # -- offsets ----------------------------------------------------------------------------------
 
-    def member(self) -> RebalanceListener:
-        """The place in the group. Raises ConfigError."""
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        timeout: float = 30.0,
+        *,
+        wait: bool = True,
+    ) -> Steps[None]:
+        """With `offsets` any thread may take these steps."""
+        began, group = time.monotonic(), self._member()
+        wanted, metadata = dict[TopicPartition, int](), dict[TopicPartition, str]()
+        for each, given in (self._in_hand(group) if offsets is None else offsets).items():
+            partition = partition_of(each)
+            wanted[partition], text = offset_and_metadata(str(partition), given)
+            if text:
+                metadata[partition] = text
+        if beyond := self._beyond(group, wanted):
+            yield Beside(partial(self._check_within_logs, wanted, beyond, timeout))
+        pending = group.begin_to_commit(wanted, metadata)
+        if pending.outcome is not None and wait:
+            left = group.time_to_answer(began + timeout - time.monotonic())
+            try:
+                yield Answer(pending.outcome, max(0.0, left))
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"ZooKeeper did not answer a commit within {timeout:g} s: it may still come to pass"
+                ) from None
+        group.end_commit(pending)
+
+    def _member(self) -> RebalanceListener:
         if self.group is None:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
         return self.group
 
-    def offsets_in_hand(self) -> dict[TopicPartition, int]:
+    def _in_hand(self, group: RebalanceListener) -> dict[TopicPartition, int]:
         """What is to be committed of all that was handed out."""
         if not self.in_callback:  # else what is processed is known: nothing is under way
             if self.cursor is not None:
                 self._settle(self.cursor)
             self.positions.process_all()
-        return self.positions.uncommitted(self.member().epochs, sought=True)
-
-    def begin_to_commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], timeout: float
-    ) -> PendingCommit:
-        """Ask for a commit, after leaders, if need be, were asked for their ends. From any thread."""
-        group, wanted, metadata = self.member(), dict[TopicPartition, int](), {}
-        for each, offset in offsets.items():
-            partition = partition_of(each)
-            wanted[partition], text = offset_and_metadata(str(partition), offset)
-            if text:
-                metadata[partition] = text
-        self._check_within_logs(group, wanted, timeout)
-        return group.begin_to_commit(wanted, metadata)
-
-    def is_known_to_be_there(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
-    ) -> bool:
-        """Whether no leader has to be asked before these offsets are committed."""
-        return not self._beyond(self.member(), offsets)
+        return self.positions.uncommitted(group.epochs, sought=True)
 
     def _beyond(
-        self, group: RebalanceListener, offsets: Mapping[TopicPartition, Any]
+        self, group: RebalanceListener, wanted: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, str]:
         """Partitions of ours, with their topics' ids, that may end before these offsets."""
         beyond: dict[TopicPartition, str] = {}
-        for each, given in offsets.items():
-            offset = given.offset if isinstance(given, OffsetAndMetadata) else given
+        for each, offset in wanted.items():
             topic_id, end = self.fetcher.seen(each)
             if each in group.epochs and offset > max(end, self.positions.group.floor(each)):
                 beyond[each] = topic_id
         return beyond
 
     def _check_within_logs(
-        self, group: RebalanceListener, wanted: Mapping[TopicPartition, int], timeout: float
+        self,
+        wanted: Mapping[TopicPartition, int],
+        beyond: Mapping[TopicPartition, str],
+        timeout: float,
     ) -> None:
-        """Leaders are asked of what was not fetched here alone. Raises OffsetOutOfRange, or why none told."""
-        beyond = self._beyond(group, wanted)
-        if not beyond:
-            return
+        """Ask the leaders. Raises OffsetOutOfRange, or why none answered."""
         known = self.cluster.addresses()
 
         def discover() -> Sequence[str] | None:
@@ -783,3 +792,7 @@ def _limit(max_records: int | None, otherwise: int) -> int:
 
 class _UndecidedError(Exception):
     """An `on_decode_error` is running."""
+
+
+def _as_it_is(view: RecordBatchView) -> RecordBatchView:
+    return view

@@ -429,12 +429,5 @@ def _raise_error(result: Callable[[], Any]) -> None:
     result()
 
 
-def not_answered(timeout: float) -> RequestTimeout:
-    """The error of a commit without an outcome."""
-    return RequestTimeout(
-        f"ZooKeeper did not answer a commit within {timeout:g} s: it may still come to pass"
-    )
-
-
 def _not_ended() -> None:
     raise RequestTimeout("a callback did not end before the consumer had to be closed")

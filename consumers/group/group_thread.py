@@ -158,6 +158,7 @@ class Member:
         """
         known = {each: (epochs.get(each, 0), offset) for each, offset in offsets.items()}
         token, outcome = next(self._tokens), Future[Committed]()
+        outcome.set_running_or_notify_cancel()  # it comes, whoever has given up waiting for it
         self._commits[token] = _Commit(self._clock(), frozenset(offsets), outcome)
         self._post(None, self._feed, self.state.owned.commit, token, known, metadata)
         if self._over:

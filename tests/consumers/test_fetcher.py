@@ -330,8 +330,8 @@ def test_what_follows_is_asked_for_before_what_has_come_is_handed_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = Consumer(zookeeper="nowhere:1")
-    monkeypatch.setattr(consumer, "_process", os.getpid())
-    monkeypatch.setattr(consumer, "_fetcher", bench.fetcher)
+    monkeypatch.setattr(consumer._core, "process", os.getpid())
+    monkeypatch.setattr(consumer._core, "fetcher", bench.fetcher)
     bench.reading(ZERO, ONE)
     (asked,) = bench.cluster.asked
     bench.cluster.asked.clear()

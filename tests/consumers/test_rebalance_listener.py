@@ -12,7 +12,7 @@ import pytest
 
 from folkmoot.consumers.client.callbacks import Called
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts, not_answered
+from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts
 from folkmoot.consumers.client.steps import Beside
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group.events import (
@@ -137,7 +137,7 @@ class Scene:
             try:
                 pending.outcome.result(max(0.0, self.listener.time_to_answer(timeout)))
             except TimeoutError:
-                raise not_answered(timeout) from None
+                raise RequestTimeout from None
         self.listener.end_commit(pending)
 
     def leave(self, deadline: float) -> None:
