@@ -264,6 +264,8 @@ class Connections:
     def close(self, *, linger: float = 0.0) -> None:
         """Drop all connections and replies. What was handed over has `linger` seconds to leave."""
         self._closed = True
+        for descriptor in self._by_descriptor:  # its number may soon be another's, in the owner's poller
+            self._poller.unregister(descriptor)
         for peer in self._peers.values():
             if peer.connection is not None:
                 peer.connection.close(linger)

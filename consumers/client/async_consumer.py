@@ -358,7 +358,16 @@ class AsyncConsumer(Generic[K, V]):
 
     # -- records ----------------------------------------------------------------------------------
 
-    poll = _awaited_read(Consumer.poll)
+    async def poll(
+        self, timeout: float = 1.0, max_records: int | None = None
+    ) -> list[Record[K, V]]:
+        """Up to `max_records` records; waits at most `timeout` seconds for the first.
+
+        No more than `buffer_bytes`, decompressed, but for the last batch. Asking says that everything
+        handed out before is processed.
+        """
+        return await self._read(self._core.poll(timeout, max_records), asyncio.current_task())
+
     poll_batch = _awaited_read(Consumer.poll_batch)
     poll_arrow = _awaited_read(Consumer.poll_arrow)
 

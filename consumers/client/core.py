@@ -201,7 +201,8 @@ class ConsumerCore(Generic[K, V]):
     @property
     def is_urgent(self) -> bool:
         """There is something to do besides waiting for records."""
-        return self._attention or self.fetcher.stopped() is not None
+        is_wanted = self._attention or self.fetcher.stopped() is not None
+        return is_wanted and not self._is_leaving
 
     def due(self) -> float:
         """When a turn is due though nothing comes (monotonic)."""
@@ -211,7 +212,8 @@ class ConsumerCore(Generic[K, V]):
         """Take what brokers have sent, and ask for what is missing; wait at most `timeout` s for news."""
         self._waited = True
         if self._is_leaving:  # brokers may be dead, and the group's thread is all that counts
-            self.wakeup.wait(timeout)
+            if self._woken_by is not None:
+                self._woken_by.wait(timeout)
             return
         self.fetcher.poll(0.0 if self.is_urgent else timeout, self._woken_by)
         if self.group is not None:

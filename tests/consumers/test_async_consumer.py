@@ -116,6 +116,22 @@ def test_an_iteration_may_be_stepped_through_by_tasks_that_end(bench: Bench) -> 
     run(scenario)
 
 
+def test_a_closed_consumer_leaves_nothing_that_the_loop_waits_for(bench: Bench) -> None:
+    """The next one has the same descriptors, and heard nothing of its brokers for seconds."""
+    bench.send(range(10))
+
+    async def scenario() -> None:
+        loop: Any = asyncio.get_running_loop()
+        before = len(loop._selector.get_map())
+        for _ in range(2):
+            async with AsyncConsumer(zookeeper=bench.zookeeper) as consumer:
+                await consumer.assign([bench.partition(0)])
+                assert await take(consumer, 10) == list(range(10))
+            assert len(loop._selector.get_map()) == before
+
+    run(scenario)
+
+
 def test_a_consumer_of_another_loop_is_refused_at_once(bench: Bench) -> None:
     async def scenario() -> None:
         async with member(bench) as consumer:
