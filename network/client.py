@@ -256,6 +256,11 @@ class Connections:
         peer = self._peers.get(address)
         return -inf if peer is None else peer.heard_at
 
+    def is_asked(self, address: str, api: Api) -> bool:
+        """Whether a request of this kind is under way there."""
+        peer = self._peers.get(address)
+        return peer is not None and any(each.api is api for each in peer.requests.values())
+
     def give_up(self, address: str, number: int, error: FolkmootError) -> None:
         """End a request under way with this error; an answer that still comes is passed over."""
         peer = self._peers[address]

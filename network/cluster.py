@@ -376,6 +376,7 @@ class Cluster:
         """`found`: what `discover` has answered already, if it was asked."""
         self._connections = connections
         self.send = connections.send
+        self.is_asked = connections.is_asked
         self._listener = listener
         self._metadata = metadata = Metadata(listener)
         self.leader_address = metadata.leader_address

@@ -32,8 +32,12 @@ from folkmoot.consumers.admin.replica_moves import (
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig, names_of
 from folkmoot.consumers.lag import is_beyond, lag
-from folkmoot.consumers.offsets.log_ends import no_answer
-from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
+from folkmoot.consumers.offsets.offset_lookup import (
+    first_offsets,
+    first_timestamps,
+    no_answer,
+    offsets_at,
+)
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import partition_of, whole
 from folkmoot.coordination import brokers, topics
@@ -65,9 +69,9 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
+from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leader_requests import LeaderRequests
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -435,13 +439,10 @@ class Admin:
         with Cluster(
             Connections(config.client_id), self._discover(timeout), listener=config.listener
         ) as cluster:
-            deletion = LeaderRequests(
-                cluster,
-                Api.DELETE_RECORDS,
-                wanted,
-                lambda entries, _: DeleteRecordsRequest(entries),
+            deletion = ask_leaders(
+                *(cluster, Api.DELETE_RECORDS, wanted),
+                *(lambda entries, _: DeleteRecordsRequest(entries), deadline.left),
             )
-            deletion.run(deadline.left)
         starts = {each: result.log_start for each, result in deletion.results.items()}
         if deletion.failed:
             said = "; ".join(f"{each}: {why}" for each, why in sorted(deletion.failed.items()))

@@ -25,9 +25,9 @@ from folkmoot.coordination.producer_takeovers import (
     take_over,
 )
 from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leader_requests import LeaderRequests
 from folkmoot.producers.columns import RecordColumns, no_partition
 from folkmoot.producers.idempotence import Identity, TakenOver
 from folkmoot.producers.partitioner import by_key
@@ -374,13 +374,10 @@ class RoundWriter:
             )
             for number in range(count)
         }
-        requests = LeaderRequests(
-            self._cluster,
-            Api.DESCRIBE_PRODUCERS,
-            entries,
-            lambda some, timeout: DescribeProducersRequest(timeout, some),
+        requests = ask_leaders(
+            *(self._cluster, Api.DESCRIBE_PRODUCERS, entries),
+            *(lambda some, timeout: DescribeProducersRequest(timeout, some), PATIENCE),
         )
-        requests.run(PATIENCE)
         for error in requests.failed.values():
             raise error
         return [requests.results[each] for each in entries]

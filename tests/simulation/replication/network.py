@@ -161,6 +161,9 @@ class Client:
     def owed(self) -> int:
         return len(self._waiting)
 
+    def is_asked(self, address: str, api: Api) -> bool:
+        return any(each.address == address and each.api is api for each in self._waiting.values())
+
     def late(self, since: float) -> dict[str, dict[int, Any]]:
         found: defaultdict[str, dict[int, Any]] = defaultdict(dict)
         for number, asked in self._waiting.items():
