@@ -47,6 +47,13 @@ class SupportsFileno(Protocol):
     def fileno(self) -> int: ...
 
 
+class ClientConfig(Protocol):
+    """What the configuration of every client says about its connections."""
+
+    @property
+    def client_id(self) -> str: ...
+
+
 class Reply(NamedTuple):
     """How a request ended: with `response` and payload frames, or with `error`.
 
@@ -159,6 +166,11 @@ class Connections:
         self._replies: list[Reply] = []
         self.owed = 0
         """Requests whose replies have not come."""
+
+    @classmethod
+    def of(cls, config: ClientConfig) -> Self:
+        """The connections of a client with this configuration."""
+        return cls(config.client_id)
 
     def send(
         self,

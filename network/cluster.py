@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-from folkmoot.network.client import Connections, Reply, SupportsFileno
+from folkmoot.network.client import ClientConfig, Connections, Reply, SupportsFileno
 from folkmoot.network.leaderless import Leaderless, Waiting
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -343,6 +343,13 @@ class Metadata:
         self._not_before = now + min(LONGEST_PAUSE, FIRST_PAUSE * growth)
 
 
+class ClusterConfig(ClientConfig, Protocol):
+    """What the configuration of every client says about its way to brokers."""
+
+    @property
+    def listener(self) -> str: ...
+
+
 class Cluster:
     """`Connections` that know where to send.
 
@@ -412,6 +419,16 @@ class Cluster:
         self.trouble: FolkmootError | None = None
         self.producer_id_trouble: FolkmootError | None = None
         """Why no broker has given a producer id yet."""
+
+    @classmethod
+    def of(
+        cls,
+        config: ClusterConfig,
+        discover: Callable[[], Sequence[str] | None],
+        found: Sequence[str] | None = None,
+    ) -> Self:
+        """The cluster as a client with this configuration sees it."""
+        return cls(Connections.of(config), discover, listener=config.listener, found=found)
 
     @property
     def leaderless(self) -> Waiting:

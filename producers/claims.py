@@ -23,7 +23,6 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.producer_takeovers import TRANSACTIONAL, begin, take_over
 from folkmoot.network.ask_leaders import ask_leaders
-from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Identity, TakenOver
@@ -150,8 +149,7 @@ class Claims:
         )
         try:
             discovery.open()
-            connections = Connections(config.client_id)
-            with Cluster(connections, discovery, listener=config.listener) as cluster:
+            with Cluster.of(config, discovery) as cluster:
                 yield discovery, cluster
         finally:
             discovery.close()

@@ -22,7 +22,7 @@ from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.partition_state import whole_batches
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, list_offsets, why_silent
 from folkmoot.coordination.wakeup import Wakeup
-from folkmoot.network.client import Connections, Reply
+from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -93,9 +93,7 @@ class LogWatch:
         self._config = ConsumerConfig[bytes, bytes](
             zookeeper=config.zookeeper, client_id=config.clientId, listener=config.listener
         )
-        self._cluster = Cluster(
-            Connections(config.clientId), self._discovered, listener=config.listener
-        )
+        self._cluster = Cluster.of(self._config, self._discovered)
         self._seen: dict[tuple[TopicPartition, str], int] = {}
         """The ends that leaders have answered, by partition and topic id."""
         self.truncated: dict[TopicPartition, int] = {}

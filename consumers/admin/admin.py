@@ -70,7 +70,6 @@ from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
 from folkmoot.network.ask_leaders import ask_leaders
-from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
@@ -370,9 +369,8 @@ class Admin:
 
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
-        config = self._config
         with self._opened() as session:
-            yield ReplicaMoves(session, config.listener, config.client_id, self._timeout)
+            yield ReplicaMoves(session, self.config)
 
     # -- records ----------------------------------------------------------------------------------
 
@@ -435,10 +433,7 @@ class Admin:
             each: partial(DeleteRecordsEntry, each.topic, ids[each], each.partition, offset=offset)
             for each, offset in checked.items()
         }
-        config = self._config
-        with Cluster(
-            Connections(config.client_id), self._discover(timeout), listener=config.listener
-        ) as cluster:
+        with Cluster.of(self._config, self._discover(timeout)) as cluster:
             deletion = ask_leaders(
                 *(cluster, Api.DELETE_RECORDS, wanted),
                 *(lambda entries, _: DeleteRecordsRequest(entries), deadline.left),

@@ -39,7 +39,6 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.bootstrap import Bootstrap
-from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -167,14 +166,12 @@ class Consumer(Generic[K, V]):
         self._group: RebalanceListener | None = None
         self._discovery: ZooKeeperDiscovery | Bootstrap
         if config.bootstrap:
-            self._discovery = Bootstrap(config.bootstrap, config.client_id, config.request_timeout)
+            self._discovery = Bootstrap(config)
         else:
             self._discovery = ZooKeeperDiscovery(
                 self._session, config.session_timeout, config.listener
             )
-        self._cluster = Cluster(
-            Connections(config.client_id), self._discovery, listener=config.listener
-        )
+        self._cluster = Cluster.of(config, self._discovery)
         self._positions = Positions()
         self._fetcher = Fetcher(
             *(config, self._cluster, time.monotonic),

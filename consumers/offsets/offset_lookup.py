@@ -17,7 +17,7 @@ from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.offsets.seek_target import milliseconds
 from folkmoot.consumers.offsets.validation import partition_of
 from folkmoot.network.ask_leaders import ask_leaders
-from folkmoot.network.client import Connections, Reply
+from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
@@ -97,7 +97,7 @@ def offsets_at(
     With `need_all`, partitions without a leader are waited for. Then BrokerUnreachable, or why no broker
     has answered, is raised where an offset is missing.
     """
-    with Cluster(Connections(config.client_id), discover, listener=config.listener) as cluster:
+    with Cluster.of(config, discover) as cluster:
         found = list_offsets(cluster, place, wanted, timeout, patient=need_all)
         missing = wanted.keys() - found.keys()
         if missing and need_all:
@@ -192,5 +192,5 @@ def _fetcher(
     config: ConsumerConfig[Any, Any], discover: Discover, **limits: int
 ) -> Iterator[tuple[Fetcher, Cluster]]:
     config = dataclasses.replace(config, fetch_max_wait=0.0, **limits)  # type: ignore[arg-type]
-    with Cluster(Connections(config.client_id), discover, listener=config.listener) as cluster:
+    with Cluster.of(config, discover) as cluster:
         yield Fetcher(config, cluster, time.monotonic), cluster
