@@ -114,7 +114,6 @@ class Client:
         self._connections = count(1)
         self._channels: dict[str, Channel] = {}
         self._waiting: dict[int, _Asked] = {}
-        self._heard: dict[str, float] = {}
         self._replies: list[Reply] = []
 
     # -- `Connections` ------------------------------------------------------------------------------
@@ -175,9 +174,6 @@ class Client:
         )
         return {address: found[address] for address in late}
 
-    def heard_at(self, address: str) -> float:
-        return self._heard.get(address, -inf)
-
     def give_up(self, address: str, number: int, error: FolkmootError) -> None:
         self._end(number, error)
 
@@ -192,7 +188,6 @@ class Client:
         if envelope.correlation_id not in self._waiting:
             return
         _, _, api, address, _ = self._waiting.pop(envelope.correlation_id)
-        self._heard[address] = self._network.world.now
         response, error = None, None
         try:
             if envelope.error:
