@@ -244,7 +244,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _offsets(args: argparse.Namespace) -> int:
-    from folkmoot.consumers.offsets.log_ends import no_answer
+    from folkmoot.consumers.offsets.offset_lookup import no_answer
     from folkmoot.network.leaderless import said_of
 
     with admin_of(args) as found:

@@ -1,15 +1,14 @@
 """Schemas by id without ZooKeeper: from brokers."""
 
 import random
-import time
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from itertools import cycle
 from typing import Final
 from uuid import UUID
 
 from folkmoot.coordination.schemas.names import context_of
-from folkmoot.network.client import Connections, Reply
+from folkmoot.network.ask_any import ask_any
+from folkmoot.network.client import Connections
 from folkmoot.protocol.addresses import bootstrap_addresses
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -23,7 +22,6 @@ from folkmoot.schemas.avro.references import resolve
 MAX_CACHED: Final = 10_000
 PATIENCE: Final = 3.0
 """So long one broker is waited for before the next one is asked."""
-PAUSE: Final = 0.1
 
 
 class BrokerSchemas:
@@ -70,30 +68,21 @@ class BrokerSchemas:
         return resolve(found.schema, found.references, strict=False)
 
     def _asked(self, context: str, number: int | UUID) -> GetSchemaResponse:
-        """Of one broker after another, until one knows."""
-        deadline = time.monotonic() + self._timeout
+        """Ask one broker after another, until one knows."""
         request = GetSchemaRequest(number, context)
         trouble: FolkmootError = BrokerUnreachable("there was no time to ask a broker")
         addresses = random.sample(self._addresses, len(self._addresses))
         with Connections(self._client_id) as connections:
-            for address in cycle(addresses):
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                patience = min(PATIENCE, left)
-                connections.send(address, Api.GET_SCHEMA, request, timeout=patience)
-                replies: list[Reply] = []
-                while not replies:  # the one that each request has, in the end
-                    replies = connections.poll(patience)
-                error = replies[0].error
+            asked = addresses, Api.GET_SCHEMA, request, self._timeout
+            for reply in ask_any(connections, *asked, patience=PATIENCE):
+                error = reply.error
                 if error is None:
-                    found: GetSchemaResponse = replies[0].response
+                    found: GetSchemaResponse = reply.response
                     return found
                 if not isinstance(error, RetriableError):
                     raise error
                 if not isinstance(trouble, ZooKeeperUnreachable):  # silence tells less
                     trouble = error
-                time.sleep(min(PAUSE, left))
         raise type(trouble)(
-            f"no broker has told schema {number} within {self._timeout:g} s: {trouble}"
+            f"no broker has answered for schema {number} within {self._timeout:g} s: {trouble}"
         )

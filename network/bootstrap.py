@@ -1,17 +1,24 @@
 """Finding brokers at addresses that were given, without ZooKeeper."""
 
-import time
 from collections.abc import Sequence
-from math import inf
-from typing import Final
+from typing import Final, Protocol
 
-from folkmoot.network.client import Connections
+from folkmoot.network.ask_any import ask_any
+from folkmoot.network.client import ClientConfig, Connections
 from folkmoot.protocol.addresses import HostNames, bootstrap_addresses
 from folkmoot.protocol.errors import BrokerUnreachable
 from folkmoot.protocol.messages import Api, MetadataRequest
 
 CONNECT_WAIT: Final = 10.0
-PAUSE: Final = 0.05
+
+
+class BootstrapConfig(ClientConfig, Protocol):
+    """What a client's configuration says about its way to brokers without ZooKeeper."""
+
+    @property
+    def bootstrap(self) -> str | Sequence[str]: ...
+    @property
+    def request_timeout(self) -> float: ...
 
 
 class Bootstrap:
@@ -21,30 +28,23 @@ class Bootstrap:
     One thread at a time may call.
     """
 
-    def __init__(
-        self, addresses: str | Sequence[str], client_id: str, request_timeout: float = inf
-    ) -> None:
+    def __init__(self, config: BootstrapConfig) -> None:
         """Raises ConfigError."""
-        self._request_timeout = request_timeout
-        self._addresses = bootstrap_addresses(addresses)
-        self._client_id = client_id
+        self._config = config
+        self._addresses = bootstrap_addresses(config.bootstrap)
 
     def open(self) -> None:
         """Return as soon as one of them answers. Raises BrokerUnreachable if none does."""
-        deadline = time.monotonic() + min(CONNECT_WAIT, self._request_timeout)
         names = HostNames(each.rpartition(":")[0].strip("[]") for each in self._addresses)
-        question = MetadataRequest([])
-        with Connections(self._client_id) as connections:
-            for address in self._addresses:
-                connections.send(address, Api.METADATA, question)
-            errors: dict[str, str] = {}
-            while (left := deadline - time.monotonic()) > 0:
-                for reply in connections.poll(left):
-                    if reply.error is None:
-                        return
-                    errors[reply.address] = str(reply.error)
-                    connections.send(reply.address, Api.METADATA, question)
-                time.sleep(PAUSE)  # one that starts says at once that it knows nothing yet
+        errors: dict[str, str] = {}
+        with Connections.of(self._config) as connections:
+            wait = min(CONNECT_WAIT, self._config.request_timeout)
+            for reply in ask_any(
+                connections, self._addresses, Api.METADATA, MetadataRequest([]), wait
+            ):
+                if reply.error is None:
+                    return
+                errors[reply.address] = str(reply.error)
         why = "; ".join(errors.get(each, f"{each} does not answer") for each in self._addresses)
         if unresolved := names.unresolved():
             why = f"{unresolved}; {why}"

@@ -31,11 +31,8 @@ MAX_IN_FLIGHT: Final = 64
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 FORGET_AFTER: Final = 60.0
-LOOK_INTERVAL: Final = 1.0
-PING_AT_LOOK: Final = 2
-"""A peer that owes an answer and has sent nothing between so many looks gets a ping."""
-SILENT_LOOKS: Final = 10
-"""The connection ends after so many further looks without a message or a byte in either direction."""
+SILENT_FOR: Final = 10.0
+"""A request that times out, after so long without any message, ends its connection."""
 
 _Bytes = bytes | bytearray | memoryview
 _SOFTWARE = "folkmoot-python"
@@ -45,6 +42,13 @@ class SupportsFileno(Protocol):
     """Something whose descriptor becomes readable when the owner is to wake up."""
 
     def fileno(self) -> int: ...
+
+
+class ClientConfig(Protocol):
+    """What the configuration of every client says about its connections."""
+
+    @property
+    def client_id(self) -> str: ...
 
 
 class Reply(NamedTuple):
@@ -92,11 +96,6 @@ class _Peer:
     deadline: float = inf
     """No request times out before."""
     heard_at: float = -inf
-    look_at: float = inf
-    """When to look next whether it is silent; never while it owes no answer."""
-    silent_looks: int = 0
-    """Looks since a message came. Looks are counted, not time: the owner may have stood still."""
-    bytes_moved: int = 0
     is_ipv6: bool = False
     """A name may have addresses of one kind only: each is tried by turns until one answers."""
 
@@ -106,7 +105,7 @@ class _Peer:
             return min(
                 self.deadline, self.retry_at if self.requests else self.retry_at + FORGET_AFTER
             )
-        return min(self.deadline, self.look_at if self.connection.is_ready else self.connect_by)
+        return self.deadline if self.connection.is_ready else min(self.deadline, self.connect_by)
 
 
 class Connections:
@@ -118,8 +117,7 @@ class Connections:
     soon as the connection breaks or cannot be made, `InvalidRequest` for an answer that breaks the
     protocol. A peer whose envelopes cannot be read loses its connection.
 
-    A peer that owes an answer and is silent gets a ping: a HELLO, which a broker answers whatever else
-    it does. The connection ends if neither a message nor a byte moves for SILENT_LOOKS looks.
+    A peer whose process stands still keeps its connection until a request times out: see SILENT_FOR.
 
     After a break nothing is sent again by itself: whether a request may be repeated is known to
     whoever made it. New requests to that address wait for the next attempt to connect, whose pauses
@@ -160,6 +158,11 @@ class Connections:
         self.owed = 0
         """Requests whose replies have not come."""
 
+    @classmethod
+    def of(cls, config: ClientConfig, poller: Any = None) -> Self:
+        """The connections of a client with this configuration."""
+        return cls(config.client_id, poller=poller)
+
     def send(
         self,
         address: str,
@@ -194,9 +197,7 @@ class Connections:
             peer.deadline = deadline
         connection = peer.connection
         if connection is not None and connection.is_ready:
-            if expect_reply and peer.look_at == inf:
-                peer.look_at = now + LOOK_INTERVAL
-            self._due = min(self._due, peer.deadline, peer.look_at)
+            self._due = min(self._due, peer.deadline)
             self._send_waiting(peer, connection)
         else:
             self._advance(peer, now)
@@ -251,10 +252,10 @@ class Connections:
             )
         }
 
-    def heard_at(self, address: str) -> float:
-        """When anything came from there last."""
+    def is_asked(self, address: str, api: Api) -> bool:
+        """Whether a request of this kind is under way there."""
         peer = self._peers.get(address)
-        return -inf if peer is None else peer.heard_at
+        return peer is not None and any(each.api is api for each in peer.requests.values())
 
     def give_up(self, address: str, number: int, error: FolkmootError) -> None:
         """End a request under way with this error; an answer that still comes is passed over."""
@@ -264,7 +265,9 @@ class Connections:
     def close(self, *, linger: float = 0.0) -> None:
         """Drop all connections and replies. What was handed over has `linger` seconds to leave."""
         self._closed = True
-        for descriptor in self._by_descriptor:  # its number may soon be another's, in the owner's poller
+        for (
+            descriptor
+        ) in self._by_descriptor:  # its number may soon be another's, in the owner's poller
             self._poller.unregister(descriptor)
         for peer in self._peers.values():
             if peer.connection is not None:
@@ -313,46 +316,27 @@ class Connections:
     def _advance(self, peer: _Peer, now: float) -> None:
         """Whatever time makes due: time out, connect, break, forget."""
         if peer.deadline <= now:
-            for request in [each for each in peer.requests.values() if each.deadline <= now]:
-                error = RequestTimeout(f"broker {peer.address} did not answer in time")
-                self._finish(peer, request, error)
-            peer.deadline = min((each.deadline for each in peer.requests.values()), default=inf)
+            self._time_out(peer, now)
         if peer.connection is not None:
             if not peer.connection.is_ready and peer.connect_by <= now:
                 self._break(peer, f"it did not answer within {self._connect_timeout:g} s")
-            elif peer.look_at <= now:
-                self._look(peer, peer.connection, now)
         elif peer.requests:
             if peer.retry_at <= now:
                 self._connect(peer, now)
         elif peer.retry_at + FORGET_AFTER <= now:
             del self._peers[peer.address]
 
-    def _look(self, peer: _Peer, connection: Connection, now: float) -> None:
-        """Ping a peer that owes an answer and is silent; end the connection if nothing moves.
-
-        Bytes count: a large answer takes long over a slow network.
-        """
-        if not any(each.expects_reply for each in peer.requests.values()):
-            peer.look_at, peer.silent_looks = inf, 0
-            return
-        peer.look_at = now + LOOK_INTERVAL
-        peer.silent_looks += 1
-        if peer.silent_looks < PING_AT_LOOK:
-            return
-        if peer.silent_looks == PING_AT_LOOK:
-            # Without room for it much is on its way to the peer: TCP's user timeout ends that.
-            peer.silent_looks -= not self._say_hello(peer, connection, next(self._ids))
-        elif (moved := connection.bytes_moved()) != peer.bytes_moved:
-            peer.bytes_moved, peer.silent_looks = moved, PING_AT_LOOK + 1
-        elif peer.silent_looks > PING_AT_LOOK + SILENT_LOOKS:
-            self._break(peer, "it is silent, also when pinged")
-
-    def _say_hello(self, peer: _Peer, connection: Connection, number: int) -> bool:
-        self._used.add(peer)
-        hello = HelloRequest(_SOFTWARE)
-        envelope = wire.encode_request(Api.HELLO, number, self._client_id, hello)
-        return connection.hand_over(envelope, ())
+    def _time_out(self, peer: _Peer, now: float) -> None:
+        """End the requests whose time is over, and a connection that was silent meanwhile."""
+        self._receive(peer)  # the owner may have stood still: an answer that lies there counts
+        late = [each for each in peer.requests.values() if each.deadline <= now]
+        for request in late:
+            error = RequestTimeout(f"broker {peer.address} did not answer in time")
+            self._finish(peer, request, error)
+        peer.deadline = min((each.deadline for each in peer.requests.values()), default=inf)
+        since, is_open = now - SILENT_FOR, peer.connection is not None and peer.connection.is_ready
+        if is_open and peer.heard_at <= since and any(each.started <= since for each in late):
+            self._break(peer, f"it has been silent for {SILENT_FOR:g} s")
 
     def _connect(self, peer: _Peer, now: float) -> None:
         try:
@@ -372,7 +356,10 @@ class Connections:
         except BrokerUnreachable as error:
             self._break(peer, str(error))
             return
-        self._say_hello(peer, connection, peer.hello_id)
+        self._used.add(peer)
+        hello = HelloRequest(_SOFTWARE)
+        envelope = wire.encode_request(Api.HELLO, peer.hello_id, self._client_id, hello)
+        connection.hand_over(envelope, ())
 
     def _break(self, peer: _Peer, reason: str, error: FolkmootError | None = None) -> None:
         """End the connection: everything in flight there fails now, with the reason."""
@@ -390,7 +377,7 @@ class Connections:
         for request in list(peer.requests.values()):
             self._finish(peer, request, error)
         peer.unsent.clear()
-        peer.deadline = peer.look_at = inf
+        peer.deadline = inf
 
     def _send_waiting(self, peer: _Peer, connection: Connection) -> None:
         """Hand over what waits, in order, as far as ZeroMQ's queue takes it."""
@@ -449,7 +436,6 @@ class Connections:
             self._break(peer, f"it does not speak Folkmoot's protocol ({error})")
             return False
         peer.heard_at = time.monotonic()
-        peer.silent_looks = 0
         request = peer.requests.get(envelope.correlation_id)
         if request is None:
             return envelope.correlation_id != peer.hello_id or self._greet(
@@ -478,8 +464,6 @@ class Connections:
         except FolkmootError as error:
             self._break(peer, "", error)
             return False
-        peer.look_at = time.monotonic() + LOOK_INTERVAL
-        self._due = min(self._due, peer.look_at)
         self._send_waiting(peer, connection)
         return True
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-from folkmoot.network.client import Connections, Reply, SupportsFileno
+from folkmoot.network.client import ClientConfig, Connections, Reply, SupportsFileno
 from folkmoot.network.leaderless import Leaderless, Waiting
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -44,7 +44,7 @@ DOUBT: Final = 2.0
 METADATA_TIMEOUT: Final = 5.0
 AVOID_FOR: Final = 2.0
 SILENCE: Final = 1.0
-"""A broker that owes answers for so long may have been replaced: others are asked, every LOOK_PAUSE."""
+"""A broker that owes an answer for so long may have been replaced: others are asked, every LOOK_PAUSE."""
 LOOK_PAUSE: Final = 0.3
 ID_PAUSE: Final = 0.1
 
@@ -343,6 +343,13 @@ class Metadata:
         self._not_before = now + min(LONGEST_PAUSE, FIRST_PAUSE * growth)
 
 
+class ClusterConfig(ClientConfig, Protocol):
+    """What the configuration of every client says about its way to brokers."""
+
+    @property
+    def listener(self) -> str: ...
+
+
 class Cluster:
     """`Connections` that know where to send.
 
@@ -356,9 +363,8 @@ class Cluster:
     once, a wrong leader or a lost broker makes the cache ask again.
 
     A broker that owes an answer for SILENCE (its process stands still, the network is cut, or its followers
-    have left it) is not waited for, whatever else it answers: others are asked whether it was replaced, and
-    what is under way to it ends with BrokerUnreachable once they do not name it any more, or another leader
-    in a newer epoch.
+    have left it) may have been replaced: metadata is asked for, of another one if there is one. What is under
+    way to it ends with BrokerUnreachable once metadata names it no more, or another leader in a newer epoch.
 
     Nothing is sent again here: whoever made a request decides. `trouble` is why there is no metadata,
     or None. One thread owns it, `close` included.
@@ -376,6 +382,7 @@ class Cluster:
         """`found`: what `discover` has answered already, if it was asked."""
         self._connections = connections
         self.send = connections.send
+        self.is_asked = connections.is_asked
         self._listener = listener
         self._metadata = metadata = Metadata(listener)
         self.leader_address = metadata.leader_address
@@ -399,6 +406,7 @@ class Cluster:
         # have all moved would be tried by turns for ever, each while the others are avoided.
         self._failed: set[str] = set()
         self._silent: set[str] = set()  # all brokers that were known when none of them answered
+        self._slack = 1.0  # grows while no broker answers in time: all may be slow
         self._asking = -1
         self._late: dict[str, dict[int, Any]] = {}
         self._look_at = -inf
@@ -411,6 +419,17 @@ class Cluster:
         self.trouble: FolkmootError | None = None
         self.producer_id_trouble: FolkmootError | None = None
         """Why no broker has given a producer id yet."""
+
+    @classmethod
+    def of(
+        cls,
+        config: ClusterConfig,
+        discover: Callable[[], Sequence[str] | None],
+        found: Sequence[str] | None = None,
+        poller: Any = None,
+    ) -> Self:
+        """The cluster as a client with this configuration sees it. `poller`: what its owner waits with."""
+        return cls(Connections.of(config, poller), discover, listener=config.listener, found=found)
 
     @property
     def leaderless(self) -> Waiting:
@@ -461,7 +480,7 @@ class Cluster:
     def _poll(self, timeout: float, wake: SupportsFileno | None) -> list[Reply]:
         now = self._clock()
         owed = self._connections.owed
-        if owed and self._look_at <= now:
+        if (owed or self._late) and self._look_at <= now:
             self._look_for_silence(now)
         if self._metadata.due() <= now:
             self._ask(now)
@@ -506,45 +525,31 @@ class Cluster:
             self._metadata.fail(now)
             return
         try:
-            self._asking = self.send(address, Api.METADATA, request, timeout=METADATA_TIMEOUT)
+            self._asking = self.send(address, Api.METADATA, request, timeout=self._wait(address))
         except RetriableError as error:
             self._fail(address, error)
 
     def _look_for_silence(self, now: float) -> None:
-        """Have others asked about brokers that owe answers, and wait for these no longer than they lead."""
-        self._late = late = self._connections.late(now - SILENCE)
+        """Ask about brokers that owe answers, and give up what is under way to those that were replaced."""
         known = self._metadata.addresses() or self._found
-        alone = len(known) < 2  # others may have come since: `discover` knows
-        self._look_at = now + (SILENCE if alone else LOOK_PAUSE)
-        if not late:
-            return
-        self._metadata.expire()
-        own = self._asking, self._asking_for_id
-        for address, asked in late.items():
-            error = BrokerUnreachable(f"broker {address} does not answer: others are asked")
-            for number, request in asked.items():
-                ours = not alone and number in own and self._is_silent(address, now)
-                if (
-                    (ours and not self._is_slow(address))
-                    or address not in known
-                    or self._metadata.has_moved(address, request)
-                ):
+        self._look_at = now + (LOOK_PAUSE if len(known) > 1 else SILENCE)
+        self._late = self._connections.late(now - SILENCE)
+        if self._late:
+            self._metadata.expire()
+        for address, requests in self._late.items():
+            error = BrokerUnreachable(f"broker {address} did not answer, and was replaced")
+            for number, request in requests.items():
+                if address not in known or self._metadata.has_moved(address, request):
                     self._connections.give_up(address, number, error)
 
-    def _is_silent(self, address: str, now: float) -> bool:
-        """Whether nothing at all has come from a broker that owes an answer."""
-        return address in self._late and self._connections.heard_at(address) < now - SILENCE
-
-    def _is_slow(self, address: str) -> bool:
-        """Whether no broker answers in time, and this one has answered since it was given up."""
-        given_up_at = self._avoid.get(address, inf) - AVOID_FOR
-        return bool(self._silent) and self._connections.heard_at(address) > given_up_at
-
-    def _at_best(self, addresses: list[str], now: float) -> list[str]:
-        """Those that owe nothing; else those that were heard, though they owe answers too: they may wait
-        for the one that is silent."""
-        prompt = [address for address in addresses if address not in self._late]
-        return prompt or [address for address in addresses if not self._is_silent(address, now)]
+    def _wait(self, address: str) -> float:
+        """How long (s) a broker may take to answer: where others can be asked, not long at first, and least
+        if it owes answers."""
+        if len(self.addresses()) < 2:
+            return METADATA_TIMEOUT
+        return min(
+            METADATA_TIMEOUT, self._slack * (LOOK_PAUSE if address in self._late else SILENCE)
+        )
 
     def _id_due(self) -> float:
         """When to ask a broker for a producer id."""
@@ -558,12 +563,14 @@ class Cluster:
             request = InitProducerIdRequest()
             with suppress(RetriableError):
                 self._asking_for_id = self.send(
-                    address, Api.INIT_PRODUCER_ID, request, timeout=METADATA_TIMEOUT
+                    address, Api.INIT_PRODUCER_ID, request, timeout=self._wait(address)
                 )
 
     def _id_answered(self, reply: Reply) -> None:
         self._asking_for_id = -1
         self._learn(reply)
+        if isinstance(reply.error, RequestTimeout):
+            self._slack *= 2.0
         if reply.error is None:
             self._producer_id, self._wants_id = reply.response.producer_id, False
             self._id_at = -inf
@@ -576,10 +583,10 @@ class Cluster:
         one that is gone for good is found for ever where addresses were given."""
         known = set(self._metadata.addresses() or self._found) - self._failed
         usable = sorted(address for address in known if self._avoid.get(address, now) <= now)
-        heard = self._at_best(usable, now)
-        if not heard and len(self._metadata.addresses()) > 1:
-            heard = usable
-        return random.choice(heard) if heard else None
+        prompt = [address for address in usable if address not in self._late]
+        if not prompt and len(self._metadata.addresses()) > 1:
+            prompt = usable
+        return random.choice(prompt) if prompt else None
 
     def _discovered(self, now: float) -> str | None:
         """Some broker that was found just now, even if it has just failed, if there is no other."""
@@ -602,7 +609,8 @@ class Cluster:
             self._failed.clear()
         fresh = [address for address in self._found if address not in self._failed]
         usable = [address for address in fresh if self._avoid.get(address, now) <= now]
-        return random.choice(self._at_best(usable, now) or usable or fresh)
+        prompt = [address for address in usable if address not in self._late]
+        return random.choice(prompt or usable or fresh)
 
     def _answered(self, reply: Reply) -> None:
         self._asking = -1
@@ -624,6 +632,7 @@ class Cluster:
         self._leaderless.update(self._metadata.leaderless(), self._clock())
         self._failed.clear()
         self._silent.clear()
+        self._slack = 1.0
         self._id_at = -inf
         if self.version != self._metadata.version:
             self.version, self._look_at = self._metadata.version, -inf
@@ -631,6 +640,8 @@ class Cluster:
 
     def _fail(self, address: str, error: FolkmootError) -> None:
         now = self._clock()
+        if isinstance(error, RequestTimeout):
+            self._slack *= 2.0
         self._avoid[address] = now + AVOID_FOR
         self._failed.add(address)
         self._metadata.fail(now)

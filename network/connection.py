@@ -2,12 +2,10 @@
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import zmq
 
-from folkmoot.network.tcp import byte_counts
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import BrokerUnreachable, UnsupportedVersion
 from folkmoot.protocol.messages import APIS, Api, HelloResponse
@@ -55,8 +53,8 @@ class Connection:
     MAX_FRAME_BYTES cost the connection.
 
     ZeroMQ's own heartbeats stay off: libzmq 4.3.5 aborts a process that limits what it receives and
-    takes in a PING after its sender has gone. TCP notices a machine that is gone; the owner sends pings
-    (a HELLO) to notice a process that was stopped.
+    takes in a PING after its sender has gone. TCP notices a machine that is gone; requests that time out
+    show a process that was stopped.
 
     The owner waits for `descriptor` (messages, room in the queue) and `monitor_descriptor` (a break)
     with the system's own `poll`. They become readable once for what is new, and any other call may
@@ -68,13 +66,10 @@ class Connection:
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
         self.address = address
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(
-            sum(_BROKEN) + int(zmq.Event.CONNECTED)
-        )
+        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(sum(_BROKEN))
         self._socket_item, self._monitor_item = [(self.socket, _IN | _OUT)], [(self.monitor, _IN)]
         self.descriptor = self.socket.fileno()
         self.monitor_descriptor = self.monitor.fileno()
-        self._tcp_descriptor = -1
         self.has_room = True
         self.is_ready = False
         self.refused: dict[Api, UnsupportedVersion] = {}
@@ -147,19 +142,11 @@ class Connection:
         """Why the connection is over, or None."""
         while _events(self._monitor_item):
             # zmq.utils.monitor would import asyncio, a fifth of what a client imports.
-            number, value = struct.unpack("=HI", self.monitor.recv_multipart()[0])
+            number, _ = struct.unpack("=HI", self.monitor.recv_multipart()[0])
             event = zmq.Event(number)
-            if event is zmq.Event.CONNECTED:
-                self._tcp_descriptor = value
-            elif event in _BROKEN:
+            if event in _BROKEN:
                 return _BROKEN[event]
         return None
-
-    def bytes_moved(self) -> int:
-        """Bytes received, plus bytes sent that the peer's machine has acknowledged; 0 if unknown."""
-        with suppress(OSError):
-            return sum(byte_counts(self._tcp_descriptor))
-        return 0
 
     def welcome(self, hello: HelloResponse) -> None:
         """Take the highest version of each api that both sides speak: from here on requests may be sent."""

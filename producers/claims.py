@@ -22,9 +22,8 @@ from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.producer_takeovers import TRANSACTIONAL, begin, take_over
-from folkmoot.network.client import Connections
+from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leader_requests import LeaderRequests
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Identity, TakenOver
 from folkmoot.protocol.errors import FolkmootError, RetriableError, StaleTopicId
@@ -127,13 +126,11 @@ class Claims:
             )
             for number in partitions
         }
-        requests = LeaderRequests(
-            cluster,
-            Api.DESCRIBE_PRODUCERS,
-            entries,
+        requests = ask_leaders(
+            *(cluster, Api.DESCRIBE_PRODUCERS, entries),
             lambda some, timeout: DescribeProducersRequest(timeout, some),
+            self._config.request_timeout,
         )
-        requests.run(self._config.request_timeout)
         for error in requests.failed.values():
             raise error
         places = {
@@ -152,8 +149,7 @@ class Claims:
         )
         try:
             discovery.open()
-            connections = Connections(config.client_id)
-            with Cluster(connections, discovery, listener=config.listener) as cluster:
+            with Cluster.of(config, discovery) as cluster:
                 yield discovery, cluster
         finally:
             discovery.close()

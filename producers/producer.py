@@ -420,7 +420,7 @@ _SEND: Final = Producer.send
 def discovery_of(config: ProducerConfig[Any, Any]) -> ZooKeeperDiscovery | Bootstrap:
     """What gives addresses of brokers when it is called; to be opened before, and closed."""
     if config.bootstrap:
-        return Bootstrap(config.bootstrap, config.client_id, config.request_timeout)
+        return Bootstrap(config)
     connect = connector(config.zookeeper)
     return ZooKeeperDiscovery(connect, config.session_timeout, config.listener)
 

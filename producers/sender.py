@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Final
 
 from folkmoot.coordination.wakeup import Wakeup
-from folkmoot.network.client import Connections, Reply
+from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.claims import Claims
@@ -98,10 +98,7 @@ class Sender:
 
     def _run(self) -> None:
         self._accumulator.thread = threading.get_ident()
-        connections = Connections(self._config.client_id)
-        cluster = Cluster(
-            connections, self._discover, listener=self._config.listener, found=self.found
-        )
+        cluster = Cluster.of(self._config, self._discover, self.found)
         state = SenderState(self._config, cluster, Random(), self.counters, self._sequences)
         self._accumulator.look_up = partial(self._look_up_now, cluster, state)
         reason: FolkmootError = ClosedError(

@@ -12,7 +12,7 @@ records end behind it.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from time import monotonic
@@ -20,12 +20,19 @@ from typing import Final, NamedTuple
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.partition_state import whole_batches
-from folkmoot.consumers.offsets.log_ends import PAUSE, Lookups
-from folkmoot.consumers.offsets.offset_lookup import first_offsets
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, list_offsets, why_silent
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Reply
-from folkmoot.protocol.errors import LogTruncated, OffsetOutOfRange, from_wire
+from folkmoot.network.cluster import Cluster
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    LogTruncated,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+    from_wire,
+)
 from folkmoot.protocol.messages import (
+    LATEST,
     MAX_ENTRIES,
     Api,
     FetchEntry,
@@ -39,6 +46,8 @@ from folkmoot.spark_apps.offsets import NO_EPOCH
 
 WATCH: Final = 2.0
 """So long (s) a fetch waits at a broker."""
+ANSWER_WAIT: Final = 2.0
+PAUSE: Final = 0.1
 TIME_WAIT: Final = 30.0
 PATIENCE: Final = 0.5
 """So long over its time a look takes answers that keep coming, while it lacks some."""
@@ -70,14 +79,23 @@ class End(NamedTuple):
     refused: int = -1
 
 
-class LogWatch(Lookups):
-    """Lookups whose ends are watched; owned by the engine's thread."""
+class LogWatch:
+    """Looks up where logs begin and end, and watches their ends; owned by the engine's thread.
+
+    An end once seen stands in for one that is not answered in time: a log's end never goes back, so
+    an old one merely makes a shorter batch. The engine waits: a partition without a leader, or with one
+    that owes an earlier answer, is not waited for.
+    """
 
     def __init__(self, config: SourceConfig, discover: Callable[[], Sequence[str] | None]) -> None:
-        super().__init__(config.clientId, config.listener, discover)
+        self._discover = discover
+        self._found: frozenset[str] = frozenset()
         self._config = ConsumerConfig[bytes, bytes](
             zookeeper=config.zookeeper, client_id=config.clientId, listener=config.listener
         )
+        self._cluster = Cluster.of(self._config, self._discovered)
+        self._seen: dict[tuple[TopicPartition, str], int] = {}
+        """The ends that leaders have answered, by partition and topic id."""
         self.truncated: dict[TopicPartition, int] = {}
         """Where the log of a partition parts from what was read of it. Whoever heeds one removes it."""
         self._told: dict[TopicPartition, End] = {}
@@ -116,6 +134,25 @@ class LogWatch(Lookups):
             if not replies and (left <= 0 or late >= 0 or wake.wait(0.0)):
                 return ends
 
+    def ends(
+        self, wanted: Mapping[TopicPartition, str], wait: float = ANSWER_WAIT
+    ) -> dict[TopicPartition, int]:
+        """The ends of partitions with their topics' ids, as far as they are known."""
+        for partition, end in self.find(wanted, LATEST, wait).items():
+            self._seen[partition, wanted[partition]] = end
+        return {each[0]: self._seen[each] for each in wanted.items() if each in self._seen}
+
+    def find(
+        self, wanted: Mapping[TopicPartition, str], place: int, wait: float = ANSWER_WAIT
+    ) -> dict[TopicPartition, int]:
+        """The offsets at `place` (EARLIEST or LATEST), as far as they are answered in time."""
+        there = {
+            each: topic_id
+            for each, topic_id in wanted.items()
+            if not self._cluster.is_missing(each.topic)
+        }
+        return list_offsets(self._cluster, place, there, wait, patient=False, others=self._take)
+
     def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The offsets of the first records of these times (ms) or later, None where there is none.
 
@@ -124,11 +161,51 @@ class LogWatch(Lookups):
         moments = {each: EPOCH + timedelta(milliseconds=time) for each, time in times.items()}
         return first_offsets(self._config, self._discover, moments, TIME_WAIT)
 
+    def leader_address(self, partition: TopicPartition) -> str | None:
+        return self._cluster.leader_address(partition)
+
+    def partitions(self, topic: str, wait: float) -> range:
+        """The topic's partitions. Raises UnknownTopicOrPartition, or why no broker has answered."""
+        deadline = monotonic() + wait
+        while not (found := self._cluster.partitions(topic)):
+            if self._cluster.is_missing(topic):
+                raise UnknownTopicOrPartition(f"topic {topic} does not exist")
+            if (left := deadline - monotonic()) <= 0:
+                why = f"no broker has answered about topic {topic}"
+                raise self._cluster.trouble or BrokerUnreachable(why)
+            for reply in self._cluster.poll(left):
+                self._take(reply)
+        return found
+
+    def topic_id(self, topic: str) -> str:
+        """The topic's id, once `partitions` has found it."""
+        return self._cluster.topic_id(topic) or ""
+
+    def why_silent(self, partitions: Collection[TopicPartition]) -> str:
+        """One sentence about partitions without an answer."""
+        return why_silent(partitions, self._cluster.leaderless)
+
+    def brokers(self) -> frozenset[str]:
+        """Addresses that executors can ask. Raises why none is known."""
+        while not self._found:
+            found = self._discovered()
+            if found is not None and not found:
+                raise BrokerUnreachable("no broker is registered: is one running?")
+        return self._found
+
     def record_bytes(self, topic: str) -> float:
         """What a record of the topic takes in the log, about; 0 as long as none was seen."""
         return self._sizes.get(topic, 0.0)
 
+    def close(self) -> None:
+        self._cluster.close()
+
     # -- inside -----------------------------------------------------------------------------------
+
+    def _discovered(self) -> Sequence[str] | None:
+        found = self._discover()
+        self._found = self._found if found is None else frozenset(found)
+        return found
 
     def _end(self, partition: TopicPartition, place: Place) -> End | None:
         told = self._told.get(partition)
@@ -181,8 +258,7 @@ class LogWatch(Lookups):
 
     def _take(self, reply: Reply) -> None:
         if reply.correlation_id not in self._waiting:
-            super()._take(reply)
-            return
+            return  # the late answer to a look-up
         _, entries = self._waiting.pop(reply.correlation_id)
         self._looked_after = None
         if reply.error is not None:

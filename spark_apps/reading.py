@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from folkmoot.consumers.fetch.partition_state import whole_batches
 from folkmoot.consumers.records.arrow import SCHEMA
-from folkmoot.network.client import Connections, Reply
+from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import (
@@ -84,8 +84,7 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
     key = (os.getpid(), brokers, options)
     cluster = _idle.pop(key, None)
     if cluster is None:
-        connections = Connections(options.client_id)
-        cluster = Cluster(connections, lambda: brokers, listener=options.listener)
+        cluster = Cluster.of(options, lambda: brokers)
     rows = Rows(options.columns)
     replies: dict[int, Reply] = {}
     readers = [SliceReader(part, cluster, options, replies) for part in task]

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, Self
 
-from folkmoot.consumers.offsets.log_ends import Lookups
+from folkmoot.consumers.config import ConsumerConfig
+from folkmoot.consumers.offsets.offset_lookup import offsets_at
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.cluster.new_partitions import wait_until_led
 from folkmoot.coordination.connector import connect
@@ -11,6 +12,7 @@ from folkmoot.coordination.groups import inspection as groups
 from folkmoot.coordination.groups.inspection import GroupState
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.protocol.messages import LATEST
 from folkmoot.protocol.records import TopicPartition
 
 SESSION_TIMEOUT: Final = 10.0
@@ -47,15 +49,12 @@ class Onlooker:
         }
 
     def ends(self, topic: str, partitions: int) -> dict[TopicPartition, int]:
-        """The end of every partition, as its leader knows it."""
+        """The end of every partition, as its leader knows it. Raises BrokerUnreachable."""
         wanted = {
             TopicPartition(topic, number): self._topic_ids[topic] for number in range(partitions)
         }
-        lookups = Lookups("demo", "client", self._addresses)
-        try:
-            return lookups.ends(wanted, ENDS_WAIT)
-        finally:
-            lookups.close()
+        config = ConsumerConfig[bytes, bytes](zookeeper=self._zookeeper, client_id="demo")
+        return offsets_at(LATEST, config, self._addresses, wanted, ENDS_WAIT)[0]
 
     def __enter__(self) -> Self:
         self._store = connect(self._zookeeper, SESSION_TIMEOUT)

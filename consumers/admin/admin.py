@@ -32,8 +32,12 @@ from folkmoot.consumers.admin.replica_moves import (
 )
 from folkmoot.consumers.config import AdminConfig, ConsumerConfig, names_of
 from folkmoot.consumers.lag import is_beyond, lag
-from folkmoot.consumers.offsets.log_ends import no_answer
-from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
+from folkmoot.consumers.offsets.offset_lookup import (
+    first_offsets,
+    first_timestamps,
+    no_answer,
+    offsets_at,
+)
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import partition_of, whole
 from folkmoot.coordination import brokers, topics
@@ -65,9 +69,8 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
-from folkmoot.network.client import Connections
+from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leader_requests import LeaderRequests
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -366,9 +369,8 @@ class Admin:
 
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
-        config = self._config
         with self._opened() as session:
-            yield ReplicaMoves(session, config.listener, config.client_id, self._timeout)
+            yield ReplicaMoves(session, self.config)
 
     # -- records ----------------------------------------------------------------------------------
 
@@ -431,17 +433,11 @@ class Admin:
             each: partial(DeleteRecordsEntry, each.topic, ids[each], each.partition, offset=offset)
             for each, offset in checked.items()
         }
-        config = self._config
-        with Cluster(
-            Connections(config.client_id), self._discover(timeout), listener=config.listener
-        ) as cluster:
-            deletion = LeaderRequests(
-                cluster,
-                Api.DELETE_RECORDS,
-                wanted,
-                lambda entries, _: DeleteRecordsRequest(entries),
+        with Cluster.of(self._config, self._discover(timeout)) as cluster:
+            deletion = ask_leaders(
+                *(cluster, Api.DELETE_RECORDS, wanted),
+                *(lambda entries, _: DeleteRecordsRequest(entries), deadline.left),
             )
-            deletion.run(deadline.left)
         starts = {each: result.log_start for each, result in deletion.results.items()}
         if deletion.failed:
             said = "; ".join(f"{each}: {why}" for each, why in sorted(deletion.failed.items()))

@@ -1,11 +1,11 @@
 """Which replicas go where: plans, what they cost, and how far it is."""
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
+from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import reassignments
@@ -15,6 +15,7 @@ from folkmoot.coordination.topics import names
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
+from folkmoot.network.ask_any import ask_any
 from folkmoot.network.client import Connections
 from folkmoot.protocol.errors import (
     InvalidReplicaAssignment,
@@ -22,7 +23,7 @@ from folkmoot.protocol.errors import (
     ReassignmentInProgress,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.messages import Api, LogSizesRequest
+from folkmoot.protocol.messages import Api, LogSize, LogSizesRequest
 from folkmoot.protocol.records import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -71,11 +72,10 @@ class RunningMove(NamedTuple):
 class ReplicaMoves:
     """What Admin does about replicas, in one ZooKeeper session. It lives as long as one call."""
 
-    def __init__(self, session: Session, listener: str, client_id: str, timeout: float) -> None:
+    def __init__(self, session: Session, config: AdminConfig) -> None:
         self._session = session
-        self._listener = listener
-        self._client_id = client_id
-        self._timeout = timeout
+        self._config = config
+        self._timeout = config.timeout
 
     def sizes(self, topics: Sequence[str] | None) -> list[ReplicaSize]:
         """What the live brokers have, as far as they answer in time. Raises UnknownTopicOrPartition."""
@@ -88,36 +88,27 @@ class ReplicaMoves:
     def _sizes(
         self, live: Mapping[int, Registration], topics: Sequence[str] | None
     ) -> list[ReplicaSize]:
-        found: list[ReplicaSize] = []
-        answered: set[int] = set()
+        listener = self._config.listener
+        named = {
+            broker.listeners[listener]: number
+            for number, broker in live.items()
+            if listener in broker.listeners
+        }
+        request = LogSizesRequest(None if topics is None else list(topics))
         limit = min(PATIENCE, self._timeout)
-        deadline = time.monotonic() + limit
-        with Connections(self._client_id) as connections:
-            asked = {}
-            for number, broker in live.items():
-                address = broker.listeners.get(self._listener)
-                if address is not None:
-                    request = LogSizesRequest(None if topics is None else list(topics))
-                    sent = connections.send(address, Api.LOG_SIZES, request, timeout=limit)
-                    asked[sent] = number
-            while asked and (left := deadline - time.monotonic()) > 0:
-                for reply in connections.poll(left):
-                    broker_id = asked.pop(reply.correlation_id, None)
-                    if reply.error is None and broker_id is not None:
-                        answered.add(broker_id)
-                        found += [
-                            ReplicaSize(
-                                *(broker_id, TopicPartition(each.topic, each.partition)),
-                                *(each.topic_id, each.size, each.log_start, each.log_end),
-                            )
-                            for each in reply.response.logs
-                        ]
-        if silent := sorted(live.keys() - answered):
-            named = ", ".join(f"broker {each}" for each in silent)
+        found: dict[int, list[ReplicaSize]] = {}
+        with Connections.of(self._config) as connections:
+            asked = Api.LOG_SIZES, request, limit
+            for reply in ask_any(connections, [*named], *asked, again=False):
+                if reply.error is None:
+                    broker_id = named[reply.address]
+                    found[broker_id] = [_size(broker_id, each) for each in reply.response.logs]
+        if silent := sorted(live.keys() - found.keys()):
+            which = ", ".join(f"broker {each}" for each in silent)
             log.warning(
-                "the sizes of logs on %s are not known: no answer within %g s", named, limit
+                "the sizes of logs on %s are not known: no answer within %g s", which, limit
             )
-        return found
+        return [size for sizes in found.values() for size in sizes]
 
     # -- plans ------------------------------------------------------------------------------------
 
@@ -234,6 +225,11 @@ class ReplicaMoves:
 
     def _execute(self, recipe: Recipe[_T]) -> _T:
         return execute(self._session, recipe, self._timeout)
+
+
+def _size(broker: int, log: LogSize) -> ReplicaSize:
+    partition = TopicPartition(log.topic, log.partition)
+    return ReplicaSize(broker, partition, log.topic_id, log.size, log.log_start, log.log_end)
 
 
 def _running(each: PartitionStatus, sizes: Mapping[tuple[int, TopicPartition], int]) -> RunningMove:

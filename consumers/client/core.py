@@ -34,7 +34,6 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.bootstrap import Bootstrap
-from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
     ConfigError,
@@ -122,14 +121,12 @@ class ConsumerCore(Generic[K, V]):
         """The record of which nothing can be made, and the call of `on_decode_error` for it."""
         self.discovery: ZooKeeperDiscovery | Bootstrap
         if config.bootstrap:
-            self.discovery = Bootstrap(config.bootstrap, config.client_id, config.request_timeout)
+            self.discovery = Bootstrap(config)
         else:
             self.discovery = ZooKeeperDiscovery(
                 self._session, config.session_timeout, config.listener
             )
-        self.cluster = Cluster(
-            Connections(config.client_id, poller=poller), self.discovery, listener=config.listener
-        )
+        self.cluster = Cluster.of(config, self.discovery, poller=poller)
         self.positions = Positions()
         self.fetcher = Fetcher(
             *(config, self.cluster, time.monotonic),

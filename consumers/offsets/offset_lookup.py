@@ -1,72 +1,114 @@
-"""Where partitions begin and end, offsets of times, and times of offsets: looked up by a fetcher.
+"""Where partitions begin and end, offsets of times, and times of offsets.
 
-It has connections of its own, so that what a consumer has asked for is not disturbed.
+Ends are asked of leaders. Times are looked up by a fetcher, since a leader knows a time's batch and not its
+record. Both have connections of their own, and disturb nothing that a consumer has asked for.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
-from folkmoot.consumers.offsets.log_ends import why_silent
 from folkmoot.consumers.offsets.seek_target import milliseconds
 from folkmoot.consumers.offsets.validation import partition_of
-from folkmoot.network.client import Connections
+from folkmoot.network.ask_leaders import ask_leaders
+from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import Waiting, said_of
-from folkmoot.protocol.errors import BrokerUnreachable, RequestTimeout
-from folkmoot.protocol.messages import EARLIEST
+from folkmoot.protocol.errors import (
+    BrokerUnreachable,
+    FolkmootError,
+    RequestTimeout,
+    RetriableError,
+)
+from folkmoot.protocol.messages import EARLIEST, Api, ListOffsetsEntry, ListOffsetsRequest
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
 log = thread_log(__name__)
 
+Discover = Callable[[], Sequence[str] | None]
+
 _TURN: Final = 1.0
 _LOOK_BYTES: Final = 16 * 1024
+
+
+def no_answer(partitions: Iterable[TopicPartition]) -> str:
+    """One sentence about partitions whose leaders are silent."""
+    return f"no leader answers for {', '.join(map(str, sorted(partitions)))}"
+
+
+def why_silent(partitions: Collection[TopicPartition], leaderless: Waiting) -> str:
+    """One sentence about partitions without an answer, and about those of them without a leader."""
+    awaited = {each: at for each, at in leaderless.items() if each in partitions}
+    return said_of(awaited) if awaited else no_answer(partitions)
+
+
+def list_offsets(
+    cluster: Cluster,
+    place: int,
+    wanted: Mapping[TopicPartition, str],
+    timeout: float,
+    *,
+    patient: bool,
+    others: Callable[[Reply], object] = lambda _: None,
+) -> dict[TopicPartition, int]:
+    """The offsets at `place` (EARLIEST or LATEST) of partitions with their topics' ids, as far as leaders
+    answer in time; see `ask_leaders`. Raises an error that no repetition would change.
+    """
+
+    def entry(partition: TopicPartition, _: int) -> ListOffsetsEntry:
+        topic, number = partition
+        topic_id = wanted[partition] or cluster.topic_id(topic) or ""
+        return ListOffsetsEntry(topic, topic_id, number, place)
+
+    asked = ask_leaders(
+        *(cluster, Api.LIST_OFFSETS, {each: partial(entry, each) for each in wanted}),
+        *(lambda entries, _: ListOffsetsRequest(entries), timeout),
+        patient=patient,
+        others=others,
+        final=(),  # a topic created anew is known to one broker before another
+    )
+    for error in asked.failed.values():
+        if not isinstance(error, RetriableError) and error is not cluster.trouble:
+            raise error
+    for partition, error in [*asked.failed.items()][:1]:
+        log.info("no offsets of %d partitions, %s: %s", len(asked.failed), partition, error)
+    return {each: asked.results[each].offset for each in wanted if each in asked.results}
 
 
 def offsets_at(
     place: int,
     config: ConsumerConfig[Any, Any],
-    discover: Callable[[], Sequence[str] | None],
+    discover: Discover,
     wanted: Mapping[TopicPartition, str],
     timeout: float,
     *,
     need_all: bool = True,
 ) -> tuple[dict[TopicPartition, int], Waiting]:
-    """The offsets at `place` (EARLIEST or LATEST) of partitions, given with their topics' ids, as far as
-    leaders tell them in time → and which of the others nobody leads.
+    """The offsets at `place` (EARLIEST or LATEST) of partitions with their topics' ids, as far as leaders
+    answer in time → and which of the others have no leader.
 
-    If they `need_all`, those without a leader are waited for, and BrokerUnreachable, or why no broker told,
-    is raised where one is missing. Raises what makes a partition unreadable.
+    With `need_all`, partitions without a leader are waited for. Then BrokerUnreachable, or why no broker
+    has answered, is raised where an offset is missing.
     """
-    found: dict[TopicPartition, int] = {}
-    with _fetcher(config, discover) as (fetcher, cluster):
-        for partition, topic_id in wanted.items():
-            fetcher.add(partition, place, topic_id)
-        for left in _polls(fetcher, timeout):
-            fetcher.check()
-            for partition in left:
-                if (offset := fetcher.position(partition)) is not None:
-                    found[partition] = offset
-                    fetcher.remove(partition)
-            if not need_all and cluster.leaderless.keys() >= {*fetcher.partitions()}:
-                break
-        missing = fetcher.partitions()
+    with Cluster.of(config, discover) as cluster:
+        found = list_offsets(cluster, place, wanted, timeout, patient=need_all)
+        missing = wanted.keys() - found.keys()
         if missing and need_all:
             why = f"{why_silent(missing, cluster.leaderless)} ({timeout:g} s were waited)"
             raise cluster.trouble or BrokerUnreachable(why)
-        told = {each: found[each] for each in wanted if each in found}
-        return told, {each: at for each, at in cluster.leaderless.items() if each in missing}
+        return found, {each: at for each, at in cluster.leaderless.items() if each in missing}
 
 
 def first_offsets(
     config: ConsumerConfig[Any, Any],
-    discover: Callable[[], Sequence[str] | None],
+    discover: Discover,
     times: Mapping[TopicPartition, datetime],
     timeout: float,
 ) -> dict[TopicPartition, int | None]:
@@ -80,15 +122,10 @@ def first_offsets(
         for partition, timestamp in wanted.items():
             fetcher.add(partition, 0)
             fetcher.seek(partition, EARLIEST, timestamp)
-        for _ in _polls(fetcher, timeout):
-            fetcher.check()
-            while (view := fetcher.take_view(1)) is not None:
-                found[view.topic_partition] = view.offsets[0]
-                fetcher.remove(view.topic_partition)
-            for partition in fetcher.partitions():
-                if fetcher.position(partition) == fetcher.end(partition):
-                    found[partition] = None
-                    fetcher.remove(partition)
+        for partition, first in _first_records(fetcher, timeout):
+            if isinstance(first, FolkmootError):
+                raise first
+            found[partition] = None if first is None else first[0]
         for missing in fetcher.partitions():
             why = f"no offset of {missing} was found within {timeout:g} s"
             if (awaited := cluster.leaderless.get(missing)) is not None:
@@ -99,7 +136,7 @@ def first_offsets(
 
 def first_timestamps(
     config: ConsumerConfig[Any, Any],
-    discover: Callable[[], Sequence[str] | None],
+    discover: Discover,
     places: Collection[tuple[TopicPartition, int]],
     timeout: float,
 ) -> dict[tuple[TopicPartition, int], int]:
@@ -113,40 +150,47 @@ def first_timestamps(
         left.setdefault(partition, []).append(offset)
     if not left:
         return found
-
     with _fetcher(config, discover, partition_fetch_bytes=_LOOK_BYTES) as (fetcher, _):
-
-        def look_up_next(partition: TopicPartition) -> None:
-            fetcher.remove(partition)
+        for partition, offsets in left.items():
+            fetcher.add(partition, offsets[-1])
+        for partition, first in _first_records(fetcher, timeout):
+            offset = left[partition].pop()
+            if isinstance(first, FolkmootError):
+                log.info("the age of a record is not known: %s", first)
+            elif first is not None:
+                found[partition, offset] = first[1]
             if left[partition]:
                 fetcher.add(partition, left[partition][-1])
-
-        for partition in left:
-            fetcher.add(partition, left[partition][-1])
-        for _ in _polls(fetcher, timeout):
-            while (view := fetcher.take_view(1)) is not None:
-                partition = view.topic_partition
-                found[partition, left[partition].pop()] = view.timestamps[0]
-                look_up_next(partition)
-            for partition, error in [*fetcher.errors.items()]:
-                log.info("the age of a record is not known: %s", error)
-                left[partition].pop()
-                look_up_next(partition)
     return found
 
 
-def _polls(fetcher: Fetcher, timeout: float) -> Iterator[list[TopicPartition]]:
-    """What is read still, after each poll, until nothing is, or time is over."""
+def _first_records(
+    fetcher: Fetcher, timeout: float
+) -> Iterator[tuple[TopicPartition, tuple[int, int] | FolkmootError | None]]:
+    """Each partition with offset and timestamp of its first record, what makes it unreadable, or None at
+    its end.
+
+    It is not read any further then. Those that have none of these in time are left in the fetcher.
+    """
     deadline = time.monotonic() + timeout
     while fetcher.partitions() and (left := deadline - time.monotonic()) > 0:
         fetcher.poll(min(left, _TURN))
-        yield fetcher.partitions()
+        while (view := fetcher.take_view(1)) is not None:
+            fetcher.remove(view.topic_partition)
+            yield view.topic_partition, (view.offsets[0], view.timestamps[0])
+        for partition, error in [*fetcher.errors.items()]:
+            fetcher.remove(partition)
+            yield partition, error
+        for partition in fetcher.partitions():
+            if fetcher.position(partition) == fetcher.end(partition):
+                fetcher.remove(partition)
+                yield partition, None
 
 
 @contextmanager
 def _fetcher(
-    config: ConsumerConfig[Any, Any], discover: Callable[[], Sequence[str] | None], **limits: int
+    config: ConsumerConfig[Any, Any], discover: Discover, **limits: int
 ) -> Iterator[tuple[Fetcher, Cluster]]:
     config = dataclasses.replace(config, fetch_max_wait=0.0, **limits)  # type: ignore[arg-type]
-    with Cluster(Connections(config.client_id), discover, listener=config.listener) as cluster:
+    with Cluster.of(config, discover) as cluster:
         yield Fetcher(config, cluster, time.monotonic), cluster

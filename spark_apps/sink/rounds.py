@@ -25,9 +25,8 @@ from folkmoot.coordination.producer_takeovers import (
     take_over,
 )
 from folkmoot.coordination.zookeeper.session import Connect
-from folkmoot.network.client import Connections
+from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leader_requests import LeaderRequests
 from folkmoot.producers.columns import RecordColumns, no_partition
 from folkmoot.producers.idempotence import Identity, TakenOver
 from folkmoot.producers.partitioner import by_key
@@ -159,10 +158,10 @@ class RoundWriter:
 
         Raises ConfigError, ZooKeeperUnreachable.
         """
-        self._client_id, self._listener = client_id, listener
+        self._reading = ReadOptions(client_id, listener, fail_on_data_loss=False)
         self._discovery = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
         self._discovery.open()
-        self._cluster = Cluster(Connections(client_id), self._discovery, listener=listener)
+        self._cluster = Cluster.of(self._reading, self._discovery)
         self._sequences = TakenOver() if named else None
         self._places: Any = None  # of the rows that are sent at the moment
         self._options = options | {
@@ -374,13 +373,10 @@ class RoundWriter:
             )
             for number in range(count)
         }
-        requests = LeaderRequests(
-            self._cluster,
-            Api.DESCRIBE_PRODUCERS,
-            entries,
-            lambda some, timeout: DescribeProducersRequest(timeout, some),
+        requests = ask_leaders(
+            *(self._cluster, Api.DESCRIBE_PRODUCERS, entries),
+            *(lambda some, timeout: DescribeProducersRequest(timeout, some), PATIENCE),
         )
-        requests.run(PATIENCE)
         for error in requests.failed.values():
             raise error
         return [requests.results[each] for each in entries]
@@ -392,8 +388,7 @@ class RoundWriter:
         topic_id = self._cluster.topic_id(topic) or ""
         leader = self._cluster.leader_address(partition)
         part = Slice(topic, number, topic_id, first, end, leader, ())
-        options = ReadOptions(self._client_id, self._listener, fail_on_data_loss=False)
-        for chunk in SliceReader(part, self._cluster, options, {}).chunks():
+        for chunk in SliceReader(part, self._cluster, self._reading, {}).chunks():
             yield from chunk
 
     # -- the cluster --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import pickle
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -10,6 +11,8 @@ import pytest
 
 from folkmoot.consumers import broker_schemas
 from folkmoot.consumers.broker_schemas import BrokerSchemas
+from folkmoot.network.ask_any import ask_any
+from folkmoot.network.client import Reply
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -17,6 +20,7 @@ from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
     InvalidSchema,
+    RequestTimeout,
     ResponseTooLarge,
     SchemaNotFound,
     UnsupportedVersion,
@@ -131,20 +135,28 @@ def test_a_broker_that_stands_still_is_not_waited_for(monkeypatch: pytest.Monkey
             assert BrokerSchemas([one.address, two.address], timeout=20).resolved(1) == '"long"'
 
 
-@pytest.mark.usefixtures("patient")
-def test_when_nobody_can_say_the_error_is_what_a_broker_said_though_silent_since(
+def test_when_no_broker_knows_the_error_is_the_one_of_a_broker_that_was_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    brokers = Brokers()
+    replies: list[Reply] = []
+
+    def until_one_was_silent(*arguments: Any, **options: Any) -> Iterator[Reply]:
+        for reply in ask_any(*arguments, patience=0.1):
+            replies.append(reply)
+            yield reply
+            if has_refused() and isinstance(reply.error, RequestTimeout):
+                return
+
+    def has_refused() -> bool:
+        return any(isinstance(each.error, ZooKeeperUnreachable) for each in replies)
 
     def away_then_silent(_envelope: Any) -> None:
-        if brokers.asked == 1:
-            monkeypatch.setattr(broker_schemas, "PATIENCE", 0.1)
+        if not has_refused():
             raise ZooKeeperUnreachable("away")
 
+    monkeypatch.setattr(broker_schemas, "ask_any", until_one_was_silent)
+    brokers = Brokers()
     brokers.answers[1] = away_then_silent
-    # In place of a time limit, which is over before the first answer where a machine stands still.
-    monkeypatch.setattr(broker_schemas, "cycle", lambda addresses: addresses * 3)
     with StubBroker(brokers) as one, pytest.raises(ZooKeeperUnreachable, match="schema 1"):
         BrokerSchemas(one.address, timeout=60.0).resolved(1)
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from folkmoot.consumers.admin import replica_moves
 from folkmoot.consumers.admin.replica_moves import ReplicaMoves
+from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster.cluster_status import ClusterStatus, read_cluster
@@ -20,6 +21,8 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from tests.memory_zookeeper import MemoryZooKeeper
 
+CONFIG = AdminConfig(zookeeper="z:1", client_id="me", timeout=10.0)
+
 
 def test_a_plan_is_about_the_partitions_named_or_all() -> None:
     ensemble = MemoryZooKeeper()
@@ -31,7 +34,7 @@ def test_a_plan_is_about_the_partitions_named_or_all() -> None:
     led = StateWrite(PartitionState(1, 1, (1,), 1, active=True), MISSING)
     states = {TopicIdPartition(topic.topic_id, number): led for number in range(3)}
     execute(session, partition_states.write(states))
-    moves = ReplicaMoves(session, "client", "me", 10.0)
+    moves = ReplicaMoves(session, CONFIG)
 
     def planned(*partitions: int) -> list[tuple[int, list[int], list[int]]]:
         found = moves.plan("t", partitions or None, [2], None)
@@ -53,7 +56,7 @@ def test_a_drain_is_taken_back_though_some_of_it_ends_meanwhile(
     led = StateWrite(PartitionState(1, 1, (1,), 1, active=True), MISSING)
     states = {TopicIdPartition(topic.topic_id, number): led for number in range(3)}
     execute(session, partition_states.write(states))
-    moves = ReplicaMoves(session, "client", "me", 10.0)
+    moves = ReplicaMoves(session, CONFIG)
     moves.drain(1, 0)
 
     def first_has_ended(topic: TopicInfo) -> TopicInfo:

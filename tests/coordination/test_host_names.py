@@ -10,6 +10,7 @@ import pytest
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.protocol.errors import BrokerUnreachable, FolkmootError, ZooKeeperUnreachable
+from tests.network.test_bootstrap import Settings
 
 
 def _zookeeper(hosts: str) -> None:
@@ -17,7 +18,7 @@ def _zookeeper(hosts: str) -> None:
 
 
 def _brokers(hosts: str) -> None:
-    Bootstrap(f"{hosts}:1", "me", 0.3).open()
+    Bootstrap(Settings(f"{hosts}:1", request_timeout=0.3)).open()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any, cast
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.coordination.wakeup import Wakeup
+from folkmoot.network.ask_leaders import LeaderRequests
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leader_requests import LeaderRequests
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.appender import Delivery
 from folkmoot.producers.config import ProducerConfig
@@ -209,7 +209,8 @@ class SimulatedAdministrator(_Driven):
 
         asked = LeaderRequests(
             *(self.cluster, Api.DELETE_RECORDS, {PARTITION: entry}),
-            *(lambda entries, _: DeleteRecordsRequest(entries), self.world.clock),
+            lambda entries, _: DeleteRecordsRequest(entries),
+            clock=self.world.clock,
         )
         self._asked.append((asked, epochs))
         self.wake()
@@ -219,14 +220,13 @@ class SimulatedAdministrator(_Driven):
             return
         asked, epochs = self._asked[0]
         for reply in self.cluster.poll(0.0):
-            asked._take(reply)
+            asked.take(reply)
         if PARTITION in asked.results:
             self.world.seen["records deleted"] += 1
             self._deleted(epochs[-1], asked.results[PARTITION].log_start)
-        elif asked._left and self.world.now >= asked._ask_at:
-            asked._ask_at = self.world.now + ROUND
-            asked._ask(REQUEST_TIMEOUT)
-        if not asked._left and not asked._asked:
+        else:
+            asked.ask(REQUEST_TIMEOUT)
+        if asked.is_done:
             del self._asked[0]
 
 

@@ -114,7 +114,6 @@ class Client:
         self._connections = count(1)
         self._channels: dict[str, Channel] = {}
         self._waiting: dict[int, _Asked] = {}
-        self._heard: dict[str, float] = {}
         self._replies: list[Reply] = []
 
     # -- `Connections` ------------------------------------------------------------------------------
@@ -161,6 +160,9 @@ class Client:
     def owed(self) -> int:
         return len(self._waiting)
 
+    def is_asked(self, address: str, api: Api) -> bool:
+        return any(each.address == address and each.api is api for each in self._waiting.values())
+
     def late(self, since: float) -> dict[str, dict[int, Any]]:
         found: defaultdict[str, dict[int, Any]] = defaultdict(dict)
         for number, asked in self._waiting.items():
@@ -171,9 +173,6 @@ class Client:
             if asked.begun + getattr(asked.request, "max_wait", 0.0) < since
         )
         return {address: found[address] for address in late}
-
-    def heard_at(self, address: str) -> float:
-        return self._heard.get(address, -inf)
 
     def give_up(self, address: str, number: int, error: FolkmootError) -> None:
         self._end(number, error)
@@ -189,7 +188,6 @@ class Client:
         if envelope.correlation_id not in self._waiting:
             return
         _, _, api, address, _ = self._waiting.pop(envelope.correlation_id)
-        self._heard[address] = self._network.world.now
         response, error = None, None
         try:
             if envelope.error:

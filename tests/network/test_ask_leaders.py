@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Any
 
+from folkmoot.network.ask_leaders import ENTRIES, LeaderRequests, ask_leaders
 from folkmoot.network.client import Reply
 from folkmoot.network.connection import misfit
-from folkmoot.network.leader_requests import ENTRIES, LeaderRequests
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -31,17 +31,25 @@ class Leaders:
         self.now = 0.0
         self.trouble: FolkmootError | None = None
         self.nobody = False
+        self.lost_leader: set[int] = set()
         self.leaderless: dict[TopicPartition, tuple[int, ...]] = {}
         self.refusals: dict[int, list[FolkmootError]] = {}
         self.lost = 0
         self.asked: list[Any] = []
+        self.answers = 0
+        self.busy: set[str] = set()
         self._replies: list[Reply] = []
 
     def leader_address(self, partition: TopicPartition) -> str | None:
-        return None if self.nobody else f"broker-{partition.partition % 2}:1"
+        if self.nobody or partition.partition in self.lost_leader:
+            return None
+        return f"broker-{partition.partition % 2}:1"
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         return 3
+
+    def is_asked(self, address: str, api: Api) -> bool:
+        return address in self.busy
 
     def send(self, address: str, api: Api, request: Any, *, timeout: float) -> int:
         assert api is Api.DELETE_RECORDS
@@ -77,16 +85,19 @@ def _entry(number: int, epoch: int) -> DeleteRecordsEntry:
     return DeleteRecordsEntry("t", "id", number, epoch, 10 + number)
 
 
-def delete(leaders: Leaders, *numbers: int, timeout: float = 5.0) -> LeaderRequests:
+def delete(
+    leaders: Leaders, *numbers: int, timeout: float = 5.0, patient: bool = True
+) -> LeaderRequests:
     wanted = {TopicPartition("t", number): partial(_entry, number) for number in numbers}
-    deletion = LeaderRequests(
+    deletion = ask_leaders(
         leaders,  # type: ignore[arg-type]
         Api.DELETE_RECORDS,
         wanted,
         lambda entries, _: DeleteRecordsRequest(entries),
-        lambda: leaders.now,
+        timeout,
+        patient=patient,
+        clock=lambda: leaders.now,
     )
-    deletion.run(timeout)
     assert deletion.results.keys() | deletion.failed.keys() == wanted.keys()
     assert not deletion.results.keys() & deletion.failed.keys()
     return deletion
@@ -154,6 +165,31 @@ def test_without_a_leader_it_ends_in_time_and_says_so() -> None:
     assert leaders.now < 6.0
     leaders.trouble = BrokerUnreachable("no broker is registered")
     assert delete(leaders, 0).failed == {TopicPartition("t", 0): leaders.trouble}
+
+
+def test_the_impatient_wait_neither_for_a_leader_nor_for_one_that_owes_an_answer() -> None:
+    leaders = Leaders()
+    leaders.busy = {"broker-1:1"}
+    leaders.leaderless = {TopicPartition("t", 2): (7,)}
+    leaders.lost_leader = {2}
+    assert starts(delete(leaders, 0, 1, 2, patient=False)) == {TopicPartition("t", 0): 10}
+    assert leaders.now < 1.0
+    leaders.busy.clear()
+    assert len(delete(leaders, 0, 1, patient=False).results) == 2
+
+
+def test_leaders_that_new_metadata_names_are_asked_at_once() -> None:
+    leaders = Leaders()
+    leaders.nobody = True
+
+    def elected(timeout: float) -> list[Reply]:
+        leaders.nobody = False
+        leaders.answers += 1
+        return Leaders.poll(leaders, 0.001)
+
+    leaders.poll = elected  # type: ignore[method-assign]
+    assert starts(delete(leaders, 0)) == {TopicPartition("t", 0): 10}
+    assert leaders.now < 0.1
 
 
 def test_results_for_other_partitions_than_were_asked_for_are_no_answer() -> None:

@@ -1,6 +1,5 @@
 """Offsets asked of leaders that the test plays."""
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -10,19 +9,17 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.offsets.log_ends import Lookups
 from folkmoot.consumers.offsets.offset_lookup import offsets_at
+from folkmoot.network.ask_leaders import ENTRIES
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
     InvalidRequest,
-    NotLeader,
+    StaleTopicId,
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.messages import (
-    EARLIEST,
     LATEST,
-    MAX_ENTRIES,
     BrokerInfo,
     ListOffsetsResponse,
     ListOffsetsResult,
@@ -32,7 +29,6 @@ from folkmoot.protocol.messages import (
 )
 from folkmoot.protocol.records import TopicPartition
 from tests.network.stub import StubBroker
-from tests.waiting import eventually
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 BOTH = {P0: "id", P1: "id"}
@@ -71,7 +67,7 @@ class Brokers:
             topics = [TopicMetadata("flights", 0, "id", partitions)] if body.topics else []
             return MetadataResponse(infos, topics)
         self.asked.append(number)
-        if len(body.entries) > MAX_ENTRIES:
+        if len(body.entries) > ENTRIES:
             raise InvalidRequest("too many entries")
         if number in self.silent:
             return None
@@ -88,22 +84,6 @@ class Brokers:
 def brokers() -> Iterator[Brokers]:
     with ExitStack() as stack:
         yield Brokers(stack)
-
-
-@pytest.fixture
-def lookups(brokers: Brokers) -> Iterator[Lookups]:
-    made = Lookups("test", "client", brokers.discover)
-    yield made
-    made.close()
-
-
-def test_each_leader_is_asked_once_for_all_of_its_partitions(
-    brokers: Brokers, lookups: Lookups
-) -> None:
-    brokers.offsets = {(0, LATEST): 10, (1, LATEST): 20, (0, EARLIEST): 3, (1, EARLIEST): 4}
-    assert lookups.ends(BOTH, LONG) == {P0: 10, P1: 20}
-    assert sorted(brokers.asked) == [0, 1]
-    assert lookups.find(BOTH, EARLIEST, LONG) == {P0: 3, P1: 4}
 
 
 def test_all_offsets_are_waited_for_and_no_leader_is_asked_twice(brokers: Brokers) -> None:
@@ -126,77 +106,17 @@ def test_offsets_that_must_all_be_known_wait_for_a_leader(brokers: Brokers) -> N
     elected.join()
 
 
-def test_a_leader_of_more_partitions_than_a_request_may_name_is_asked_in_several(
-    brokers: Brokers, lookups: Lookups
-) -> None:
-    count = 2 * MAX_ENTRIES + 1
-    brokers.leaders = [0] * count
-    brokers.offsets = {(number, LATEST): number for number in range(count)}
-    wanted = {TopicPartition("flights", number): "id" for number in range(count)}
-    assert lookups.ends(wanted, wait=30.0) == {each: each.partition for each in wanted}
-    assert brokers.asked == [0] * 3
-
-
-def test_a_wrong_leader_is_asked_no_more(brokers: Brokers, lookups: Lookups) -> None:
-    brokers.offsets = {(0, LATEST): 10}
-    assert lookups.ends({P0: "id"}, LONG) == {P0: 10}
-    brokers.leaders = [1, 1]
-    brokers.refusals = {0: NotLeader("led by broker 1")}
-    brokers.offsets = {(0, LATEST): 11}
-    eventually(lambda: lookups.ends({P0: "id"}) == {P0: 11})
-
-
-def test_an_end_once_seen_stands_in_for_one_that_is_not_answered(
-    brokers: Brokers, lookups: Lookups
-) -> None:
-    brokers.offsets = {(0, LATEST): 10, (1, LATEST): 20}
-    assert lookups.ends(BOTH, LONG) == {P0: 10, P1: 20}
-    brokers.silent = {1}
-    brokers.offsets = {(0, LATEST): 15}
-    eventually(lambda: lookups.ends(BOTH, wait=0.1) == {P0: 15, P1: 20})
-    eventually(lambda: brokers.asked.count(1) == 2)
-    assert lookups.ends(BOTH, wait=0.1) == {P0: 15, P1: 20}
-    assert brokers.asked.count(1) == 2, "a broker that owes an answer is not asked again"
-
-
-def test_an_end_never_stands_in_for_that_of_a_topic_created_anew(
-    brokers: Brokers, lookups: Lookups
+def test_a_leader_that_does_not_know_the_new_topic_of_a_name_yet_is_asked_again(
+    brokers: Brokers,
 ) -> None:
     brokers.offsets = {(0, LATEST): 10}
-    assert lookups.ends({P0: "id"}, LONG) == {P0: 10}
-    brokers.silent = {0}
-    assert lookups.ends({P0: "another id"}, wait=0.05) == {}
+    brokers.refusals = {0: StaleTopicId("another topic has that name")}
+    found = offsets_at(LATEST, CONFIG, brokers.discover, {P0: "id"}, timeout=LONG)
+    assert found == ({P0: 10}, {})
+    assert brokers.asked == [0, 0]
 
 
-def test_a_partition_without_a_leader_is_not_waited_for(brokers: Brokers, lookups: Lookups) -> None:
-    brokers.offsets = {(0, LATEST): 10}
-    brokers.leaders = [0, -1]
-    lookups.partitions("flights", LONG)
-    began = time.monotonic()
-    assert lookups.ends(BOTH, wait=60.0) == {P0: 10}
-    assert time.monotonic() - began < 30.0
-
-
-def test_a_topic_that_does_not_exist_is_told_at_once(brokers: Brokers, lookups: Lookups) -> None:
-    brokers.missing = True
-    with pytest.raises(UnknownTopicOrPartition, match="topic flights does not exist"):
-        lookups.partitions("flights", LONG)
-    assert lookups.ends(BOTH, LONG) == {}
-
-
-def test_partitions_and_id_of_a_topic_are_known_after_asking(
-    brokers: Brokers, lookups: Lookups
-) -> None:
-    assert lookups.partitions("flights", LONG) == range(2)
-    assert lookups.topic_id("flights") == "id"
-    assert lookups.brokers() == frozenset(brokers.discover())
-
-
-def test_without_brokers_nothing_is_known_and_the_reason_is_told() -> None:
-    lookups = Lookups("test", "client", list)
-    with pytest.raises(BrokerUnreachable, match="no broker is registered"):
-        lookups.brokers()
-    with pytest.raises(BrokerUnreachable, match="no broker is registered"):
-        lookups.partitions("flights", 0.1)
-    assert lookups.ends(BOTH, wait=0.05) == {}
-    lookups.close()
+def test_what_a_leader_will_never_answer_is_raised(brokers: Brokers) -> None:
+    brokers.refusals = {0: InvalidRequest("no such place")}
+    with pytest.raises(InvalidRequest, match="no such place"):
+        offsets_at(LATEST, CONFIG, brokers.discover, {P0: "id"}, timeout=LONG, need_all=False)

@@ -1,0 +1,165 @@
+"""Asking the leaders of partitions, each for all of its own, until every one has answered."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from folkmoot.network.client import REQUEST_TIMEOUT, Reply
+from folkmoot.network.cluster import Cluster
+from folkmoot.network.leaderless import said_of
+from folkmoot.protocol.errors import (
+    FolkmootError,
+    RequestTimeout,
+    RetriableError,
+    StaleTopicId,
+    from_wire,
+)
+from folkmoot.protocol.messages import Api
+from folkmoot.protocol.records import TopicPartition
+
+ENTRIES: Final = 1_000
+PAUSE: Final = 0.1
+
+Entries = Mapping[TopicPartition, Callable[[int], Any]]
+"""What makes the entry of each partition from the leader epoch known."""
+
+
+class LeaderRequests:
+    """One request of every partition's leader, repeated where that may help. One thread.
+
+    For requests that are harmless to repeat: a lost answer and a leader that has moved are followed by
+    another attempt. A broker that owes an answer to the same kind of request is not asked again.
+    Errors of the types `final` are not retried either.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        api: Api,
+        entries: Entries,
+        request: Callable[[list[Any], float], Any],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        final: tuple[type[FolkmootError], ...] = (StaleTopicId,),
+    ) -> None:
+        """`request` makes a request of entries and of a timeout in seconds."""
+        self.results: dict[TopicPartition, Any] = {}
+        """Of each partition that has answered without an error."""
+        self.failed: dict[TopicPartition, FolkmootError] = {}
+        """Why each of the others has not, or perhaps has not."""
+        self._cluster = cluster
+        self._api = api
+        self._entries = entries
+        self._request = request
+        self.clock = clock
+        self._final = final
+        self._left = dict.fromkeys(entries)
+        self._in_flight: dict[int, list[TopicPartition]] = {}
+        self._ask_at = -math.inf
+        self._answers = -1
+
+    @property
+    def is_done(self) -> bool:
+        return not self._left and not self._in_flight
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing is under way, and nothing can be: no partition left has a leader that is free."""
+        return not self._in_flight and all(
+            each in self._cluster.leaderless or self._is_busy(self._cluster.leader_address(each))
+            for each in self._left
+        )
+
+    def ask(self, timeout: float) -> None:
+        """Ask the leaders of what is left, once metadata is new or PAUSE is over."""
+        now = self.clock()
+        if not self._left or (now < self._ask_at and self._answers == self._cluster.answers):
+            return
+        self._ask_at, self._answers = now + PAUSE, self._cluster.answers
+        by_leader: dict[str, list[TopicPartition]] = {}
+        for partition in self._left:
+            address = self._cluster.leader_address(partition)
+            if address is not None:
+                by_leader.setdefault(address, []).append(partition)
+        for address, partitions in by_leader.items():
+            if not self._is_busy(address):
+                for first in range(0, len(partitions), ENTRIES):
+                    self._send(address, partitions[first : first + ENTRIES], timeout)
+
+    def take(self, reply: Reply) -> bool:
+        """Take a reply in. False if it answers another request."""
+        partitions = self._in_flight.pop(reply.correlation_id, None)
+        if partitions is None:
+            return False
+        if reply.error is not None:
+            for partition in partitions:
+                self._refused(partition, reply.error)
+            return True
+        for partition, result in zip(partitions, reply.response.results, strict=True):
+            if result.error:
+                self._refused(partition, from_wire(result.error, result.message))
+            else:
+                self.results[partition] = result
+                self.failed.pop(partition, None)
+        return True
+
+    def end(self, timeout: float) -> None:
+        """Note why the partitions without an answer have none."""
+        for partition in self._entries.keys() - self.results.keys() - self.failed.keys():
+            why = f"no leader of {partition} answered within {timeout:g} s"
+            if (awaited := self._cluster.leaderless.get(partition)) is not None:
+                why = said_of({partition: awaited})
+            self.failed[partition] = self._cluster.trouble or RequestTimeout(why)
+
+    def _is_busy(self, address: str | None) -> bool:
+        return address is not None and self._cluster.is_asked(address, self._api)
+
+    def _send(self, address: str, partitions: list[TopicPartition], timeout: float) -> None:
+        entries = [self._entries[each](self._cluster.leader_epoch(each)) for each in partitions]
+        request = self._request(entries, timeout)
+        try:
+            number = self._cluster.send(address, self._api, request, timeout=timeout)
+        except RetriableError as error:
+            self.failed.update(dict.fromkeys(partitions, error))
+            return
+        self._in_flight[number] = partitions
+        for partition in partitions:
+            del self._left[partition]
+
+    def _refused(self, partition: TopicPartition, error: FolkmootError) -> None:
+        self.failed[partition] = error
+        if isinstance(error, RetriableError) and not isinstance(error, self._final):
+            self._left[partition] = None
+
+
+def ask_leaders(
+    cluster: Cluster,
+    api: Api,
+    entries: Entries,
+    request: Callable[[list[Any], float], Any],
+    timeout: float,
+    *,
+    patient: bool = True,
+    others: Callable[[Reply], object] = lambda _: None,
+    **options: Any,
+) -> LeaderRequests:
+    """Ask until all partitions have answered, or `timeout` seconds are over; see LeaderRequests.
+
+    Between them `results` and `failed` have all partitions then. An impatient caller does not wait for a
+    partition without a leader, nor for a broker that still owes the answer to an earlier call. `others`
+    gets the replies to other requests.
+    """
+    requests = LeaderRequests(cluster, api, entries, request, **options)
+    deadline = requests.clock() + timeout
+    while not requests.is_done and (left := deadline - requests.clock()) > 0:
+        # A request of an impatient caller outlives the call: until its answer its broker is busy.
+        requests.ask(left if patient else REQUEST_TIMEOUT)
+        is_stuck = not patient and requests.is_stuck
+        for reply in cluster.poll(0.0 if is_stuck else min(PAUSE, left)):
+            if not requests.take(reply):
+                others(reply)
+        if is_stuck:
+            break
+    requests.end(timeout)
+    return requests
