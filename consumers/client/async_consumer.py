@@ -46,7 +46,7 @@ from folkmoot.protocol.errors import (
     DeserializationError,
     RequestTimeout,
 )
-from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.options import configured, given
 from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
@@ -262,7 +262,6 @@ def _plain(
     return call
 
 
-@explained(AsyncConsumerOptions)
 class AsyncConsumer(Generic[K, V]):
     """A `Consumer` for tasks of one event loop.
 
@@ -294,6 +293,8 @@ class AsyncConsumer(Generic[K, V]):
     exception.
 
     It belongs to the loop that started it: awaited in another one, it raises ConcurrentUse.
+
+    Options: docs/configuration.md.
     """
 
     @configured(AsyncConsumerOptions[K, V])

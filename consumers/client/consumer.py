@@ -55,7 +55,7 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
-from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.options import configured
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
@@ -102,7 +102,6 @@ class ConsumerOptions(ConsumerConfig[K, V]):
     ) = "raise"
 
 
-@explained(ConsumerOptions)
 class Consumer(Generic[K, V]):
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
@@ -140,6 +139,8 @@ class Consumer(Generic[K, V]):
 
     The thread that started the consumer owns it; only `stop` and `health` may be called from others,
     and `stop` from signal handlers. It does not survive a fork: in the child process it is closed.
+
+    Options: docs/configuration.md.
     """
 
     @configured(ConsumerOptions[K, V])
