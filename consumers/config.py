@@ -1,10 +1,8 @@
 """What a consumer can be told."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from math import log
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Meta
@@ -14,15 +12,13 @@ from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.coordination.discovery import ClientConfig
 from folkmoot.protocol.addresses import check_cluster
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.names import MAX_NAME_CHARACTERS, check_name
+from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import Bytes, Seconds
 from folkmoot.protocol.records import K, V
 from folkmoot.schemas.values.serialization import Deserializer
 
 LEAST_PROCESSING_TIME: Final = 2.0
 """While it waits for records a consumer shows itself every second."""
-MOST_WAYS: Final = log(MAX_NAME_CHARACTERS**4) + 1
-"""Of a pattern: some seconds, for the most adverse of names."""
 
 OnDecodeError = Literal["raise", "skip", "raw"]
 ON_DECODE_ERROR: Final = ("raise", "skip", "raw")
@@ -150,33 +146,8 @@ def names_of(name: str, names: _Names) -> _Names:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ConfigError for what is no regular expression, or one that may take for ever."""
+    """Raise ConfigError for what is no regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None
-    if _ways(import_module("re._parser").parse(pattern)) > MOST_WAYS:
-        raise ConfigError(
-            f"pattern {pattern!r} may take for ever to match: use at most four repetitions, and "
-            "within them neither others nor alternatives"
-        )
-
-
-def _ways(expression: Iterable[tuple[Any, Any]]) -> float:
-    """In how many ways a topic's name could be tried against a parsed expression, at most; its logarithm.
-
-    Matching holds the interpreter's lock: a member that takes for ever could not even be told so.
-    """
-    ways = 0.0
-    for kind, argument in expression:
-        if str(kind) == "BRANCH":
-            ways += log(len(argument[1])) + max(map(_ways, argument[1]))
-            continue
-        parts = argument if isinstance(argument, tuple) else (argument,)
-        inner = sum(_ways(each) for each in parts if hasattr(each, "getwidth"))
-        if str(kind).endswith("_REPEAT"):
-            least, most = (min(int(each), MAX_NAME_CHARACTERS) for each in argument[:2])
-            ways += log(most - least + 1) + most * inner
-        else:
-            ways += inner
-    return ways

@@ -142,22 +142,24 @@ def test_what_the_eldest_member_prefers_divides_and_the_others_say_that_they_wan
 
 
 class Broken:
-    """An assignor that raises, gives partitions to nobody who is there, or leaves them out."""
+    """An assignor that raises or exits, gives partitions to an absent member, or leaves them out."""
 
     name = "broken"
 
-    def __init__(self, owner: str | None) -> None:
+    def __init__(self, owner: str | BaseException) -> None:
         self._owner = owner
 
     def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
-        if self._owner is None:
-            raise RuntimeError("this one never works")
+        if isinstance(self._owner, BaseException):
+            raise self._owner
         return dict.fromkeys(given.partitions(), self._owner) if self._owner else {}
 
 
-@pytest.mark.parametrize("owner", [None, "a stranger", ""])
+@pytest.mark.parametrize(
+    "owner", [RuntimeError("this one never works"), SystemExit(1), "a stranger", ""]
+)
 def test_an_assignor_that_fails_ends_nobody_and_the_default_divides(
-    crowd: Crowd, owner: str | None, caplog: pytest.LogCaptureFixture
+    crowd: Crowd, owner: str | BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     crowd.topic("a", 4)
     people = [crowd.add("a", assignors=(Broken(owner), DEFAULT)) for _ in range(2)]
