@@ -224,6 +224,22 @@ def test_old_members_plan_over_a_plan_they_do_not_understand_when_nobody_else_do
     assert sizes(old) == [2]
 
 
+def test_an_old_process_in_a_static_members_place_plans_over_what_it_does_not_understand(
+    crowd: Crowd,
+) -> None:
+    """The eldest sees the same member as before, and no reason for another plan."""
+    crowd.topic("a", 4)
+    eldest = crowd.add("a", protocol=2)
+    new = crowd.add("a", protocol=2, instance_id="s1", rejoin_timeout=30.0)
+    crowd.settle()
+    new.die()
+    old = crowd.add("a", protocol=1, instance_id="s1", rejoin_timeout=30.0)
+    assert crowd.plan().protocol == 2
+    crowd.settle()
+    assert crowd.plan().protocol == 1
+    assert sizes(eldest, old) == [2, 2]
+
+
 # -- an application that does not come back -----------------------------------------------------------
 
 
