@@ -1,20 +1,23 @@
 """Options that several commands share."""
 
 import argparse
+import ast
+import inspect
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from folkmoot.protocol.errors import ConfigError, FolkmootError
-from folkmoot.protocol.options import documented, parse
+from folkmoot.protocol.options import Declaration, declarations, parse
 from folkmoot.protocol.quantities import duration, moment, seconds
 
 if TYPE_CHECKING:
@@ -66,6 +69,47 @@ def add_timeout(parser: argparse.ArgumentParser, default: float = TIMEOUT) -> No
     )
 
 
+class Documented(NamedTuple):
+    """An option of a config as its source declares it."""
+
+    annotation: str
+    default: str
+    """As Python writes it; empty for an option that is required."""
+    meaning: str
+
+
+def documented(config: Any) -> dict[str, Documented]:
+    """Read the options of a config from its source, where their meanings are; inherited ones first."""
+    found: dict[str, Documented] = {}
+    bases: list[Any] = [each for each in reversed(config.__mro__) if is_dataclass(each)]
+    for base in bases:
+        (tree,) = ast.parse(inspect.getsource(base)).body
+        assert isinstance(tree, ast.ClassDef)
+        for node, below in pairwise([*tree.body, ast.Pass()]):
+            if isinstance(node, ast.AnnAssign):
+                name = ast.unparse(node.target)
+                meaning = found[name].meaning if name in found else ""
+                match below:
+                    case ast.Expr(ast.Constant(str(text))):
+                        meaning = inspect.cleandoc(text)
+                annotation = ast.unparse(node.annotation).replace("'", '"')
+                found[name] = Documented(annotation, _default(base, name, node.value), meaning)
+    return found
+
+
+def _default(config: Any, name: str, value: ast.expr | None) -> str:
+    """`64 * 1024 * 1024`, but the value of a constant that has a name."""
+    if value is None:
+        return ""
+    (default,) = (each.default for each in fields(config) if each.name == name)
+    if default is MISSING:
+        return "all defaults"
+    if not any(isinstance(each, ast.Name) for each in ast.walk(value)):
+        return ast.unparse(value).replace("'", '"')
+    shown = f"{default:.15g}" if isinstance(default, float) else repr(default)
+    return shown.replace("'", '"')
+
+
 def add_declared(
     parser: argparse.ArgumentParser, config: Any, *names: str, **defaults: Any
 ) -> None:
@@ -73,21 +117,27 @@ def add_declared(
 
     Other `defaults` than there may be given.
     """
-    declared = {each.name: each for each in documented(config)}
+    known, options = declarations(config), documented(config)
     for field in fields(config):
         if (name := field.name) in names:
-            option = declared[name]
+            declared, option = known[name], options[name]
             default = defaults.get(name, None if field.default is MISSING else field.default)
             shown = str(defaults.get(name, option.default)).strip('"(),')
-            said = [option.kind] if option.is_number else []
-            said += [f"default {shown}"] if shown else [] if option.default else ["required"]
+            facts = [str(declared).removeprefix("a ")] if declared.is_number else []
+            facts += [f"default {shown}"] if shown else [] if option.default else ["required"]
             parser.add_argument(
                 f"--{name.replace('_', '-')}",
                 type=typed(partial(_parsed, config, name)),
-                metavar=option.placeholder,
+                metavar=_placeholder(declared),
                 default=default,
-                help=option.meaning + (f" ({'; '.join(said)})" if said else ""),
+                help=option.meaning + (f" ({'; '.join(facts)})" if facts else ""),
             )
+
+
+def _placeholder(declared: Declaration) -> str:
+    for unit in declared.units:
+        return "TIME" if unit.name == "seconds" else "SIZE"
+    return "N" if declared.is_number else "DIR" if Path in declared.kinds else "TEXT"
 
 
 def _parsed(config: Any, name: str, text: str) -> Any:

@@ -1,10 +1,8 @@
 """What a consumer can be told."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from math import log
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Meta
@@ -14,21 +12,20 @@ from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.coordination.discovery import ClientConfig
 from folkmoot.protocol.addresses import check_cluster
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.names import MAX_NAME_CHARACTERS, check_name
+from folkmoot.protocol.names import check_name
+from folkmoot.protocol.options import Bytes, Seconds
 from folkmoot.protocol.records import K, V
 from folkmoot.schemas.values.serialization import Deserializer
 
 LEAST_PROCESSING_TIME: Final = 2.0
 """While it waits for records a consumer shows itself every second."""
-MOST_WAYS: Final = log(MAX_NAME_CHARACTERS**4) + 1
-"""Of a pattern: some seconds, for the most adverse of names."""
 
 OnDecodeError = Literal["raise", "skip", "raw"]
 ON_DECODE_ERROR: Final = ("raise", "skip", "raw")
 
 _Names = TypeVar("_Names")
-_Seconds = Annotated[float, Meta(gt=0)]
-_Bytes = Annotated[int, Meta(gt=0)]
+_Duration = Annotated[Seconds, Meta(gt=0)]
+_Size = Annotated[Bytes, Meta(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +44,7 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     instance_id: str | None = None
     """Makes a static member: who comes back under it within `rejoin_timeout` finds what it had. Of two
     processes with one id the younger counts."""
-    rejoin_timeout: Annotated[float, Meta(ge=0)] = 30.0
+    rejoin_timeout: Annotated[Seconds, Meta(ge=0)] = 30.0
     """How long a static member's partitions are kept for it when it is gone."""
     assignors: Sequence[str | Assignor] = ("sticky",)
     """Ways of dividing that this member supports, preferred first: "sticky", "range", "round-robin", or
@@ -64,7 +61,7 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     """The same for values."""
     auto_commit: bool = True
     """Commit what was processed every `commit_interval`, when a partition is given up, and on close."""
-    commit_interval: _Seconds = 5.0
+    commit_interval: _Duration = 5.0
     """Between two automatic commits."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
     """Where to start without a committed offset in partitions that were there when the group began;
@@ -72,24 +69,24 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     raises, and the others read all that the log has."""
     guardian: bool = True
     """Where the system allows it, a process beside this one ends its session at once if this one dies."""
-    revoke_timeout: _Seconds = 2.0
+    revoke_timeout: _Duration = 2.0
     """How long this member may take to give a partition up, once it is done with what is under way:
     `on_revoke` and the last commit. It is given up without them after that."""
-    max_processing_time: Annotated[float, Meta(ge=LEAST_PROCESSING_TIME)] | None = 300.0
+    max_processing_time: Annotated[Seconds, Meta(ge=LEAST_PROCESSING_TIME)] | None = 300.0
     """How long a batch may take, in which its partition is kept though the group wants it elsewhere. If the
     application does not ask for records for so long, its partitions go to others until it does; None: it
     may stay away, and what the group wants goes after `revoke_timeout` whatever is under way."""
     max_poll_records: Annotated[int, Meta(gt=0)] = 500
     """How many records one `poll` hands out at most."""
-    fetch_max_wait: Annotated[float, Meta(ge=0)] = 0.5
+    fetch_max_wait: Annotated[Seconds, Meta(ge=0)] = 0.5
     """How long a broker may hold a fetch back for `fetch_min_bytes`."""
-    fetch_min_bytes: Annotated[int, Meta(ge=0)] = 1
+    fetch_min_bytes: Annotated[Bytes, Meta(ge=0)] = 1
     """A broker answers a fetch as soon as there is so much."""
-    fetch_max_bytes: _Bytes = 8 * 1024 * 1024
+    fetch_max_bytes: _Size = 8 * 1024 * 1024
     """Of one fetch, over all its partitions; one batch comes whole in any case."""
-    partition_fetch_bytes: _Bytes = 1024 * 1024
+    partition_fetch_bytes: _Size = 1024 * 1024
     """Of one partition in one fetch."""
-    buffer_bytes: _Bytes = 32 * 1024 * 1024
+    buffer_bytes: _Size = 32 * 1024 * 1024
     """Fetched ahead, not yet handed out; nothing more is fetched beyond it. One `poll` hands out no more than
     this, decompressed, but for its last batch."""
 
@@ -136,8 +133,8 @@ class AdminConfig(ClientConfig):
     """Settings of an admin; durations in seconds."""
 
     client_id: str = "admin"
-    session_timeout: _Seconds = 10.0
-    timeout: _Seconds = 30.0
+    session_timeout: _Duration = 10.0
+    timeout: _Duration = 30.0
     """A call that is not told another `timeout` ends after this long."""
 
 
@@ -149,33 +146,8 @@ def names_of(name: str, names: _Names) -> _Names:
 
 
 def check_pattern(pattern: str) -> None:
-    """Raises ConfigError for what is no regular expression, or one that may take for ever."""
+    """Raise ConfigError for what is no regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"pattern {pattern!r} is no regular expression: {error}") from None
-    if _ways(import_module("re._parser").parse(pattern)) > MOST_WAYS:
-        raise ConfigError(
-            f"pattern {pattern!r} may take for ever to match: use at most four repetitions, and "
-            "within them neither others nor alternatives"
-        )
-
-
-def _ways(expression: Iterable[tuple[Any, Any]]) -> float:
-    """In how many ways a topic's name could be tried against a parsed expression, at most; its logarithm.
-
-    Matching holds the interpreter's lock: a member that takes for ever could not even be told so.
-    """
-    ways = 0.0
-    for kind, argument in expression:
-        if str(kind) == "BRANCH":
-            ways += log(len(argument[1])) + max(map(_ways, argument[1]))
-            continue
-        parts = argument if isinstance(argument, tuple) else (argument,)
-        inner = sum(_ways(each) for each in parts if hasattr(each, "getwidth"))
-        if str(kind).endswith("_REPEAT"):
-            least, most = (min(int(each), MAX_NAME_CHARACTERS) for each in argument[:2])
-            ways += log(most - least + 1) + most * inner
-        else:
-            ways += inner
-    return ways

@@ -23,7 +23,7 @@ from folkmoot.coordination.zookeeper.session import (
 )
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 from folkmoot.protocol.names import check_name
-from folkmoot.protocol.options import check_options
+from folkmoot.protocol.options import Seconds, check_options
 
 _T = TypeVar("_T")
 
@@ -42,10 +42,10 @@ class ClientConfig:
     """What brokers see, and what begins the names of members and threads."""
     listener: str = "client"
     """Which of the brokers' listeners to connect to."""
-    session_timeout: Annotated[float, Meta(ge=SHORTEST_SESSION, le=LONGEST_SESSION)] = 6.0
+    session_timeout: Annotated[Seconds, Meta(ge=SHORTEST_SESSION, le=LONGEST_SESSION)] = 6.0
     """After this long without a sign of life ZooKeeper ends the client's session; a member's partitions
     go to others then."""
-    request_timeout: Annotated[float, Meta(gt=0)] = 30.0
+    request_timeout: Annotated[Seconds, Meta(gt=0)] = 30.0
     """After this long without an answer a request to a broker is taken for lost, and sent again."""
 
     def __post_init__(self) -> None:

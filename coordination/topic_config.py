@@ -12,7 +12,16 @@ from msgspec import Meta
 
 from folkmoot.protocol.batch_header import HEADER_BYTES
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import NONE, build, check_options, parse, unknown_option
+from folkmoot.protocol.options import (
+    NONE,
+    Bytes,
+    Ratio,
+    Seconds,
+    build,
+    check_options,
+    parse,
+    unknown_option,
+)
 
 DAY: Final = 86_400.0
 FOREVER: Final = 1000 * 365 * DAY
@@ -21,15 +30,15 @@ MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 FSYNC: Final = "fsync"
 PAGE_CACHE: Final = "page-cache"
 
-Age = Annotated[float, Meta(ge=0.001, le=FOREVER)]
-Lag = Annotated[float, Meta(ge=0, le=FOREVER)]
+Age = Annotated[Seconds, Meta(ge=0.001, le=FOREVER)]
+Lag = Annotated[Seconds, Meta(ge=0, le=FOREVER)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogConfig:
     """How a partition's log lies on disk, and how long: each of these can be a topic's own."""
 
-    segment_bytes: Annotated[int, Meta(ge=512, le=MAX_SEGMENT_BYTES)] = 256 * 1024 * 1024
+    segment_bytes: Annotated[Bytes, Meta(ge=512, le=MAX_SEGMENT_BYTES)] = 256 * 1024 * 1024
     """A new segment is begun when the next append would make the active one larger than this."""
 
     segment_age: Age = 7 * DAY
@@ -38,7 +47,7 @@ class LogConfig:
     retention: Age | None = 7 * DAY
     """Segments whose last batch was appended so many seconds ago are deleted; None: never."""
 
-    retention_bytes: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    retention_bytes: Annotated[Bytes, Meta(ge=0, le=2**62)] | None = None
     """The oldest segments are deleted as long as what is left is so much at least; None: never."""
 
     cleanup_policy: Literal["delete", "compact", "compact,delete"] = "delete"
@@ -48,7 +57,7 @@ class LogConfig:
     delete_retention: Lag = DAY
     """Compaction keeps a tombstone (a key without a value) so many seconds, for readers to see it."""
 
-    min_cleanable_dirty_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    min_cleanable_dirty_ratio: Ratio = 0.5
     """A log is compacted once this part of its bytes has not been yet."""
 
     min_compaction_lag: Lag = 0.0
@@ -57,10 +66,10 @@ class LogConfig:
     max_compaction_lag: Age | None = None
     """What was appended so many seconds ago is compacted whatever the ratio; None: by ratio alone."""
 
-    index_interval_bytes: Annotated[int, Meta(ge=1, le=MAX_SEGMENT_BYTES)] = 64 * 1024
+    index_interval_bytes: Annotated[Bytes, Meta(ge=1, le=MAX_SEGMENT_BYTES)] = 64 * 1024
     """At least so many bytes of log lie between two entries of a segment's index."""
 
-    max_batch_bytes: Annotated[int, Meta(ge=HEADER_BYTES, le=MAX_BATCH_BYTES)] = 8 * 1024 * 1024
+    max_batch_bytes: Annotated[Bytes, Meta(ge=HEADER_BYTES, le=MAX_BATCH_BYTES)] = 8 * 1024 * 1024
     """The largest batch taken from a producer, as it is on the wire."""
 
     durability: Literal["fsync", "page-cache"] | None = None
@@ -70,10 +79,10 @@ class LogConfig:
     min_in_sync: Annotated[int, Meta(ge=1, le=100)] | None = None
     """With fewer replicas in sync nothing is committed; None: 2 of three or more replicas, else 1."""
 
-    flush_interval: Annotated[float, Meta(ge=0.01, le=FOREVER)] | None = None
+    flush_interval: Annotated[Seconds, Meta(ge=0.01, le=FOREVER)] | None = None
     """What was appended is on disk after about so many seconds; None: by checkpoints alone."""
 
-    producer_id_expiry: Annotated[float, Meta(ge=1, le=FOREVER)] = DAY
+    producer_id_expiry: Annotated[Seconds, Meta(ge=1, le=FOREVER)] = DAY
     """A producer is forgotten of which nothing came for so many seconds; more than it tries again for."""
 
     max_producers: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000

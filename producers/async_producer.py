@@ -38,7 +38,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     SerializationError,
 )
-from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.options import configured, given
 from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.values.serialization import WouldWait
@@ -178,7 +178,6 @@ class AsyncBatchDelivery(BatchDelivery):
 OnDelivery = Callable[[AsyncDelivery], object]
 
 
-@explained(ProducerConfig)
 class AsyncProducer(Generic[K, V], metaclass=DirectSend):
     """A `Producer` for tasks of one event loop.
 
@@ -199,6 +198,8 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
 
     It belongs to the loop that started it: what waits in another one raises ConcurrentUse,
     be it `send` or the delivery that it returned.
+
+    Options: docs/configuration.md.
     """
 
     @configured(ProducerConfig[K, V])

@@ -13,12 +13,13 @@ from folkmoot.protocol.batch_header import MAX_BODY_BYTES
 from folkmoot.protocol.compression import Codec, check_level
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.names import check_name
+from folkmoot.protocol.options import Bytes, Seconds
 from folkmoot.protocol.records import K, V
 from folkmoot.schemas.values.serialization import Serializer, serializer
 
 # What a batch may hold, less what it costs to write it: a batch may grow to twice its batch_bytes.
 _ROOM_BYTES: Final = MAX_BODY_BYTES - 2 * 1024 * 1024
-Positive = Annotated[float, Meta(gt=0)]
+Positive = Annotated[Seconds, Meta(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,23 +46,23 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     """The same for values."""
     partitioner: Strategy | Choose = "key-hash"
     """Where records go that name no partition: "key-hash", "sticky", "round-robin", or a function."""
-    linger: Annotated[float, Meta(ge=0)] = 0.005
+    linger: Annotated[Seconds, Meta(ge=0)] = 0.005
     """How long a record may wait for others to share its batch."""
-    batch_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES // 2)] = 512 * 1024
+    batch_bytes: Annotated[Bytes, Meta(gt=0, le=_ROOM_BYTES // 2)] = 512 * 1024
     """A batch of this size, before compression, is sent without lingering; at most 15 MiB. It may grow
     to twice this size, and is sent in halves if, compressed, it exceeds the topic's `max_batch_bytes`."""
-    max_record_bytes: Annotated[int, Meta(gt=0, le=_ROOM_BYTES)] = 1024 * 1024
+    max_record_bytes: Annotated[Bytes, Meta(gt=0, le=_ROOM_BYTES)] = 1024 * 1024
     """Key, value and headers of one record may be this large; at most 30 MiB."""
-    buffer_bytes: Annotated[int, Meta(gt=0)] = 64 * 1024 * 1024
+    buffer_bytes: Annotated[Bytes, Meta(gt=0)] = 64 * 1024 * 1024
     """Records not yet acknowledged; `send` blocks while there are more."""
-    max_block: Annotated[float, Meta(ge=0)] = 60.0
+    max_block: Annotated[Seconds, Meta(ge=0)] = 60.0
     """How long `send` may block, for room in the buffer or for a topic to be known."""
     max_in_flight: Annotated[int, Meta(gt=0, le=60)] = 5
     """Requests under way to one broker. A partition has up to five batches under way if the producer
     is idempotent, else one; its order is kept either way."""
     delivery_timeout: Positive = 120.0
     """After this long a record that is not acknowledged has failed."""
-    retry_backoff: Annotated[float, Meta(ge=0)] = 0.1
+    retry_backoff: Annotated[Seconds, Meta(ge=0)] = 0.1
     """Pause before a batch is sent again; doubles with every attempt, up to one second."""
     switch_interval: Positive | None = 0.0005
     """How long a busy thread may keep Python from the thread that sends: `sys.setswitchinterval` of the

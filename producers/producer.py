@@ -44,7 +44,7 @@ from folkmoot.protocol.errors import (
     RetriableError,
     UnknownTopicOrPartition,
 )
-from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.options import configured
 from folkmoot.protocol.process.thread_log import thread_log, wait_until_written
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import K, RecordMetadata, V
@@ -59,7 +59,6 @@ _log = thread_log(__name__)
 _open_producers: "WeakSet[Producer[Any, Any]]" = WeakSet()
 
 
-@explained(ProducerConfig)
 class Producer(Generic[K, V], metaclass=DirectSend):
     """Sends records to topics, in batches, from a thread of its own.
 
@@ -80,6 +79,8 @@ class Producer(Generic[K, V], metaclass=DirectSend):
     known, the record fails and its error says so. Leaving the `with` block flushes.
 
     A producer does not survive a fork: in the child process it is closed.
+
+    Options: docs/configuration.md.
     """
 
     _delivery: ClassVar[type[Delivery]] = Delivery

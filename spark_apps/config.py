@@ -27,7 +27,7 @@ NO_GROUP: Final = ""
 LATEST_SCHEMA: Final = "latest"
 OF_COLUMNS: Final = "columns"
 
-_Seconds = Annotated[float, Meta(gt=0)]
+_Seconds = Annotated[declared.Seconds, Meta(gt=0)]
 _Milliseconds = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 _Count = Annotated[int, Meta(ge=1)]
 _ENDS: Final = {"earliest": EARLIEST, "latest": LATEST}
@@ -241,7 +241,7 @@ class StreamConfig(SourceConfig):
     maxOffsetsPerTrigger: _Count | None = None
     """How many records a micro-batch holds at most, divided in proportion to lag. Without it batches begin
     small and grow as far as `maxBytesPerTrigger` and `revokeTimeout` allow."""
-    maxBytesPerTrigger: _Count = 256 * 1024 * 1024
+    maxBytesPerTrigger: Annotated[declared.Bytes, Meta(ge=1)] = 256 * 1024 * 1024
     """How much a micro-batch holds at most, about: as the records lie in the log, compressed."""
     minOffsetsPerTrigger: _Count | None = None
     """Begin no micro-batch with fewer records than this, within `maxTriggerDelay`."""
@@ -250,12 +250,12 @@ class StreamConfig(SourceConfig):
     revokeTimeout: _Seconds = 30.0
     """Others wait for a partition of this member for so long at most, and `maxProcessingTime` before
     that if a micro-batch is under way. Batches are made so small that they take a third of it."""
-    maxProcessingTime: Annotated[float, Meta(ge=2.0)] = 300.0
+    maxProcessingTime: Annotated[declared.Seconds, Meta(ge=2.0)] = 300.0
     """If Spark has not asked for a micro-batch for so long, this member's partitions go to others until it
     does. Must be longer than the interval of the trigger."""
     instanceId: str = ""
     """Makes a static member: a query that comes back under it within `rejoinTimeout` finds its partitions."""
-    rejoinTimeout: Annotated[float, Meta(ge=0)] = 30.0
+    rejoinTimeout: Annotated[declared.Seconds, Meta(ge=0)] = 30.0
     """How long a static member's partitions are kept for it when it is gone."""
     assignor: Literal["sticky", "range", "round-robin"] = "sticky"
     """How partitions are to be divided. What the eldest member of the group prefers counts."""
@@ -327,7 +327,7 @@ class SinkConfig(ClusterConfig):
     the subject; the id of one; `subject:version`; or a schema in JSON, registered likewise."""
     compression: str = "zstd"
     """Codec of the batches: `zstd`, `none`, `lz4`, `gzip` or `snappy`."""
-    maxRecordBytes: Annotated[int, Meta(gt=0)] = 1024 * 1024
+    maxRecordBytes: Annotated[declared.Bytes, Meta(gt=0)] = 1024 * 1024
     """Key, value and headers of one row may be this large."""
     deliveryTimeout: _Seconds = 120.0
     """After so long a row that is not acknowledged has failed, and its task with it."""

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from folkmoot.brokers.server.config import BrokerConfig
+from folkmoot.console.options import documented
 from folkmoot.consumers.client.consumer import ConsumerOptions
 from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.protocol.options import documented
+from folkmoot.protocol.options import declarations
 from folkmoot.spark_apps.config import BatchConfig, SinkConfig, StreamConfig
 from tests.tree import ROOT
 
@@ -74,11 +75,13 @@ def page() -> str:
 def _section(title: str, config: Any, how: str) -> Iterator[str]:
     yield from (f"## {title}", "", how, "")
     yield from ("| option | what it may be | default | meaning |", "|---|---|---|---|")
-    for option in documented(config):
+    for (name, option), declared in zip(
+        documented(config).items(), declarations(config).values(), strict=True
+    ):
         default = f"`{option.default}`" if option.default else "required"
-        kind = option.kind if option.is_number else f"`{option.kind}`"
-        meaning = " ".join(option.meaning.split())
-        cells = [f"`{option.name}`", kind, default, meaning]
+        number = str(declared).removeprefix("a ")
+        kind = number if declared.is_number else f"`{option.annotation}`"
+        cells = [f"`{name}`", kind, default, " ".join(option.meaning.split())]
         yield " | ".join(["", *(cell.replace("|", "\\|") for cell in cells), ""]).strip()
     yield ""
 

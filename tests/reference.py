@@ -15,7 +15,7 @@ PAGE: Final = ROOT / "docs" / "reference.md"
 
 BEGINNING: Final = """# Reference
 
-Every public name, made from the docstrings; `help(folkmoot.Consumer)` shows the same.
+Every public name, made from the docstrings.
 Options of clients are in [Configuration](configuration.md), what is raised in [Errors](errors.md).
 Times are in seconds unless a name ends in `_ms`; offsets and sizes are whole numbers.
 """
@@ -43,7 +43,7 @@ def _described(name: str, public: Any) -> Iterator[str]:
     if not isinstance(public, type):  # a name for a type
         yield from (f"`{_short(str(public))}`", "")
         return
-    yield from (_text(public), "")
+    yield from (inspect.getdoc(public) or "", "")
     fields = [each for each in inspect.get_annotations(public).items() if each[0][0] != "_"]
     if fields:
         yield from ("| field | type |", "|---|---|")
@@ -59,11 +59,6 @@ def _described(name: str, public: Any) -> Iterator[str]:
             signature = _short(str(inspect.signature(found)))
             yield from (f"### {name}.{member}", "", "```python", f"{begins} {member}{signature}")
             yield from ("```", "", documented, "")
-
-
-def _text(public: type) -> str:
-    """Its docstring; options have a page of their own."""
-    return (inspect.getdoc(public) or "").split("\nOptions; ")[0].rstrip()
 
 
 def _short(annotation: str) -> str:

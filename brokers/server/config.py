@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from folkmoot.coordination.topic_config import DAY, FOREVER, LogConfig
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.protocol.options import check_options
+from folkmoot.protocol.options import Bytes, BytesPerSecond, Seconds, check_options
 
 MAX_BROKER_ID: Final = 2**31 - 1
 
@@ -99,7 +99,7 @@ class BrokerConfig:
     with commas between them; port 0 is a free one. Clients use the listener `client` unless told another,
     other brokers `internal` if there is one of that name, else `client`."""
 
-    session_timeout: Annotated[float, Meta(ge=0.5, le=300)] = 6.0
+    session_timeout: Annotated[Seconds, Meta(ge=0.5, le=300)] = 6.0
     """Seconds after which ZooKeeper takes a silent broker for dead."""
 
     rack: str = ""
@@ -111,13 +111,15 @@ class BrokerConfig:
     open_segments: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     """How many segments may have files open at a time."""
 
-    scrub_period: Annotated[float, Meta(ge=1, le=FOREVER)] = 7 * DAY
+    scrub_period: Annotated[Seconds, Meta(ge=1, le=FOREVER)] = 7 * DAY
     """Every sealed segment is read, and compared with its checksums, once in so many seconds."""
 
-    compaction_memory_bytes: Annotated[int, Meta(ge=4096, le=2**40)] = 64 * 1024 * 1024
+    compaction_memory_bytes: Annotated[Bytes, Meta(ge=4096, le=2**40)] = 64 * 1024 * 1024
     """What compaction may take to remember keys, 96 bytes each; what has more takes several passes."""
 
-    compaction_bytes_per_second: Annotated[int, Meta(ge=1024, le=2**40)] = 64 * 1024 * 1024
+    compaction_bytes_per_second: Annotated[BytesPerSecond, Meta(ge=1024, le=2**40)] = (
+        64 * 1024 * 1024
+    )
     """The most that compaction reads and writes."""
 
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None

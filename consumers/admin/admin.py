@@ -89,7 +89,7 @@ from folkmoot.protocol.messages import (
     DeleteRecordsRequest,
 )
 from folkmoot.protocol.names import check_name
-from folkmoot.protocol.options import configured, explained, parse
+from folkmoot.protocol.options import configured, parse
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
@@ -101,7 +101,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 
 
-@explained(AdminConfig)
 class Admin:
     """Topics: created, grown, deleted, their oldest records given up. Groups: looked at, reset, deleted.
 
@@ -117,6 +116,8 @@ class Admin:
     not answer by then it raises ZooKeeperUnreachable, and the next call connects anew. What a call was
     to change may have been changed all the same. Nothing is kept between two calls but the ZooKeeper
     session. One thread uses it. In a forked child it is closed.
+
+    Options: docs/configuration.md.
     """
 
     # -- life -------------------------------------------------------------------------------------

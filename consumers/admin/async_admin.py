@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.config import AdminConfig
-from folkmoot.protocol.options import configured, explained, given
+from folkmoot.protocol.options import configured, given
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,7 +26,6 @@ def _awaited(
     return call
 
 
-@explained(AdminConfig)
 class AsyncAdmin:
     """An `Admin` for tasks of event loops.
 
@@ -37,6 +36,8 @@ class AsyncAdmin:
 
     Options, rules and errors are those of `Admin`, which this one holds in a thread: calls are done
     there one after another. One whose task is cancelled may come to pass.
+
+    Options: docs/configuration.md.
     """
 
     @configured(AdminConfig)

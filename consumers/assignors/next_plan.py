@@ -11,7 +11,6 @@ from typing import Any, Final
 from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Subscriber
 from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
 from folkmoot.consumers.assignors.sticky import Sticky
-from folkmoot.consumers.assignors.time_limit import TakesTooLong, TimeLimited
 from folkmoot.coordination.groups.membership import MemberInfo, is_wanted
 from folkmoot.coordination.groups.plan import (
     MOST_REMEMBERED,
@@ -38,10 +37,7 @@ Owners = dict[TopicPartition, str]
 
 
 def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
-    """What a consumer's settings name, preferred first; the default comes last. Raises ConfigError.
-
-    Those of an application are given so much time and no more.
-    """
+    """What a consumer's settings name, preferred first; the default comes last. Raises ConfigError."""
     found: dict[str, Assignor] = {}
     for each in given:
         assignor: Any = KNOWN.get(each) if isinstance(each, str) else each
@@ -49,9 +45,7 @@ def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
             raise ConfigError(
                 f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
             )
-        found.setdefault(
-            assignor.name, assignor if assignor in KNOWN.values() else TimeLimited(assignor)
-        )
+        found.setdefault(assignor.name, assignor)
     found.setdefault(DEFAULT.name, DEFAULT)
     return tuple(found.values())
 
@@ -140,10 +134,7 @@ def _divide(
         for partition in given.partitions():
             if partition not in owners and partition.topic in subscribed:
                 raise ValueError(f"it gives {partition} to nobody, though there are subscribers")
-    except TakesTooLong as late:
-        log.error("%s: %s is used instead", late, DEFAULT.name)
-        return DEFAULT.name, DEFAULT.assign(given)
-    except Exception:
+    except (Exception, SystemExit):
         if assignor is DEFAULT:
             raise
         log.exception("assignor %s has failed: %s is used instead", assignor.name, DEFAULT.name)

@@ -49,7 +49,7 @@ from folkmoot.protocol.errors import (
     DeserializationError,
     RequestTimeout,
 )
-from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.options import configured
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
@@ -196,7 +196,6 @@ def _awaited_alone(
     return ask
 
 
-@explained(AsyncConsumerOptions)
 class AsyncConsumer(Generic[K, V]):
     """A `Consumer` for tasks of one event loop.
 
@@ -227,6 +226,8 @@ class AsyncConsumer(Generic[K, V]):
     exception.
 
     It belongs to the loop that started it: awaited in another one, it raises ConcurrentUse.
+
+    Options: docs/configuration.md.
     """
 
     @configured(AsyncConsumerOptions[K, V])

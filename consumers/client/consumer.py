@@ -22,7 +22,7 @@ from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.offsets.seek_target import SeekTarget
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import ClosedError, ConcurrentUse, DeserializationError
-from folkmoot.protocol.options import configured, explained
+from folkmoot.protocol.options import configured
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
 
@@ -53,7 +53,6 @@ class ConsumerOptions(ConsumerConfig[K, V]):
     ) = "raise"
 
 
-@explained(ConsumerOptions)
 class Consumer(Generic[K, V]):
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
@@ -92,6 +91,8 @@ class Consumer(Generic[K, V]):
     The thread that started the consumer owns it. Others may call `stop`, `health` and `metrics`, and
     `commit` with offsets; signal handlers only `stop`. It does not survive a fork: in the child process
     it is closed.
+
+    Options: docs/configuration.md.
     """
 
     @configured(ConsumerOptions[K, V])

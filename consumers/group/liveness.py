@@ -28,9 +28,8 @@ class Timing:
     """… and this at most, and not before a quarter of it is over."""
     patience: float = 0.25
     """So long everybody waits before asking again for what was refused."""
-    standby: float = 10.0
-    """A plan that is due for so long is made by a younger member, though the eldest is alive. The next
-    in age waits `patience` longer."""
+    stuck: float = 30.0
+    """A plan that takes longer raises an alarm: the assignor may not return, and no other member plans."""
     retry: float = 7.0
     """The pause after what cannot be helped soon: an offset that cannot be read, a plan that does not fit."""
     steal_margin: float = 0.5

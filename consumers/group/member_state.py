@@ -443,7 +443,7 @@ class GroupMember:
                     self.owned.revoke(partition)
             if self._may_claim():
                 self._claim_due(now)
-        self._raise_alarms()
+        self._raise_alarms(now)
 
     def _claim_due(self, now: float) -> None:
         due = self.owned.claim_due(self._mine, now, self.plan.plan.start_of)
@@ -458,7 +458,7 @@ class GroupMember:
         wishes = len(self.info.topics) + bool(self.info.pattern)
         return 0 < wishes == len(self.missing)
 
-    def _raise_alarms(self) -> None:
+    def _raise_alarms(self, now: float) -> None:
         malformed = self.owned.malformed()
         found = [f"{each} has no owner: {why}" for each, why in [*malformed.items()][:_MOST_NAMED]]
         if len(malformed) > _MOST_NAMED:
@@ -482,9 +482,10 @@ class GroupMember:
             else f"topic {each} does not exist: it is read as soon as it is created"
             for each in self.missing[:_MOST_NAMED]
         ]
-        if silent := self.schedule.silent_eldest():
+        if self.schedule.is_stuck(now):
             found.append(
-                f"{silent}, the eldest member, is alive and makes no plans: end its process"
+                f"a plan was begun {self._timing.stuck:g} s ago and has not come about: if assignor "
+                f"{self.info.assignors[0]} does not return, end this process"
             )
         self.alarms = tuple(found)
 

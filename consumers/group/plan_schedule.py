@@ -7,8 +7,10 @@ wants is not the one planned, or when the plan was made for something else than 
 The eldest member plans, and only it watches all members and topics: it waits for a moment before it reads
 what has changed, longer while a crowd comes, so that a thousand members that start together cost a few
 plans and reads, and one that leaves costs no time. Each younger member watches the next older one only,
-and so knows when it has become the eldest. It plans in the place of an eldest that is alive but does not
-plan if a plan has been due for very long, by what it looks at now and then.
+and so knows when it has become the eldest. A younger member plans in two cases only, which the eldest may
+not see where it took the place of an earlier process with its instance id. The plan was made for something
+else than it publishes: it plans at once. Or the plan is of a newer kind than it understands: it plans when
+the eldest has not done so for some seconds.
 
 How long a static member has been away the eldest measures for itself, from when it saw it gone: no clocks
 are compared, and who becomes the eldest meanwhile waits the whole time in the worst case. Pure.
@@ -41,22 +43,20 @@ class PlanSchedule:
         """The topics that the group wants and that exist, if that is known: to the eldest only."""
         self.is_eldest = False
         self.is_current = False
-        """The plan seen last does not show that `names` are old. To a younger member any newer plan does."""
+        """The plan seen last does not show that `names` are old."""
         self.read_at: float | None = None
         """When to read what has changed: members or topics."""
         self._info = info
         self._timing = timing
         self._random = random
         self._assignees: Mapping[str, str] = {}
-        self._away: dict[str, float] = {}  # since when a static member has been seen to be gone
+        self._away: dict[str, float] = {}  # since when the eldest sees that a static member is gone
         self._changes = 0  # since the last look
         self._all_changes = 0  # since the plan became due
-        self._planning = False
+        self._begun_at: float | None = None  # when the plan was begun that is being made
         self._is_unseen = False  # we planned, or tried to, and have not seen how it stands since
         self._is_written = False  # we have written a plan, and are about to read it
         self._began_under = NO_PLAN.version  # the plan's version when we last began with the next
-        self._in_place_of = ""  # the eldest, if our turn comes since it has not planned for so long
-        self._stood_in = "", NO_PLAN.version  # for whom, and the version of the plan that we wrote
         self._since: float | None = None  # when the plan became due
         self._at: float | None = None
         self._rejoin_ends: float | None = None
@@ -85,19 +85,17 @@ class PlanSchedule:
         self._is_unseen = self._is_written = False
         if self.plan is not NO_PLAN:
             known = self._assignees.keys() | self._away.keys()
-            self.is_current = self.is_eldest and known >= set(found.plan.members)
+            self.is_current = known >= set(found.plan.members)
         self.plan = found
         for each, standing in found.plan.static.items():
             if not standing.absent:
                 self._away.pop(each, None)
 
     def saw_members(self, names: tuple[str, ...], name: str) -> None:
-        """Who is there; `name` is ours. Who was not the eldest may have missed that somebody was back."""
+        """Who is there; `name` is ours."""
         self._changes += len(set(names).symmetric_difference(self.names or ()))
         self.names, self.is_current = names, True
         self._assignees = membership.assignees(names)
-        if not (self.is_eldest and names[:1] == (name,)):
-            self._away.clear()
         self.is_eldest = names[:1] == (name,)
         for each in self._assignees:  # our turn may come before `consider` looks
             self._away.pop(each, None)
@@ -123,30 +121,31 @@ class PlanSchedule:
         if self.names is None:
             return
         plan = self.plan.plan
-        self._away = {
-            each: self._away.get(each, now) for each in plan.static if each not in self._assignees
+        self._away = {  # a younger member looks too seldom to know
+            each: self._away.get(each, now)
+            for each in plan.static
+            if self.is_eldest and each not in self._assignees
         }
         ends = [since + plan.static[each].rejoin_timeout for each, since in self._away.items()]
         self._rejoin_ends = min((end for end in ends if end > now), default=None)
-        about_us = self._is_misunderstood(plan, membership.assignee(name))
-        if not (about_us or (self.is_current and self._is_due(plan, now))):
+        is_outdated = self.is_eldest and self.is_current and self._is_due(plan, now)
+        is_due = is_outdated or self._is_misunderstood(plan, membership.assignee(name))
+        is_foreign = plan.protocol > self._info.protocol and not self.is_eldest
+        if not (is_due or is_foreign):
             self._at = self._since = None
             self._changes = self._all_changes = 0
             self._is_unseen = False
-        elif not self._planning and not self._is_written and (self._at is None or self._changes):
+        elif (
+            self._begun_at is None and not self._is_written and (self._at is None or self._changes)
+        ):
             first = self._since is None and not self._is_unseen
             self._since = now if self._since is None else self._since
             self._all_changes += self._changes
-            if about_us or self.is_eldest:
-                self._in_place_of = ""
+            if is_due:
                 self._at = self._next_turn(now, first)
             elif self._at is None:
                 rank = min(self.names.index(name) if name in self.names else 0, _LAST_RANK)
-                # The eldest may know that a plan which we do not understand has to be replaced, or not.
-                foreign = plan.protocol > self._info.protocol
-                self._in_place_of = "" if foreign else next(iter(self.names), "")
-                wait = self._timing.debounce_limit if foreign else self._timing.standby
-                self._at = self._since + wait + rank * self._timing.patience
+                self._at = now + self._timing.debounce_limit + rank * self._timing.patience
             self._changes = 0
 
     def _next_turn(self, now: float, first: bool) -> float:
@@ -180,27 +179,23 @@ class PlanSchedule:
             self._at = min(self._limit(), max(now, self.read_at) + self._timing.patience)
             return None
         self._at = None
-        self._planning = True
+        self._begun_at = now
         self._began_under = self.plan.version
         return tuple(sorted(self._expired(now)))
 
     def ended(self, result: object, now: float) -> None:
         """The plan was made, or not; one that cannot be is not tried again soon."""
-        self._planning = False
+        self._begun_at = None
         self._is_unseen = True
         self._is_written = result is True and self.plan.version == self._began_under
-        if result is True:
-            self._stood_in = self._in_place_of, self.plan.version + self._is_written
         self._since = None
         if not isinstance(result, bool):
             self._since = now
             self._at = now + self._timing.retry
 
-    def silent_eldest(self) -> str:
-        """In whose place we have made the last plan, if it is there and still the eldest; else ""."""
-        silent, version = self._stood_in
-        there = self.plan.version <= version and silent in (self.names or ())[:1]
-        return silent if there else ""
+    def is_stuck(self, now: float) -> bool:
+        """Whether a plan was begun and has not come about for long."""
+        return self._begun_at is not None and now >= self._begun_at + self._timing.stuck
 
     def doubt(self) -> None:
         """Nothing was heard for long: somebody may have been back meanwhile, and a plan may be made."""
@@ -222,8 +217,6 @@ class PlanSchedule:
 
     def _expired(self, now: float) -> set[str]:
         static = self.plan.plan.static
-        if not self.is_eldest:  # it looks too seldom to know
-            return set()
         return {
             each
             for each, since in self._away.items()

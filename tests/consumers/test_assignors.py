@@ -2,10 +2,7 @@
 
 import random
 import time
-from concurrent.futures import TimeoutError as NoAnswer
-from contextlib import suppress
 from itertools import product
-from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +12,6 @@ from folkmoot.consumers.assignors.assignor import AssignmentInput, Assignor, Sub
 from folkmoot.consumers.assignors.next_plan import KNOWN, assignors_of
 from folkmoot.consumers.assignors.range_roundrobin import Range, RoundRobin
 from folkmoot.consumers.assignors.sticky import Sticky
-from folkmoot.consumers.assignors.time_limit import TakesTooLong, TimeLimited
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 
@@ -284,61 +280,10 @@ def test_round_robin_goes_on_with_the_next_member_in_the_next_topic() -> None:
 def test_the_default_can_be_carried_out_by_all() -> None:
     assert [each.name for each in assignors_of(["range"])] == ["range", "sticky"]
     assert [each.name for each in assignors_of([])] == ["sticky"]
-    assert [type(each) for each in assignors_of([Waiting(), "range"])] == [
-        TimeLimited,
-        Range,
-        Sticky,
-    ]
+    own = RoundRobin()
+    assert assignors_of([own, "range"])[:1] == (own,)
 
 
 def test_an_assignor_that_is_not_known_is_refused() -> None:
     with pytest.raises(ConfigError, match="use one of sticky, range, round-robin"):
         assignors_of(["best"])
-
-
-class Waiting:
-    """An assignor that returns, or raises, when it is let go on."""
-
-    name = "waiting"
-
-    def __init__(self, raises: BaseException | None = None) -> None:
-        self.go_on = Event()
-        self.returned = Event()
-        self.asked = 0
-        self._raises = raises
-
-    def assign(self, given: AssignmentInput) -> Owners:
-        self.asked += 1
-        assert self.go_on.wait(20.0)
-        self.returned.set()
-        if self._raises is not None:
-            raise self._raises
-        return Sticky().assign(given)
-
-
-def test_a_late_assignor_is_asked_again_only_when_it_has_returned() -> None:
-    question = AssignmentInput(sizes={"a": 2}, subscribers={"m": Subscriber(topics=frozenset("a"))})
-    waiting = Waiting()
-    limited = TimeLimited(waiting, 0.2)
-    for _ in range(3):
-        with pytest.raises(TakesTooLong):
-            limited.assign(question)
-    waiting.go_on.set()
-    assert waiting.returned.wait(20.0)
-    assert waiting.asked == 1
-    deadline = time.monotonic() + 20.0
-    answer: Owners | None = None
-    while answer is None and time.monotonic() < deadline:
-        with suppress(TakesTooLong):  # its thread is about to end
-            answer = limited.assign(question)
-    assert answer == Sticky().assign(question)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_assignor_that_exits_is_not_waited_for() -> None:
-    """An exit ends its thread and nothing else, as any exit of a thread does."""
-    waiting = Waiting(SystemExit(1))
-    waiting.go_on.set()
-    question = AssignmentInput(sizes={"a": 2}, subscribers={"m": Subscriber(topics=frozenset("a"))})
-    with pytest.raises(NoAnswer):
-        TimeLimited(waiting, 60.0).assign(question)

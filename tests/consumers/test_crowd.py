@@ -142,22 +142,24 @@ def test_what_the_eldest_member_prefers_divides_and_the_others_say_that_they_wan
 
 
 class Broken:
-    """An assignor that raises, gives partitions to nobody who is there, or leaves them out."""
+    """An assignor that raises or exits, gives partitions to an absent member, or leaves them out."""
 
     name = "broken"
 
-    def __init__(self, owner: str | None) -> None:
+    def __init__(self, owner: str | BaseException) -> None:
         self._owner = owner
 
     def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
-        if self._owner is None:
-            raise RuntimeError("this one never works")
+        if isinstance(self._owner, BaseException):
+            raise self._owner
         return dict.fromkeys(given.partitions(), self._owner) if self._owner else {}
 
 
-@pytest.mark.parametrize("owner", [None, "a stranger", ""])
+@pytest.mark.parametrize(
+    "owner", [RuntimeError("this one never works"), SystemExit(1), "a stranger", ""]
+)
 def test_an_assignor_that_fails_ends_nobody_and_the_default_divides(
-    crowd: Crowd, owner: str | None, caplog: pytest.LogCaptureFixture
+    crowd: Crowd, owner: str | BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     crowd.topic("a", 4)
     people = [crowd.add("a", assignors=(Broken(owner), DEFAULT)) for _ in range(2)]
@@ -220,6 +222,22 @@ def test_old_members_plan_over_a_plan_they_do_not_understand_when_nobody_else_do
     crowd.settle()
     assert (crowd.plan().protocol, crowd.plan().generation) == (1, 2)
     assert sizes(old) == [2]
+
+
+def test_an_old_process_in_a_static_members_place_plans_over_what_it_does_not_understand(
+    crowd: Crowd,
+) -> None:
+    """The eldest sees the same member as before, and no reason for another plan."""
+    crowd.topic("a", 4)
+    eldest = crowd.add("a", protocol=2)
+    new = crowd.add("a", protocol=2, instance_id="s1", rejoin_timeout=30.0)
+    crowd.settle()
+    new.die()
+    old = crowd.add("a", protocol=1, instance_id="s1", rejoin_timeout=30.0)
+    assert crowd.plan().protocol == 2
+    crowd.settle()
+    assert crowd.plan().protocol == 1
+    assert sizes(eldest, old) == [2, 2]
 
 
 # -- an application that does not come back -----------------------------------------------------------

@@ -14,7 +14,6 @@ from kazoo.exceptions import NotEmptyError
 
 from folkmoot.consumers.assignors.assignor import AssignmentInput
 from folkmoot.consumers.assignors.next_plan import DEFAULT
-from folkmoot.consumers.assignors.time_limit import TimeLimited
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
 from folkmoot.consumers.group.group_thread import (
@@ -620,41 +619,6 @@ def test_while_partitions_are_divided_the_member_lives_on() -> None:
         eventually(lambda: not member.state.liveness.fenced)
         assignor.go_on.set()
         eventually(lambda: any(isinstance(each, Assigned) for each in told(member)))
-    finally:
-        assignor.go_on.set()
-        member.stop(5.0)
-
-
-def test_an_assignor_that_does_not_return_is_not_waited_for_and_an_alarm_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The whole group would wait: it runs in the eldest member, and no other plans while that lives."""
-    zookeeper = MemoryZooKeeper()
-    admin = zookeeper.connect()
-    execute(admin, topics.create("t", 2, [1]))
-    assignor = Thinking()
-    settings = msgspec.structs.replace(SETTINGS, assignors=(TimeLimited(assignor, 0.3), DEFAULT))
-    member = Member(settings, zookeeper.connect, lambda: None)
-    member.start()
-    try:
-        assert assignor.begun.wait(10.0)
-        eventually(lambda: any(isinstance(each, Assigned) for each in told(member)))
-        alarm = "assignor thinking, which the eldest member prefers, was not used"
-        eventually(lambda: alarm in member.alarms)
-        assert "assignor thinking gives no answer within 0.3 s: sticky is used" in caplog.text
-        assignor.begun.clear()
-        younger = Member(settings, zookeeper.connect, lambda: None)
-        younger.start()
-        eventually(lambda: any(isinstance(each, Assigned) for each in told(younger)), 10.0)
-        assert not assignor.begun.is_set(), "a thread for each plan would be left behind"
-        assignor.go_on.set()
-        generation = member.generation
-        younger.begin_to_leave()
-        for notice in [each for each in told(younger) if isinstance(each, Assigned)]:
-            younger.drained(notice.partition, notice.epoch, None)
-        eventually(lambda: member.generation > generation, 10.0)
-        eventually(lambda: alarm not in member.alarms, 10.0)
-        younger.stop(5.0)
     finally:
         assignor.go_on.set()
         member.stop(5.0)

@@ -154,3 +154,25 @@ def test_what_was_read_of_topics_holds_until_a_plan_is_made_for_other_wishes() -
     assert known() is None
     see(5, "t", "u")
     assert known() is None
+
+
+def test_a_younger_member_plans_when_the_plan_is_for_what_an_earlier_process_of_its_id_wanted() -> (
+    None
+):
+    """The eldest sees the same static member, and cannot know that it wants something else."""
+    before, info = (MemberInfo((topic,), "host", 1.0, rejoin_timeout=2.0) for topic in ("t", "u"))
+    older, name = "older-0000000000", f"{STATIC}n2-0000000003"
+    for wanted, plans in ((info, False), (before, True)):
+        plan = Plan(
+            1,
+            (older, STATIC),
+            TOPICS,
+            {"t": [older, STATIC]},
+            {STATIC: StaticMember(REJOIN_TIMEOUT)},
+            subscriptions={STATIC: wanted.subscription()},
+        )
+        schedule = PlanSchedule(info, Timing(), Random(1))
+        schedule.saw_members((older, name), name)
+        schedule.saw_plan(VersionedPlan(plan, 1, 40))
+        schedule.consider(name, 10.0)
+        assert (schedule.begin(20.0) is not None) == plans

@@ -16,17 +16,30 @@ from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.errors import ConfigError, InvalidName
-from folkmoot.protocol.options import build, check_options, configured, parse, shown, unknown_option
+from folkmoot.protocol.options import (
+    Bytes,
+    BytesPerSecond,
+    Ratio,
+    Seconds,
+    build,
+    check_options,
+    configured,
+    parse,
+    shown,
+    unknown_option,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     name: str
     size: Annotated[int, Meta(ge=2, le=1_000_000)] = 4
-    linger: Annotated[float, Meta(ge=0)] = 0.5
-    wait: Annotated[float, Meta(gt=0)] | None = None
+    linger: Annotated[Seconds, Meta(ge=0)] = 0.5
+    wait: Annotated[Seconds, Meta(gt=0)] | None = None
     most: Annotated[int | None, Meta(le=9)] = None
-    min_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    part: Ratio = 0.5
+    room: Bytes = 1
+    pace: BytesPerSecond | None = None
     how: str | None = None
     ends: Literal["early", "late", 0] = "early"
     quick: bool = False
@@ -49,8 +62,8 @@ def test_a_config_is_made_of_its_options() -> None:
         ({"nam": "a"}, "option 'nam' is not known: did you mean 'name'?"),
         (
             {"name": "a", "zzz": 1},
-            "option 'zzz' is not known: known are name, size, linger, wait, most, min_ratio, how, "
-            "ends, quick, call, other",
+            "option 'zzz' is not known: known are name, size, linger, wait, most, part, room, "
+            "pace, how, ends, quick, call, other",
         ),
     ],
 )
@@ -67,15 +80,15 @@ WHOLE = "use a whole number from 2 to 1000000"
     ("option", "allowed", "refused", "said"),
     [
         ("size", [2, 1_000_000], [1, 1_000_001, 2.5, "3", True, None, 2.0], WHOLE),
-        ("linger", [0, 0.0, 1e9], [-0.001, "1", None], "use a number of at least 0"),
-        ("wait", [None, 1e-9, 5], [0, -1.0, True], "use a number above 0, or None"),
+        ("linger", [0, 0.0, 1e9], [-0.001, "1", None], "use a number of seconds of at least 0"),
+        ("wait", [None, 1e-9, 5], [0, -1.0, True], "use a number of seconds above 0, or None"),
         ("most", [None, 9, -5], [10, 2.5, -(2**63)], "use a whole number of at most 9, or None"),
-        ("min_ratio", [0, 1, 0.5], [-0.1, 1.1], "use a number from 0 to 1"),
+        ("part", [0, 1, 0.5], [-0.1, 1.1], "use a number from 0 to 1"),
         (
             "linger",
             [],
             [float("nan"), float("inf"), -float("inf"), 10**19],
-            "use a number of at least 0",
+            "use a number of seconds of at least 0",
         ),
     ],
 )
@@ -157,15 +170,22 @@ def test_texts_become_what_the_fields_are() -> None:
 @pytest.mark.parametrize(
     ("option", "text", "said"),
     [
-        ("size", "7.5", "size='7.5' is not allowed: use a whole number"),
-        ("size", "none", "size='none' is not allowed: use a whole number"),
-        ("most", "x", "most='x' is not allowed: use a whole number or 'none'"),
+        ("size", "7.5", f"size='7.5' is not allowed: {WHOLE}"),
+        ("size", "1", f"size=1 is not allowed: {WHOLE}"),
+        ("size", "none", f"size='none' is not allowed: {WHOLE}"),
+        ("most", "x", "most='x' is not allowed: use a whole number of at most 9, or None"),
         (
             "wait",
             "a week",
-            "wait='a week' is not allowed: use a number of seconds (90s, 7d) or 'none'",
+            "wait='a week' is not allowed: use a number of seconds above 0, or None (such as 90s, 7d)",
         ),
-        ("min_ratio", "much", "min_ratio='much' is not allowed: use a number"),
+        (
+            "pace",
+            "fast",
+            "pace='fast' is not allowed: use a whole number of bytes per second, or None "
+            "(such as 500MB, 1GiB)",
+        ),
+        ("part", "much", "part='much' is not allowed: use a number from 0 to 1"),
         ("siez", "1", "option 'siez' is not known: did you mean 'size'?"),
     ],
 )
@@ -191,8 +211,8 @@ def test_options_given_by_position_are_refused() -> None:
 
 def test_lengths_of_time_and_sizes_may_have_their_units() -> None:
     assert parse(Config, {"linger": "7d", "wait": "PT1M"}) == {"linger": 604_800.0, "wait": 60.0}
-    assert parse(LogConfig, {"retention_bytes": "1GiB"}) == {"retention_bytes": 2**30}
-    for option, text in (("size", "1GiB"), ("min_ratio", "7d"), ("linger", "1GiB")):
+    assert parse(Config, {"room": "1GiB", "pace": "1kB"}) == {"room": 2**30, "pace": 1000}
+    for option, text in (("size", "1GiB"), ("part", "7d"), ("linger", "1GiB")):
         with pytest.raises(ConfigError, match="is not allowed"):
             parse(Config, {option: text})
 

@@ -119,9 +119,9 @@ def test_assigned_partitions_need_no_group_and_are_all_that_is_read() -> None:
         ),
         (
             DEAD
-            | {"subscribe": "", "subscribepattern": "(a*)*b", "deadlettertopic": "aaaaaaaaaaaa"}
+            | {"subscribe": "", "subscribepattern": "(", "deadlettertopic": "bad"}
             | {"subject": "s"},
-            "may take for ever",
+            "is no regular expression",
         ),
         ({"valueformat": "avro", "readerschema": "newest"}, "use latest, an id, subject:version"),
         ({"valueformat": "avro", "subscribe": "a,b"}, "several topics need option 'subject'"),
@@ -177,7 +177,6 @@ def test_rows_that_say_their_topics_may_be_written_by_an_id_or_a_version() -> No
             "names flights-1, which is not read",
         ),
         ({"subscribePattern": "(", "group": "g"}, "is no regular expression"),
-        ({"subscribePattern": "(a*)*b", "group": "g"}, "may take for ever"),
     ],
 )
 def test_a_wrong_way_to_name_partitions_is_told(options: dict[str, str], said: str) -> None:
@@ -186,12 +185,9 @@ def test_a_wrong_way_to_name_partitions_is_told(options: dict[str, str], said: s
     assert said in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "said"), [("(", "is no regular expression"), ("(a*)*b", "may take for ever")]
-)
-def test_a_wrong_pattern_of_a_batch_is_told(pattern: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        BatchConfig.of({"zookeeper": "z", "subscribePattern": pattern})
+def test_a_wrong_pattern_of_a_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is no regular expression"):
+        BatchConfig.of({"zookeeper": "z", "subscribePattern": "("})
 
 
 def test_a_batch_that_would_end_where_logs_begin_is_refused() -> None:

@@ -25,7 +25,7 @@ def test_a_topics_options_lie_over_the_brokers() -> None:
     ("name", "text", "words"),
     [
         ("retentoin", "1", "did you mean 'retention'"),
-        ("retention", "a week", r"a number of seconds \(90s, 7d\) or 'none'"),
+        ("retention", "a week", r"a number of seconds .*, or None \(such as 90s, 7d\)"),
         ("retention", "-1", "retention=-1.0 is not allowed"),
         ("retention", "nan", "retention=nan"),
         ("segment_bytes", "none", "a whole number"),
@@ -35,7 +35,7 @@ def test_a_topics_options_lie_over_the_brokers() -> None:
         ("min_in_sync", "0", "min_in_sync=0"),
         ("cleanup_policy", "shrink", "use 'delete', 'compact' or 'compact,delete'"),
         ("min_cleanable_dirty_ratio", "1.1", "a number from 0 to 1"),
-        ("min_cleanable_dirty_ratio", "much", "use a number$"),
+        ("min_cleanable_dirty_ratio", "much", "use a number from 0 to 1$"),
         ("max_compaction_lag", "0", "max_compaction_lag=0"),
     ],
 )
