@@ -40,8 +40,9 @@ def open_batch(batch: bytes) -> None:
 
 
 def column_of_nils(count: int) -> bytes:
-    """Keys that declare and bring `count` rows, one byte each: before they are looked at, a list."""
-    return b"\x95\x92\x01\xdd" + struct.pack(">I", count) + b"\xc0" * count
+    """Headers that declare and bring `count` rows, one byte each: before they are looked at, a list."""
+    before = b"\x95\x92\x00\xc0\x92\x00\xc0\x92\x00\x00\x92\x01\xdd"
+    return before + struct.pack(">I", count) + b"\xc0" * count
 
 
 # -- codecs -------------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ def test_a_run_of_nils_is_refused_before_it_is_a_list() -> None:
 
 @pytest.mark.parametrize("count", [MAX_RECORDS + 1, 2**32 - 1])
 def test_a_list_that_declares_too_many_rows_is_refused_at_once(count: int) -> None:
-    body = column_of_nils(0)[:4] + struct.pack(">I", count)
+    body = column_of_nils(0)[:-4] + struct.pack(">I", count)
     with at_most(MB), pytest.raises(CorruptBatch, match="length"):
         open_batch(forged(body))
 
