@@ -13,7 +13,6 @@ import argparse
 import shutil
 import tempfile
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header, compression, record_batch
-from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.records import TopicPartition
 
@@ -67,21 +66,16 @@ def records_of_the_benchmarks(folder: Path, count: int) -> Pairs:
 class Stages:
     """Batches of one size, and what is done with each of them."""
 
-    def __init__(
-        self, pairs: Pairs, size: int, codec: Codec, *, packed: bool, varied: bool
-    ) -> None:
+    def __init__(self, pairs: Pairs, size: int, codec: Codec, *, varied: bool) -> None:
         keys, values = pairs
         if varied:
             values = [value[: 70 + number % 31] for number, value in enumerate(values)]
         self.batches = []
         for start in range(0, len(values), size):
             rows = slice(start, start + size)
-            columns: list[Any] = [keys[rows], values[rows]]
-            if packed:
-                columns = [BinaryColumn.of(column) for column in columns]
-            count = len(columns[1])
-            stamps = array("q", [1_760_000_000_000 + row // 50 for row in range(count)])
-            made = Columns(count, columns[0], columns[1], stamps)
+            count = len(values[rows])
+            stamps = [1_760_000_000_000 + row // 50 for row in range(count)]
+            made = Columns(count, keys[rows], values[rows], stamps)
             data = memoryview(record_batch.encode(made, codec))
             self.batches.append((batch_header.check(data), data))
         self.bodies = [self._body(header, data) for header, data in self.batches]
@@ -132,11 +126,8 @@ def in_process(rounds: int, codec: Codec) -> None:
     with a_folder() as folder:
         pairs = records_of_the_benchmarks(folder, RECORDS)
     first = True
-    for packed, varied, size in (
-        *((True, False, size) for size in (100, 500, 4_500)),
-        *((True, True, 4_500), (False, False, 4_500)),
-    ):
-        stages = Stages(pairs, size, codec, packed=packed, varied=varied).all()
+    for varied, size in (*((False, size) for size in (10, 100, 500, 4_500)), (True, 4_500)):
+        stages = Stages(pairs, size, codec, varied=varied).all()
         if first:
             print(f"{'ns of CPU per record':32}", *(f"{name:>10}" for name in stages))
             first = False
@@ -146,7 +137,7 @@ def in_process(rounds: int, codec: Codec) -> None:
                 begun = time.thread_time()
                 work()
                 least[name] = min(least[name], time.thread_time() - begun)
-        what = f"{'packed' if packed else 'lists'}, {'lengths vary, ' if varied else ''}{size}"
+        what = f"{size}{', lengths vary' if varied else ''}"
         print(f"{what:32}", *(f"{took / RECORDS * 1e9:10.1f}" for took in least.values()))
 
 

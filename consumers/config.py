@@ -87,8 +87,8 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     partition_fetch_bytes: _Size = 1024 * 1024
     """Of one partition in one fetch."""
     buffer_bytes: _Size = 32 * 1024 * 1024
-    """Fetched ahead, not yet handed out; nothing more is fetched beyond it. One `poll` hands out no more than
-    this, decompressed, but for its last batch."""
+    """Fetched ahead, not yet handed out, decompressed; nothing more is fetched beyond it. One `poll` hands
+    out no more than this but for its last batch."""
 
     on_assign: Any = None
     """Called when partitions are ours, before anything of them is fetched: it may `seek`, or return where

@@ -18,8 +18,8 @@ def keep_freed_memory() -> None:
     and has cost nothing. Other allocators do not mind.
 
     This holds for the whole process, so brokers and producers do it, and consumers from when they
-    decompress ahead: some MiB at a time, which are freed by another thread than the one that has made
-    them, and of which glibc would keep none in that thread's heap. A process that says by
+    decompress ahead: another thread frees what was made than the one that has made it, and glibc would
+    keep none of that in the maker's heap. A process that says by
     MALLOC_TRIM_THRESHOLD_ or the like what is to be kept is not concerned.
     """
     bytes(LARGEST_BYTES)

@@ -40,12 +40,7 @@ from folkmoot.producers.columns import (
     no_partition,
     too_large,
 )
-from folkmoot.producers.batch_builder import (
-    BODY_SPARE_BYTES,
-    MOST_PARTITIONS,
-    PACK_FROM,
-    ROWS_AT_ONCE,
-)
+from folkmoot.producers.batch_builder import BODY_SPARE_BYTES, MOST_PARTITIONS, ROWS_AT_ONCE
 from folkmoot.producers.futures import failure_of, future_of, outcome_at, outcome_of, wait
 from folkmoot.producers.partitioner import by_function, draw
 from folkmoot.protocol.batch_header import (
@@ -98,7 +93,6 @@ cdef enum:
     FUNCTION = 3
 
 cdef uint32_t NIL = 0xFFFFFFFFU
-cdef Py_ssize_t _PACK_FROM = PACK_FROM
 cdef Py_ssize_t _MAX_RECORDS = MAX_RECORDS
 cdef Py_ssize_t _LARGEST = MAX_BODY_BYTES - BODY_SPARE_BYTES
 cdef Py_ssize_t _MOST_PARTITIONS = MOST_PARTITIONS
@@ -198,25 +192,8 @@ cdef inline char* put_bin(char* at, const char* data, Py_ssize_t size) noexcept:
     return at + size
 
 
-cdef inline char* put_number(char* at, uint64_t number) noexcept:
-    if number < 128:
-        at[0] = <char>number
-        return at + 1
-    if number < 1 << 8:
-        at[0] = <char>0xCC
-        return big_endian(at + 1, number, 1)
-    if number < 1 << 16:
-        at[0] = <char>0xCD
-        return big_endian(at + 1, number, 2)
-    if number < <uint64_t>1 << 32:
-        at[0] = <char>0xCE
-        return big_endian(at + 1, number, 4)
-    at[0] = <char>0xCF
-    return big_endian(at + 1, number, 8)
-
-
 cdef inline char* put_tag(char* at, int tag) noexcept:
-    """A column's: 0 for one value of all rows, 1 for a list, 2 for a packed one."""
+    """A column's: 0 for one value of all rows, 1 for a list of headers, 2 for a packed one."""
     at[0] = <char>0x92
     at[1] = <char>tag
     return at + 2
@@ -518,8 +495,8 @@ cdef class BatchBuilder:
         for row in range(1, count):
             base = min(base, rows[row].stamp)
             highest = max(highest, rows[row].stamp)
-        # No cell, stamp or array header needs more than what is counted for it here.
-        body = Body(self._keys.used + self._values.used + self._headers.used + count * 19 + 64)
+        # Two lengths and a stamp for each row; 64 bytes hold the tags and heads of all columns.
+        body = Body(self._keys.used + self._values.used + self._headers.used + count * 16 + 64)
         start = body.block.data
         start[0] = <char>0x95
         at = write_cells(start + 1, &self._keys, &rows.key_size, count)
@@ -632,16 +609,6 @@ cdef char* write_cells(
         # All cells are the same if each is the one before it.
         if not longest or not memcmp(data, data + longest, longest * <size_t>(count - 1)):
             return put_bin(put_tag(at, 0), data, longest)
-    if count < _PACK_FROM:
-        at = put_array(put_tag(at, 1), count)
-        for row in range(count):
-            length = sizes[row * STEP]
-            if length == NIL:
-                at = put_bin(at, NULL, -1)
-            else:
-                at = put_bin(at, data, length)
-                data += length
-        return at
     return write_packed(at, cells, sizes, count, nils > 0, longest, shortest)
 
 
@@ -689,12 +656,9 @@ cdef char* write_stamps(
     cdef Py_ssize_t row
     cdef int width
     if not span:
-        return put_number(put_tag(at, 0), 0)
-    if count < _PACK_FROM:
-        at = put_array(put_tag(at, 1), count)
-        for row in range(count):
-            at = put_number(at, <uint64_t>(rows[row].stamp - base))
-        return at
+        at = put_tag(at, 0)
+        at[0] = 0
+        return at + 1
     width = 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4 if span < <uint64_t>1 << 32 else 8
     at = put_sized(put_tag(at, 2), 1 + <size_t>count * width, 0xC4, 0xC5, 0xC6)
     at[0] = <char>width

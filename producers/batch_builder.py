@@ -4,7 +4,6 @@ What the two share, and tests hold equal: where each batch ends, every byte of i
 say, what is refused and why.
 """
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import reduce
@@ -40,12 +39,10 @@ from folkmoot.protocol.batch_header import (
     joined_schemas,
     written_schema,
 )
-from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
-PACK_FROM: Final = 64
-"""So many records are written packed: fewer are read more quickly from lists."""
 BODY_SPARE_BYTES: Final = 4096
 """Of the largest body, for what is written once per batch."""
 MOST_PARTITIONS: Final = 1_000_000
@@ -175,9 +172,6 @@ class BatchBuilder:
             headers = [_NO_HEADERS if row is None else msgspec.Raw(row) for row in headers]
         if self._keys.count(None) == count:
             keys = None
-        if count >= PACK_FROM:
-            keys = None if keys is None else BinaryColumn.of(keys)
-            values, stamps = BinaryColumn.of(values), array("q", stamps)
         packed = record_batch.pack(Columns(count, keys, values, stamps, headers))
         return packed._replace(schema_id=self.schema_id)
 

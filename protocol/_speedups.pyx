@@ -95,7 +95,7 @@ cdef class RecordIterator:
     """
 
     cdef object _topic, _partition, _append_time
-    cdef object _offsets, _stamp, _stamps, _keys, _values, _headers
+    cdef object _offsets, _stamp, _keys, _values, _headers
     cdef CellIterator _key_cells, _value_cells
     cdef Py_buffer _times
     cdef bint _has_times, _is_dense
@@ -115,8 +115,6 @@ cdef class RecordIterator:
         self._headers = None if headers is None else self._rows(headers)
         if isinstance(stamps, int):
             self._stamp = stamps
-        elif isinstance(stamps, list):
-            self._stamps = self._rows(stamps)
         else:
             PyObject_GetBuffer(stamps, &self._times, PyBUF_ND)
             self._has_times = True
@@ -151,8 +149,6 @@ cdef class RecordIterator:
             time = (<const int64_t *> self._times.buf)[row]
             if self._stamp is None or time != self._last_time:
                 self._stamp, self._last_time = time, time
-        elif self._stamps is not None:
-            return (<list> self._stamps)[row]
         return self._stamp
 
     @property

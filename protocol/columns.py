@@ -3,8 +3,8 @@
 ```
 body = [keys, values, timestamps, headers, offsets]
 column = [0, value]          the same value in every row
-       | [1, [value, …]]     one value per row
-       | [2, bin]            one value per row, as one run of bytes; keys, values, timestamps
+       | [1, [value, …]]     one value per row; headers and offsets
+       | [2, bin]            one value per row, packed; keys, values and timestamps
 
 bin of keys, values = form (1 byte) | lengths | all cells, back to back
    form 0          all cells have one length: 4 bytes
@@ -42,8 +42,8 @@ from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch
 from folkmoot.protocol.records import Headers
 
 CONSTANT: Final = 0
-PER_ROW: Final = 1
-BINARY: Final = 2
+LIST: Final = 1
+PACKED: Final = 2
 MAX_OFFSET_DELTA: Final = 2**32 - 1
 MAX_DELTA: Final = 2**62
 
@@ -56,8 +56,7 @@ _TYPES: Final[dict[int, np.dtype[Any]]] = {width: np.dtype(f"<u{width}") for wid
 _DELTAS: Final[dict[int, np.dtype[Any]]] = {**_TYPES, 8: np.dtype("<i8")}
 _ABSENT = (CONSTANT, None)
 _FIVE_COLUMNS: Final = b"\x95"
-_BINARY_COLUMN: Final = b"\x92\x02"
-_FEW: Final = (list, tuple)
+_PACKED_COLUMN: Final = b"\x92\x02"
 _compiled: Final = speedups.compiled("folkmoot.protocol._speedups")
 
 _Bytes = bytes | bytearray | memoryview
@@ -120,9 +119,10 @@ class BinaryColumn(Sequence[bytes | None]):
         if form & _NILS:
             nulls = lengths == (1 << 8 * width) - 1
             lengths = np.where(nulls, _TYPES[width].type(0), lengths)
-        _check_run(len(column) - start, int(lengths.sum(dtype=np.int64)))
+        sums = np.cumsum(lengths, dtype=np.int64)
+        _check_run(len(column) - start, int(sums[-1]))
         offsets = np.zeros(count + 1, _INT32)  # Arrow's; no body is longer
-        np.cumsum(lengths, dtype=_INT32, out=offsets[1:])
+        offsets[1:] = sums
         return cls(offsets, column[start:], nulls)
 
     def is_constant(self) -> bool:
@@ -203,8 +203,8 @@ class Columns(msgspec.Struct, frozen=True):
 
     `keys` and `headers` are None when no row has any; `offsets` is None when they are dense, else
     strictly increasing deltas. `timestamps` are milliseconds since the epoch, per row or one for
-    all. `keys` and `values` may be a `BinaryColumn` and `timestamps` an array of type q: then they are
-    written as a `bin`; what was written so is read to the same types.
+    all. Any sequence can be written. Rows that differ are read as a `BinaryColumn` of keys or values, and
+    as an array of type q of timestamps.
     """
 
     count: int
@@ -239,8 +239,6 @@ class Columns(msgspec.Struct, frozen=True):
 
 _Length = Meta(max_length=MAX_RECORDS)
 _Delta = Annotated[int, Meta(ge=0, le=MAX_DELTA)]
-_CellList = Annotated[list[bytes | None], _Length]
-_DeltaList = Annotated[list[_Delta], _Length]
 
 
 class _Body(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -249,9 +247,9 @@ class _Body(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
     A `bin` is read as a view of the body: it is not copied.
     """
 
-    keys: tuple[int, _CellList | memoryview | None]
-    values: tuple[int, _CellList | memoryview | None]
-    timestamps: tuple[int, _DeltaList | memoryview | _Delta]
+    keys: tuple[int, memoryview | None]
+    values: tuple[int, memoryview | None]
+    timestamps: tuple[int, memoryview | _Delta]
     headers: tuple[int, Annotated[list[Headers], _Length] | None]
     offsets: tuple[int, Annotated[list[int], _Length] | None]
 
@@ -279,46 +277,37 @@ def check_columns(columns: Columns) -> None:
 def pack_parts(columns: Columns, base_timestamp: int) -> list[_Bytes]:
     """The body of columns that `check_columns` has passed, none of them before `base_timestamp`.
 
-    In parts, so that binary columns are copied once, when all is joined.
+    In parts, so that packed columns are copied once, when all is joined.
     """
     stamps = columns.timestamps
     times: tuple[int, object]
     if isinstance(stamps, int):
         times = (CONSTANT, stamps - base_timestamp)
-    elif isinstance(stamps, array):
-        times = (BINARY, _encode_deltas(stamps, base_timestamp))
     else:
-        times = (PER_ROW, [stamp - base_timestamp for stamp in stamps])
-    headers = (PER_ROW, columns.headers) if columns.headers and any(columns.headers) else _ABSENT
-    offsets = _ABSENT if columns.offsets is None else (PER_ROW, columns.offsets)
-    keys, values = columns.keys, columns.values
-    # Asked in this order: whether a sequence is a binary column takes long to tell.
-    if isinstance(values, _FEW) and (keys is None or isinstance(keys, _FEW)):
-        few = _ABSENT if keys is None else _column(keys), _column(values)
-        return [_encode((*few, times, headers, offsets))]
+        times = (PACKED, _encode_deltas(stamps, base_timestamp))
+    headers = (LIST, columns.headers) if columns.headers and any(columns.headers) else _ABSENT
+    offsets = _ABSENT if columns.offsets is None else (LIST, columns.offsets)
     return [
         _FIVE_COLUMNS,
-        *([_encode(_ABSENT)] if keys is None else _cell_parts(keys)),
-        *_cell_parts(values),
+        *([_encode(_ABSENT)] if columns.keys is None else _cell_parts(columns.keys)),
+        *_cell_parts(columns.values),
         *map(_encode, (times, headers, offsets)),
     ]
 
 
-def _column(cells: Sequence[bytes | None]) -> tuple[int, object]:
-    """All rows with one value are said once. Columns that vary mostly differ at the ends."""
-    first = cells[0]
-    is_constant = first == cells[-1] and cells.count(first) == len(cells)
-    return (CONSTANT, first) if is_constant else (PER_ROW, cells)
-
-
 def _cell_parts(cells: Sequence[bytes | None]) -> list[_Bytes]:
     """A column of keys or values, as MessagePack."""
-    if not isinstance(cells, BinaryColumn):
-        return [_encode(_column(cells))]
-    if cells.is_constant():
+    if _is_constant(cells):  # looked at first: together such cells may be larger than the memory
         return [_encode((CONSTANT, cells[0]))]
-    parts = encoded(cells)
-    return [_BINARY_COLUMN, bin_header(sum(map(len, parts))), *parts]
+    parts = encoded(cells if isinstance(cells, BinaryColumn) else BinaryColumn.of(cells))
+    return [_PACKED_COLUMN, bin_header(sum(map(len, parts))), *parts]
+
+
+def _is_constant(cells: Sequence[bytes | None]) -> bool:
+    if isinstance(cells, BinaryColumn):
+        return cells.is_constant()
+    first = cells[0]
+    return first == cells[-1] and cells.count(first) == len(cells)
 
 
 def encoded(column: BinaryColumn) -> list[bytes | memoryview]:
@@ -339,9 +328,9 @@ def encoded(column: BinaryColumn) -> list[bytes | memoryview]:
     return [bytes((form,)), lengths.astype(_TYPES[width]).tobytes(), run]
 
 
-def _encode_deltas(stamps: "array[int]", base: int) -> bytes:
+def _encode_deltas(stamps: Sequence[int], base: int) -> bytes:
     """The `bin` of timestamps, none of them before `base`."""
-    deltas = np.frombuffer(stamps, np.int64) - base
+    deltas = np.asarray(stamps, np.int64) - base
     longest = int(deltas.max())
     width = next(width for width in _DELTAS if longest < 1 << 8 * width or width == 8)
     return bytes((width,)) + deltas.astype(_DELTAS[width]).tobytes()
@@ -378,36 +367,38 @@ def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
 
 
 def _cells(
-    name: str, column: tuple[int, list[bytes | None] | memoryview | None], count: int
+    name: str, column: tuple[int, memoryview | None], count: int
 ) -> Sequence[bytes | None] | None:
-    """A column of keys or values, whichever way it says them; None if all rows are nil."""
+    """A column of keys or values; None if all rows are nil."""
     tag, payload = column
-    if tag == BINARY and isinstance(payload, memoryview):
+    if tag == PACKED and payload is not None:
         return BinaryColumn.decode(payload, count)
-    cells = _rows(name, column, count)
-    return [bytes(cells)] * count if isinstance(cells, memoryview) else cells
+    if tag != CONSTANT:
+        raise _not_rows(name, count)
+    return None if payload is None else [bytes(payload)] * count
 
 
-def _stamps(
-    column: tuple[int, list[int] | memoryview | int], count: int, base: int
-) -> Sequence[int] | int:
+def _stamps(column: tuple[int, memoryview | int], count: int, base: int) -> "array[int] | int":
     tag, payload = column
-    if tag == BINARY and isinstance(payload, memoryview):
+    if tag == PACKED and isinstance(payload, memoryview):
         return _decode_deltas(payload, count, base)
-    deltas = _rows("timestamps", column, count)
-    if isinstance(deltas, memoryview):
-        raise CorruptBatch("a batch's timestamps are not numbers")
-    return base + deltas if isinstance(deltas, int) else [base + delta for delta in deltas]
+    if tag == CONSTANT and isinstance(payload, int):
+        return base + payload
+    raise _not_rows("timestamps", count)
 
 
-def _rows(name: str, column: tuple[int, _C], count: int) -> _C:
-    """The column's payload, after checking that tag, type and length agree."""
-    tag, cells = column
-    if tag == PER_ROW and isinstance(cells, list) and len(cells) == count:
-        return cells
-    if tag == CONSTANT and not isinstance(cells, list):
-        return cells
-    raise CorruptBatch(f"a batch's column of {name} does not have {count} rows")
+def _rows(name: str, column: tuple[int, list[_C] | None], count: int) -> list[_C] | None:
+    """A column of headers or offsets; None if no row has any."""
+    tag, payload = column
+    if tag == CONSTANT and payload is None:
+        return None
+    if tag == LIST and payload is not None and len(payload) == count:
+        return payload
+    raise _not_rows(name, count)
+
+
+def _not_rows(name: str, count: int) -> CorruptBatch:
+    return CorruptBatch(f"a batch's column of {name} does not have {count} rows")
 
 
 def _decode_deltas(column: memoryview, count: int, base: int) -> "array[int]":

@@ -36,12 +36,10 @@ from folkmoot.protocol.errors import (
 MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
 """What a zstd frame may ask a reader to keep; levels above 19 ask for more."""
 
-TOGETHER_BYTES: Final = 4 * 1024 * 1024
 WORTH_THREADS_BYTES: Final = 256 * 1024
 THREADS: Final = min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1)
 
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
-_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 
 _Bytes = bytes | bytearray | memoryview
@@ -163,28 +161,22 @@ def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
     library = _library(codec)
     made: _Bytes | None = None
     try:
+        size = _declared_size(codec, library, body)
+        if not 0 <= size <= limit:
+            raise CorruptBatch(f"a {_name(codec)} body declares {size} bytes, the limit is {limit}")
         match codec:
             case Codec.ZSTD:
-                size = _allowed(codec, zstandard.frame_content_size(body), limit)
-                # The library looks no further than an empty frame.
-                if size or _zstd_frame_end(body) == len(body):
+                if size:  # of an empty frame the library does not look at what follows
                     made = _zstd.decompressor.decompress(body, allow_extra_data=False)
             case Codec.NONE:
-                size, made = _allowed(codec, len(body), limit), body
+                made = body
             case Codec.LZ4:
-                # Skippable frames and the old format declare nothing; where a frame does not, the
-                # library reports 0, which is then the size allowed.
-                is_frame = bytes(body[:4]) == _LZ4_MAGIC
-                declared = library.get_frame_info(body)["content_size"] if is_frame else -1
-                size = _allowed(codec, declared, limit)
                 lz4 = library.LZ4FrameDecompressor()
                 made = _if_whole(lz4.decompress(body, max_length=size + 1), lz4)
             case Codec.SNAPPY:
-                size = _allowed(codec, library.snappy.decompress_raw_len(body), limit)
                 made = bytearray(size)
                 size = library.snappy.decompress_raw_into(body, made)
             case _:
-                size = _allowed(codec, int.from_bytes(body[-4:], "little"), limit)
                 gzip = zlib.decompressobj(_GZIP_WINDOW)
                 found = gzip.decompress(body, size + 1)
                 # The trailer is looked at only when there is room for more.
@@ -198,10 +190,29 @@ def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
     return made
 
 
-def _allowed(codec: int, size: int, limit: int) -> int:
-    if not 0 <= size <= limit:
-        raise CorruptBatch(f"a {_name(codec)} body declares {size} bytes, the limit is {limit}")
-    return size
+def declared_size(codec: int, body: _Bytes) -> int:
+    """How many bytes the body says it has; -1 if it does not, or cannot be read here."""
+    try:
+        return _declared_size(codec, _library(codec), body)
+    except Exception:  # each library has its own for damaged bodies
+        return -1
+
+
+def _declared_size(codec: int, library: Any, body: _Bytes) -> int:
+    match codec:
+        case Codec.ZSTD:
+            return int(zstandard.frame_content_size(body))
+        case Codec.NONE:
+            return len(body)
+        case Codec.LZ4:
+            # Skippable frames and the old format declare nothing; where a frame does not, the
+            # library reports 0, which is then the size allowed.
+            is_frame = bytes(body[:4]) == _LZ4_MAGIC
+            return int(library.get_frame_info(body)["content_size"]) if is_frame else -1
+        case Codec.SNAPPY:
+            return int(library.snappy.decompress_raw_len(body))
+        case _:
+            return int.from_bytes(body[-4:], "little")
 
 
 def _if_whole(made: bytes, decompressor: Any) -> bytes | None:
@@ -234,58 +245,3 @@ def compress_together(
     compressor = _zstd.compressor(DEFAULT_LEVELS[Codec.ZSTD] if level is None else level)
     made: Any = compressor.multi_compress_to_buffer(list(bodies), threads=threads)
     return [memoryview(made[number]) for number in range(len(bodies))]
-
-
-def count_together(bodies: Sequence[_Bytes], limit: int) -> int:
-    """How many of the first of these zstd bodies `decompress_together` may have, up to TOGETHER_BYTES
-    in all; 0 where it would not pay. Ends before one that is too large or not one whole frame: what is
-    wrong with it is told when it is decompressed by itself."""
-    total = count = 0
-    try:
-        for body in bodies:
-            size = zstandard.frame_content_size(body)
-            if not 0 <= size <= limit or (count and total + size > TOGETHER_BYTES):
-                break
-            if _zstd_frame_end(body) != len(body):
-                break
-            total += size
-            count += 1
-    except zstandard.ZstdError:
-        pass
-    return 0 if total < WORTH_THREADS_BYTES or THREADS < 2 else count
-
-
-def decompress_together(bodies: Sequence[_Bytes], threads: int) -> list[_Bytes]:
-    """What `count_together` has allowed, in one call without the GIL; nothing if one is corrupt.
-
-    Any thread may call. Each body keeps the memory of its neighbours.
-    """
-    if not bodies:  # the library divides by their number
-        return []
-    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
-    made: Any
-    try:
-        made = decompressor.multi_decompress_to_buffer(list(bodies), threads=threads)
-    except zstandard.ZstdError:
-        return []
-    return [memoryview(made[number]) for number in range(len(bodies))]
-
-
-def _zstd_frame_end(body: _Bytes) -> int:
-    """Where a body's first frame ends, by the lengths of its blocks (RFC 8878, 3.1.1); -1: nowhere.
-
-    The library does not tell, and opens a frame together with others whatever follows it.
-    Raises ZstdError.
-    """
-    view = memoryview(body)
-    if bytes(view[:4]) != _ZSTD_MAGIC:
-        return -1
-    checksum = 4 if zstandard.get_frame_parameters(view).has_checksum else 0
-    position: int = zstandard.frame_header_size(view)
-    while position + 3 <= len(view):
-        block = int.from_bytes(view[position : position + 3], "little")
-        is_last, is_repeated, size = block & 1, block >> 1 & 3 == 1, block >> 3
-        position += 3 + (1 if is_repeated else size)
-        if is_last:
-            return position + checksum
-    return -1

@@ -90,11 +90,11 @@ def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:
     return min(stamps), max(stamps)
 
 
-def openable_together(batches: Sequence[tuple[BatchHeader, _Bytes]]) -> list[memoryview]:
-    """The compressed bodies of the first of these zstd batches, which `check` has passed, that
-    `compression.decompress_together` may have."""
-    bodies = [memoryview(data)[HEADER_BYTES : header.length] for header, data in batches]
-    return bodies[: compression.count_together(bodies, MAX_BODY_BYTES)]
+def opened_bytes(header: BatchHeader, batch: _Bytes) -> int:
+    """How large a batch is when it is open, as its body declares, if that can be true."""
+    compressed = memoryview(batch)[HEADER_BYTES : header.length]
+    size = compression.declared_size(header.codec, compressed)
+    return HEADER_BYTES + (size if 0 <= size <= MAX_BODY_BYTES else len(compressed))
 
 
 def body_of(header: BatchHeader, batch: _Bytes) -> _Bytes:

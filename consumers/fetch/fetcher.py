@@ -13,11 +13,11 @@ up to FETCHES_IN_FLIGHT of them and one per ENTRIES partitions, so that the next
 while the last is handed out, and every partition is waited for. Fetches that wait there for new records
 are not counted among them but have a bound of their own (FETCHES_WAITING): partitions that have come to
 their end must not keep those from being read on whose records are there.
-Batches stay as they came until they are handed out; partitions take turns, one batch each.
+Batches are decompressed from their arrival on (`buffer_budget.py`). Partitions take turns, one batch each.
 
-Nothing is asked for beyond `buffer_bytes`; what was asked for before may still come on top of it. Where
-nothing but paused partitions' batches are left in a full buffer these are let go, and fetched again when
-they go on: others must not wait for a `resume`.
+Nothing is asked for beyond `buffer_bytes`, decompressed; what was asked for before may still come on top
+of it. Where nothing but paused partitions' batches are left in a full buffer these are let go, and
+fetched again when they go on: others must not wait for a `resume`.
 
 What makes reading a partition impossible (an illegible batch, no offset to start at, its topic gone)
 stops that partition and no other, is told once by `check`, and ends with a `seek`. A batch that
@@ -34,10 +34,10 @@ from typing import Any, Final
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.batch_rotation import BatchRotation
+from folkmoot.consumers.fetch.buffer_budget import BufferBudget
 from folkmoot.consumers.fetch.fetch_queue import FetchQueue
 from folkmoot.consumers.fetch.fetch_session import FetchSessions
 from folkmoot.consumers.fetch.partition_state import (
-    BufferBudget,
     InFlightFetch,
     PartitionFetchState,
     whole_batches,
@@ -140,7 +140,7 @@ class Fetcher:
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._topics = Counter[str]()  # so many partitions of each
         self._queue = FetchQueue(config.partition_fetch_bytes)
-        self._budget = BufferBudget()
+        self._budget = BufferBudget(config.buffer_bytes)
         self.errors: dict[TopicPartition, FolkmootError] = {}
         """What `check` is to raise."""
         self._sessions = FetchSessions(self._queue)
@@ -205,9 +205,7 @@ class Fetcher:
         """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
         state = self._state(partition)
         state.paused = paused
-        if paused:
-            state.bodies.clear()  # made again when their turn comes
-        else:
+        if not paused:
             self.rotation.add(partition)
             self._queue.offer(state)
 

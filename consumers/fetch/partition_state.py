@@ -4,23 +4,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from folkmoot.consumers.fetch.buffer_budget import BufferBudget
+from folkmoot.consumers.fetch.fetched_batch import FetchedBatch
 from folkmoot.consumers.lag import lag
 from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
-from folkmoot.protocol import batch_header, record_batch
+from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import CorruptBatch, FolkmootError
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
-
-FetchedBatch = tuple[BatchHeader, memoryview]
-Body = bytes | bytearray | memoryview
-
-
-@dataclass(slots=True)
-class BufferBudget:
-    """How many bytes the partitions that share it have buffered."""
-
-    used: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -48,10 +40,9 @@ class PartitionFetchState:
     """`hand_out` is the next offset to hand out, `offset` the next one to fetch.
 
     Between them lie what is left of the batch that was opened (`opened` from `row` on, None if nothing
-    is) and the `batches` that were not; of the first few of these the `bodies` may be there,
-    decompressed ahead. A `start_at` takes the partition out of the request that is `in_flight`: that
-    answer no longer counts. `failed` ends with the next `start_at`, `paused` only when the application
-    says so.
+    is) and the `batches` that were not. A `start_at` takes the partition out of the request that is
+    `in_flight`: that answer no longer counts. `failed` ends with the next `start_at`, `paused` only
+    when the application says so.
     """
 
     partition: TopicPartition
@@ -92,7 +83,6 @@ class PartitionFetchState:
     buffered_bytes: int = 0
     budget: BufferBudget = field(default_factory=BufferBudget)
     batches: deque[FetchedBatch] = field(default_factory=deque)
-    bodies: deque[Body] = field(default_factory=deque)
     opened: RecordBatchView | None = None
     row: int = 0
     opened_bytes: int = 0
@@ -140,10 +130,10 @@ class PartitionFetchState:
             self.in_flight.stale = True
             self.in_flight = None
         self.since = since
+        for batch in reversed(self.batches):
+            self.budget.remove(batch)
         self.batches.clear()
-        self.bodies.clear()
         self.opened, self.row = None, 0
-        self.budget.used -= self.buffered_bytes
         self.buffered_bytes = 0
         self.cut_epochs(place)
         if place >= 0:
@@ -167,16 +157,16 @@ class PartitionFetchState:
         newer = (first for known, first in self.epochs if known > epoch)
         return min(end, next(newer, end))
 
-    def buffer(self, fetched: Sequence[FetchedBatch]) -> None:
+    def buffer(self, fetched: Sequence[tuple[BatchHeader, memoryview]]) -> None:
         """These batches follow what is buffered."""
         for header, _ in fetched:
             if header.leader_epoch > self.last_epoch:
                 self.epochs.append((header.leader_epoch, max(header.base_offset, self.offset or 0)))
-        size = sum(header.length for header, _ in fetched)
-        self.batches.extend(fetched)
-        self.buffered_bytes += size
-        self.budget.used += size
-        self.offset = fetched[-1][0].next_offset
+        batches = [FetchedBatch(header, data) for header, data in fetched]
+        self.batches.extend(batches)
+        self.offset = batches[-1].header.next_offset
+        self.buffered_bytes += sum(batch.header.length for batch in batches)
+        self.budget.add(batches)
 
     def take(self, limit: int) -> RecordBatchView | None:
         """Up to `limit` records of one batch. Raises what makes the next batch illegible."""
@@ -208,19 +198,18 @@ class PartitionFetchState:
 
     def _open_next(self) -> None:
         """Open the next batch; its first records may lie before the place where we started."""
-        header, data = self.batches[0]
+        batch = self.batches[0]
+        header = batch.header
         try:
-            body = self.bodies[0] if self.bodies else record_batch.body_of(header, data)
-            view = view_of_batch(self.partition, header, data, body)
+            body = batch.body()
+            view = view_of_batch(self.partition, header, batch.data, body)
         except FolkmootError as error:
             where = f"{self.partition}, batch at {header.base_offset}"
             raise type(error)(f"{where}: {error}") from None
         # The batch is open: interrupted before, it is still there.
-        if self.bodies:
-            self.bodies.popleft()
         self.batches.popleft()
         self.buffered_bytes -= header.length
-        self.budget.used -= header.length
+        self.budget.remove(batch)
         row = view.row_of_offset(self.hand_out)
         if self.since is not None:
             row = view.row_of_time(self.since, row)
@@ -233,12 +222,14 @@ class PartitionFetchState:
         self.opened, self.row, self.opened_bytes = view, row, len(body)
 
 
-def whole_batches(data: memoryview) -> tuple[list[FetchedBatch], CorruptBatch | None]:
+def whole_batches(
+    data: memoryview,
+) -> tuple[list[tuple[BatchHeader, memoryview]], CorruptBatch | None]:
     """The batches in front of the first damaged one, and what is wrong with that one.
 
     So is one that does not lie behind those before it: its records would be taken for read.
     """
-    fetched: list[FetchedBatch] = []
+    fetched: list[tuple[BatchHeader, memoryview]] = []
     try:
         for header, view in batch_header.split(data):
             if fetched and header.base_offset < (behind := fetched[-1][0].next_offset):

@@ -6,7 +6,7 @@ from typing import Any, cast
 from crc32c import crc32c
 
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.fetch.batch_rotation import AHEAD_FROM_BYTES
+from folkmoot.consumers.fetch.fetched_batch import WORTH_A_THREAD_BYTES
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol import batch_header, record_batch
@@ -68,10 +68,16 @@ class Bench:
 
 def spoiled_body(data: bytes) -> bytes:
     """A batch whose checksums are right and whose body is not."""
-    body = bytes([0xC1]) * (len(data) - HEADER_BYTES)
+    return with_body(data, bytes([0xC1]) * (len(data) - HEADER_BYTES))
+
+
+def with_body(data: bytes, body: bytes) -> bytes:
+    """A batch with another body, under right checksums."""
+    header = batch_header.check(data)
     fields = data[LEADER_BYTES + 4 : HEADER_BYTES]
     crc = crc32c(fields + body).to_bytes(4, "big")
-    return data[:LEADER_BYTES] + crc + fields + body
+    leader = batch_header.leader_part(header.base_offset, HEADER_BYTES + len(body), 3, -1)
+    return leader + crc + fields + body
 
 
 def large(base: int, letter: bytes) -> bytes:
@@ -79,5 +85,5 @@ def large(base: int, letter: bytes) -> bytes:
     chance = random.Random(base)
     cells = [letter + chance.randbytes(100) + bytes(700) for _ in range(200)]
     data = record_batch.encode(Columns(200, None, BinaryColumn.of(cells), 0))
-    assert len(data) > AHEAD_FROM_BYTES
+    assert len(data) > WORTH_A_THREAD_BYTES
     return batch_header.leader_part(base, len(data), 3, -1) + data[batch_header.LEADER_BYTES :]

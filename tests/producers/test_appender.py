@@ -9,7 +9,6 @@ import sysconfig
 import threading
 import time
 import tracemalloc
-from array import array
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import suppress
@@ -21,12 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from folkmoot.producers import appender, batch_builder
+from folkmoot.producers import appender
 from folkmoot.producers.columns import RecordColumns
 from folkmoot.producers.futures import BatchDelivery
 from folkmoot.protocol import record_batch, speedups
 from folkmoot.protocol.batch_header import MAX_BODY_BYTES, MAX_RECORDS, joined_schemas
-from folkmoot.protocol.columns import BinaryColumn, Columns
+from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
     BufferFull,
     ClosedError,
@@ -60,9 +59,9 @@ GOLDEN: dict[str, tuple[list[RowTuple], str]] = {
         [(b"k", b"value", T, ())],
         "95 9200c4016b 9200c40576616c7565 920000 9200c0 9200c0",
     ),
-    "lists of few records": (
+    "few records": (
         [(b"k", b"a", T, ()), (None, None, T + 300, (("h", b"1"), ("n", None)))],
-        "95 9201 92 c4016b c0 9201 92 c40161 c0 9201 92 00 cd012c "
+        "95 9202 c404 81 01ff 6b 9202 c404 81 01ff 61 9202 c405 02 0000 2c01 "
         "9201 92 90 92 92a168c40131 92a16ec0 9200c0",
     ),
     "cells of one length": (
@@ -103,13 +102,10 @@ def test_the_bytes_of_a_batch_are_these(implementation: Any, name: str) -> None:
 
 def as_packed(rows: list[RowTuple]) -> bytes:
     """The body as `record_batch.pack` writes it."""
-    keys: Any = [row[0] for row in rows]
-    values: Any = [row[1] for row in rows]
-    stamps: Any = [row[2] for row in rows]
+    keys = [row[0] for row in rows]
+    values = [row[1] for row in rows]
+    stamps = [row[2] for row in rows]
     headers = [row[3] for row in rows]
-    if len(rows) >= batch_builder.PACK_FROM:
-        keys, values = BinaryColumn.of(keys), BinaryColumn.of(values)
-        stamps = array("q", stamps)
     columns = Columns(len(rows), keys, values, stamps, headers if any(headers) else None)
     return b"".join(record_batch.pack(columns).body)
 

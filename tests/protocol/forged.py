@@ -4,6 +4,7 @@ It shares nothing with `protocol.batch` but the format, so each is a check on th
 """
 
 import gzip
+import io
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ import msgpack
 import zstandard
 
 HEADER_BYTES = 84
-BODY = [[0, None], [1, [b"a", b"b"]], [0, 0], [0, None], [0, None]]
+BODY = [[0, None], [2, b"\x01\x01\x01ab"], [0, 0], [0, None], [0, None]]
 
 
 def forged(
@@ -88,6 +89,34 @@ def opened(batch: bytes) -> tuple[dict[str, int], Any]:
     assert batch[37] == batch[74] == batch[75] == 0
     body = batch[HEADER_BYTES:]
     return header, msgpack.unpackb(bytes(_OPEN[header["attributes"] & 7](body)))
+
+
+def unpacked(column: tuple[int, Any], count: int) -> list[bytes | None]:
+    """The cells of a column of keys or values, one for each row."""
+    tag, cells = column
+    if tag == 0:
+        return [cells] * count
+    assert tag == 2
+    width, nils = cells[0] & 127, cells[0] & 128
+    if width:
+        lengths = struct.unpack_from(f"<{count}{_WIDTHS[width]}", cells, 1)
+    else:
+        lengths = struct.unpack_from("<I", cells, 1) * count
+    rest = io.BytesIO(cells[1 + (count * width or 4) :])
+    nil = 256**width - 1 if nils else -1
+    return [None if length == nil else rest.read(length) for length in lengths]
+
+
+def unpacked_deltas(column: tuple[int, Any], count: int) -> list[int]:
+    """The deltas of a column of timestamps, one for each row."""
+    tag, deltas = column
+    if tag == 0:
+        return [deltas] * count
+    assert tag == 2
+    return list(struct.unpack(f"<{count}{_WIDTHS[deltas[0]]}", deltas[1:]))
+
+
+_WIDTHS = {1: "B", 2: "H", 4: "I", 8: "q"}
 
 
 _OPEN: dict[int, Callable[[bytes], Any]] = {

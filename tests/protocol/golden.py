@@ -1,9 +1,10 @@
-"""Batches of format version 1 that were written once, and what is in them.
+"""Batches of format version 1, and what is in them.
 
-The files `tests/testdata/batch-v1-*.bin` were made on the day the format was fixed, each by
+Each file `tests/testdata/batch-v1-*.bin` was made by
 `leader_part(...) + encode(columns, codec, ...)[LEADER_BYTES:]` with the arguments that stand here
-(`stamped` below is that expression). They are never made anew: a reader of any later version must
-still read them to the same records.
+(`stamped` below is that expression). Nothing is released yet: a change of the format makes anew the
+files that it concerns, and only these. From the first release on no file is ever made anew: a reader
+of any later version must still read them to the same records.
 """
 
 from array import array

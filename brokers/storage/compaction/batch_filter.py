@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from itertools import compress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,7 +16,6 @@ from folkmoot.protocol.columns import BinaryColumn, Columns, Int64s
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch, UnsupportedCodec
 
 _Mask = npt.NDArray[np.bool_]
-_T = TypeVar("_T")
 
 
 class Retained(NamedTuple):
@@ -120,28 +119,21 @@ def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
 
 
 def _selected(columns: Columns, keep: _Mask, deltas: Int64s) -> Columns:
-    """The rows that are to stay, column by column, each of the kind that it was."""
+    """The rows that are to stay, column by column."""
     mask = keep.tolist()
     stamps = columns.timestamps
     if isinstance(stamps, array):
         times = array("q")
         times.frombytes(np.frombuffer(stamps, np.int64)[keep].tobytes())
         stamps = times
-    elif not isinstance(stamps, int):
-        stamps = list(compress(stamps, mask))
     return Columns(
         count=sum(mask),
-        keys=None if columns.keys is None else _cells(columns.keys, mask),
-        values=_cells(columns.values, mask),
+        keys=None if columns.keys is None else list(compress(columns.keys, mask)),
+        values=list(compress(columns.values, mask)),
         timestamps=stamps,
         headers=None if columns.headers is None else list(compress(columns.headers, mask)),
         offsets=deltas[keep].tolist(),
     )
-
-
-def _cells(cells: Sequence[bytes | None], mask: list[bool]) -> Sequence[bytes | None]:
-    left = list(compress(cells, mask))
-    return BinaryColumn.of(left) if isinstance(cells, BinaryColumn) else left
 
 
 def _keys(cells: Sequence[bytes | None]) -> tuple[Sequence[bytes], _Mask | None]:

@@ -1,5 +1,6 @@
 """What compaction may not do: bring deleted keys back, mistake one topic for another, take for ever."""
 
+import struct
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -145,7 +146,9 @@ def test_one_long_key_of_many_records_is_hashed_once() -> None:
 def test_a_batch_that_nobody_may_write_stays_as_it_is_and_stops_no_pass(tmp_path: Path) -> None:
     """A producer of its own kind: its header and its body are legal, its timestamps together are not."""
     pack = msgspec.msgpack.encode
-    body = pack(((1, [b"k", b"j"]), (1, [b"1", b"2"]), (1, [0, 2**62]), (0, None), (0, None)))
+    keys, values = b"\x01\x01\x01kj", b"\x01\x01\x0112"
+    deltas = struct.pack("<Bqq", 8, 0, 2**62)
+    body = pack(((2, keys), (2, values), (2, deltas), (0, None), (0, None)))
     unsigned = batch_header.UnsealedBatch([body], Codec.NONE, 1, 2, 2**61 - 1, 2**61)
     upkept = Upkept(tmp_path)
     upkept.append(batch_header.seal(unsigned, -1, -1, -1))

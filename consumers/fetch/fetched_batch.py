@@ -1,0 +1,94 @@
+"""A batch that was fetched, and its body, which a thread of the process may decompress ahead."""
+
+import os
+from _thread import allocate_lock
+from contextlib import suppress
+from functools import cache
+from queue import SimpleQueue
+from threading import Thread
+from typing import Final
+
+from folkmoot.network.memory import keep_freed_memory
+from folkmoot.protocol import compression, record_batch
+from folkmoot.protocol.batch_header import BatchHeader
+from folkmoot.protocol.compression import Codec
+
+WORTH_A_THREAD_BYTES: Final = 4096
+"""A smaller batch is opened when its turn comes, and so is one that is not in zstd.
+
+The library of lz4 needs so little time that asking for the interpreter's lock afterwards costs more.
+"""
+
+Body = bytes | bytearray | memoryview
+
+_POOL: Final = "the pool"
+_READER: Final = "the reader"
+
+
+class FetchedBatch:
+    """Header and bytes of a batch, which never change; the body is made of them once.
+
+    Either a thread of the pool makes it or the reader, whichever claims it first: so the reader never
+    waits for a job that has not begun. Such a thread touches nothing but the batch. A seek or the end of
+    the consumer lets go of the batch, and with it of what the thread has made.
+    """
+
+    __slots__ = ("_body", "_claim", "_is_done", "data", "header", "size")
+
+    def __init__(self, header: BatchHeader, data: memoryview) -> None:
+        self.header = header
+        self.data = data
+        self.size = record_batch.opened_bytes(header, data)
+        """Bytes of the header and of the body, decompressed."""
+        self._body: Body | None = None
+        self._claim: dict[None, str] = {}  # one entry, set by whom comes first
+        self._is_done = allocate_lock()
+
+    def open_ahead(self) -> None:
+        """Have the pool make the body, where that pays."""
+        is_worth_it = self.header.codec == Codec.ZSTD and self.header.length >= WORTH_A_THREAD_BYTES
+        if is_worth_it and compression.THREADS > 1:
+            self._is_done.acquire()
+            _pool().put(self)
+
+    def give_up(self) -> None:
+        """The body is not needed: the pool need not begin."""
+        self._claimed_by(_READER)
+
+    def body(self) -> Body:
+        """Return the body, or make it. Raises CorruptBatch, UnsupportedCodec."""
+        if not self._claimed_by(_READER):
+            with self._is_done:
+                pass
+        return record_batch.body_of(self.header, self.data) if self._body is None else self._body
+
+    def decompress(self) -> None:
+        """Make the body unless the reader does. What fails here fails again for the reader."""
+        if self._claimed_by(_POOL):
+            try:
+                with suppress(Exception):
+                    self._body = record_batch.body_of(self.header, self.data)
+            finally:
+                self._is_done.release()
+
+    def _claimed_by(self, who: str) -> bool:
+        return self._claim.setdefault(None, who) == who  # one step: no two claim it
+
+
+@cache
+def _pool() -> "SimpleQueue[FetchedBatch]":
+    """A queue and the threads that serve it, as long as the process lives."""
+    keep_freed_memory()
+    queue = SimpleQueue[FetchedBatch]()
+    with suppress(RuntimeError):  # no more threads are to be had: readers do it all
+        for _ in range(compression.THREADS):
+            Thread(target=_serve, args=(queue,), name="folkmoot-decompress", daemon=True).start()
+    return queue
+
+
+def _serve(queue: "SimpleQueue[FetchedBatch]") -> None:
+    while True:
+        queue.get().decompress()  # no variable: it would hold the last batch
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # the child has none of these threads
