@@ -72,10 +72,10 @@ class RunningMove(NamedTuple):
 class ReplicaMoves:
     """What Admin does about replicas, in one ZooKeeper session. It lives as long as one call."""
 
-    def __init__(self, session: Session, config: AdminConfig) -> None:
+    def __init__(self, session: Session, config: AdminConfig, timeout: float) -> None:
         self._session = session
         self._config = config
-        self._timeout = config.timeout
+        self._timeout = timeout
 
     def sizes(self, topics: Sequence[str] | None) -> list[ReplicaSize]:
         """What the live brokers have, as far as they answer in time. Raises UnknownTopicOrPartition."""

@@ -113,14 +113,14 @@ def test_what_was_not_fetched_here_can_be_committed_as_far_as_the_log_goes(
 
     async def scenario() -> None:
         async def commit(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
-            for offset in (BEYOND, 7):
+            for offset in (BEYOND, 7) if sent.partition(0) in partitions else ():
                 try:
                     await consumer.commit({sent.partition(0): offset})
                 except OffsetOutOfRange as error:
                     refused.append(error)
 
         def commit_plainly(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            for offset in (BEYOND, 7):
+            for offset in (BEYOND, 7) if sent.partition(0) in partitions else ():
                 try:
                     consumer.commit({sent.partition(0): offset})
                 except OffsetOutOfRange as error:

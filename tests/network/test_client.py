@@ -435,7 +435,7 @@ def test_an_owner_that_stood_still_takes_the_answers_that_came_meanwhile() -> No
             answered = len(broker.seen) + 1
             connections.send(broker.address, Api.METADATA, ASK, timeout=0.1)
             connections.turn({})  # hands it over
-            eventually(lambda count=answered: len(broker.seen) >= count)
+            eventually(partial(lambda count: len(broker.seen) >= count, answered))
             time.sleep(0.2)
             (reply,) = collect(connections, 1)
             assert reply.error is None
