@@ -1,6 +1,6 @@
 """Which appender is in use: the compiled one where it was built and is wanted, else the plain one."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from folkmoot.producers.batch_builder import Appender, BatchBuilder, Owner
 from folkmoot.producers.futures import AsyncDelivery, BatchDelivery, Delivery
@@ -14,14 +14,10 @@ __all__ = [
     "BatchDelivery",
     "Delivery",
     "Owner",
-    "Sends",
 ]
 
 IMPLEMENTATION = "plain Python"
 """For people: what `folkmoot --version` says."""
-
-Sends: Any = None
-"""Where it is compiled: `Sends(appender, coroutine function).send` is `AsyncProducer.send`, quicker."""
 
 if not TYPE_CHECKING and IS_WANTED:
     try:
@@ -30,7 +26,6 @@ if not TYPE_CHECKING and IS_WANTED:
             AsyncDelivery,
             BatchBuilder,
             Delivery,
-            Sends,
         )
     except ImportError:  # there was no compiler where this was installed
         pass

@@ -472,7 +472,6 @@ class Appender:
         self.batch_bytes = min(batch_bytes, MAX_BODY_BYTES - BODY_SPARE_BYTES)
         self.limit = buffer_bytes
         self.used = 0
-        self.left = 0  # an `AsyncProducer`'s: how many records until other tasks get a turn
         self.placed = 0
         self.room = min(2 * self.batch_bytes, MAX_BODY_BYTES - BODY_SPARE_BYTES)
         self.random = random or Random()
