@@ -764,6 +764,21 @@ cdef class Cells:
         return 0
 
 
+def by_key(keys, Py_ssize_t count):
+    """As `partitioner.by_key`, of a list or a BinaryColumn."""
+    cdef Cells cells = Cells(keys)
+    cdef const char* key = NULL
+    cdef Py_ssize_t row, size = 0
+    if not 1 <= count <= _MOST_PARTITIONS:
+        raise ValueError(f"a topic cannot have {count} partitions")
+    numbers = []
+    for row in range(len(keys)):
+        if cells.at(row, &key, &size) or size < 0:
+            raise TypeError("keys must be bytes")
+        numbers.append((murmur2(key, size) & 0x7FFFFFFF) % <uint32_t>count)
+    return numbers
+
+
 @cython.final
 cdef class Rows:
     """The columns of a `RecordColumns`."""

@@ -1,9 +1,10 @@
-"""Which appender is in use: the compiled one where it was built and is wanted, else the plain one."""
+"""Choose the appender: the compiled one where it was built and is wanted, else the plain one."""
 
 from typing import TYPE_CHECKING
 
 from folkmoot.producers.batch_builder import Appender, BatchBuilder, Owner
 from folkmoot.producers.futures import AsyncDelivery, BatchDelivery, Delivery
+from folkmoot.producers.partitioner import by_key
 from folkmoot.protocol.speedups import IS_WANTED
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "BatchDelivery",
     "Delivery",
     "Owner",
+    "by_key",
 ]
 
 IMPLEMENTATION = "plain Python"
@@ -26,6 +28,7 @@ if not TYPE_CHECKING and IS_WANTED:
             AsyncDelivery,
             BatchBuilder,
             Delivery,
+            by_key,
         )
     except ImportError:  # there was no compiler where this was installed
         pass

@@ -28,9 +28,9 @@ from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leader_requests import LeaderRequests
+from folkmoot.producers.appender import by_key
 from folkmoot.producers.columns import RecordColumns, no_partition
 from folkmoot.producers.idempotence import Identity, TakenOver
-from folkmoot.producers.partitioner import by_key
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.batch_header import MAX_SEQUENCE, BatchHeader
 from folkmoot.protocol.errors import (

@@ -105,6 +105,7 @@ def test_hostile_arguments_raise_and_change_nothing_that_was_taken() -> None:
             (appender.send_columns, 3),
             (handle.builder.observe, 2),
             (handle.add_done_callback, 1),
+            (COMPILED.by_key, 2),
             (appender.topic_known, 3),
         ]
         call, most = random.choice(calls)
@@ -239,6 +240,21 @@ def test_what_lies_outside_of_a_column_is_not_read() -> None:
         with pytest.raises((ValueError, IndexError)):
             owner.appender.send_columns("t", column, 0)
     assert owner.appender.records == 0
+
+
+def test_keys_of_columns_are_read_only_where_they_are() -> None:
+    for keys, error in (
+        (BinaryColumn(np.array([0, 5]), b"four"), ValueError),
+        (RecordColumns(pa.array([b"k", None])).values, TypeError),
+        ([b"k", None], TypeError),
+        ([b"k", "text"], TypeError),
+        ("text", AttributeError),
+    ):
+        with pytest.raises(error):
+            COMPILED.by_key(keys, 3)
+    for count in (0, -1, 1 << 40):
+        with pytest.raises(ValueError, match="cannot have"):
+            COMPILED.by_key([b"k"], count)
 
 
 def test_handles_and_batches_are_made_by_the_appender_alone() -> None:
