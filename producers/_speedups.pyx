@@ -16,7 +16,6 @@ from cpython.long cimport PyLong_CheckExact
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.object cimport PyCallable_Check, PyObject
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -63,14 +62,6 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
     PyObject* PyDict_GetItemWithError(object, object) except? NULL
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
-    int PyErr_WarnEx(object, const char*, Py_ssize_t) except -1
-    int PyIter_Send(object, object, PyObject**) except -1
-    ctypedef int (*sendfunc)(object, object, PyObject**) except -1
-    ctypedef struct PyAsyncMethods:
-        sendfunc am_send
-    ctypedef struct PyTypeObject:
-        PyAsyncMethods* tp_as_async
-
 
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void*) noexcept
@@ -737,6 +728,21 @@ cdef class Cells:
         return 0
 
 
+def by_key(keys, Py_ssize_t count):
+    """As `partitioner.by_key`, of a list or a BinaryColumn."""
+    cdef Cells cells = Cells(keys)
+    cdef const char* key = NULL
+    cdef Py_ssize_t row, size = 0
+    if not 1 <= count <= _MOST_PARTITIONS:
+        raise ValueError(f"a topic cannot have {count} partitions")
+    numbers = []
+    for row in range(len(keys)):
+        if cells.at(row, &key, &size) or size < 0:
+            raise TypeError("keys must be bytes")
+        numbers.append((murmur2(key, size) & 0x7FFFFFFF) % <uint32_t>count)
+    return numbers
+
+
 @cython.final
 cdef class Rows:
     """The columns of a `RecordColumns`."""
@@ -877,7 +883,6 @@ cdef class Appender:
     cdef readonly object owner
     cdef readonly int64_t used, limit, records
     cdef readonly Py_ssize_t batch_bytes
-    cdef public Py_ssize_t left
     cdef Py_ssize_t _room, _most
     cdef int _strategy
     cdef object _function, _random
@@ -1208,114 +1213,3 @@ cdef class Appender:
     def close(self):
         self._closed = True
         self._topics.clear()
-
-
-# -- for event loops ----------------------------------------------------------------------------------
-
-@cython.final
-cdef class Sends:
-    """`AsyncProducer.send`, for as long as `appender.left` allows and nothing has to be waited for; else it is
-    `slowly`, the same as a coroutine function."""
-
-    cdef Appender _appender
-    cdef object _slowly
-
-    def __init__(self, Appender appender not None, slowly):
-        self._appender, self._slowly = appender, slowly
-
-    def send(
-        self, topic, value, key=None, partition=None, headers=None, timestamp=None, on_delivery=None
-    ):
-        cdef Sending sending = Sending.__new__(Sending)
-        sending._sends, sending._topic, sending._value, sending._key = self, topic, value, key
-        if (
-            partition is not None
-            or headers is not None
-            or timestamp is not None
-            or on_delivery is not None
-        ):
-            sending._more = (partition, headers, timestamp, on_delivery)
-        return sending
-
-
-@cython.final
-@cython.freelist(64)
-cdef class Sending:
-    """A coroutine without a frame, which would cost more than the record does. Nothing is done before it is
-    awaited, or run as a task; then it goes on as `_coroutine` if it has to wait."""
-
-    cdef Sends _sends  # None as soon as it was begun
-    cdef object _topic, _value, _key, _coroutine
-    cdef tuple _more  # the other arguments, if there are any
-
-    def __dealloc__(self):
-        if self._sends is not None:
-            warn_of_unawaited()
-
-    cdef int _step(self, object value, PyObject** result) except -1:
-        """0: it has ended with `result`; 1: it waits for `result`."""
-        cdef Sends sends = self._sends
-        cdef Appender appender
-        cdef Delivery delivery
-        cdef object partition = None, headers = None, timestamp = None, on_delivery = None
-        if self._coroutine is None:
-            if sends is None:
-                raise RuntimeError("cannot reuse already awaited coroutine")
-            if value is not None:
-                raise TypeError("can't send non-None value to a just-started coroutine")
-            self._sends, appender = None, sends._appender
-            if self._more is not None:
-                partition, headers, timestamp, on_delivery = self._more
-                if headers is not None and type(headers) is not dict:
-                    headers = kept(headers)
-            if on_delivery is None and appender.left > 1:
-                appender.left -= 1
-                delivery = appender._take(
-                    self._topic, self._value, self._key, partition, headers, timestamp, None
-                )
-                if delivery is not None:
-                    Py_INCREF(delivery)
-                    result[0] = <PyObject*>delivery
-                    return 0
-            self._coroutine = sends._slowly(
-                self._topic, self._value, self._key, partition, headers, timestamp, on_delivery
-            )
-        return PyIter_Send(self._coroutine, value, result)
-
-    def __await__(self):
-        return self
-
-    def __next__(self):
-        return self.send(None)
-
-    def send(self, value):
-        cdef PyObject* result = NULL
-        waits = self._step(value, &result)
-        found = <object>result
-        Py_DECREF(found)
-        if not waits:
-            raise StopIteration(found)
-        return found
-
-    def throw(self, kind, value=None, trace=None):
-        self._sends = None
-        if self._coroutine is None:
-            raise kind if value is None else value
-        return self._coroutine.throw(kind, value, trace)
-
-    def close(self):
-        self._sends = None
-        if self._coroutine is not None:
-            self._coroutine.close()
-
-
-cdef int send_step(object sending, object value, PyObject** result) except -1:
-    return (<Sending>sending)._step(value, result)
-
-
-cdef void warn_of_unawaited() noexcept:
-    PyErr_WarnEx(RuntimeWarning, b"coroutine 'AsyncProducer.send' was never awaited", 1)
-
-
-# As coroutines have it: an `await` then needs no StopIteration to be told what it ended with.
-(<PyTypeObject*>Sending).tp_as_async.am_send = send_step

@@ -1,9 +1,10 @@
-"""Which appender is in use: the compiled one where it was built and is wanted, else the plain one."""
+"""Choose the appender: the compiled one where it was built and is wanted, else the plain one."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from folkmoot.producers.batch_builder import Appender, BatchBuilder, Owner
 from folkmoot.producers.futures import AsyncDelivery, BatchDelivery, Delivery
+from folkmoot.producers.partitioner import by_key
 from folkmoot.protocol.speedups import IS_WANTED
 
 __all__ = [
@@ -14,14 +15,11 @@ __all__ = [
     "BatchDelivery",
     "Delivery",
     "Owner",
-    "Sends",
+    "by_key",
 ]
 
 IMPLEMENTATION = "plain Python"
 """For people: what `folkmoot --version` says."""
-
-Sends: Any = None
-"""Where it is compiled: `Sends(appender, coroutine function).send` is `AsyncProducer.send`, quicker."""
 
 if not TYPE_CHECKING and IS_WANTED:
     try:
@@ -30,7 +28,7 @@ if not TYPE_CHECKING and IS_WANTED:
             AsyncDelivery,
             BatchBuilder,
             Delivery,
-            Sends,
+            by_key,
         )
     except ImportError:  # there was no compiler where this was installed
         pass

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from folkmoot.producers.accumulator import WouldBlock, check_timeout, check_topic
-from folkmoot.producers.appender import AsyncDelivery, BatchBuilder, BatchDelivery, Sends
+from folkmoot.producers.appender import AsyncDelivery, BatchBuilder, BatchDelivery
 from folkmoot.producers.columns import (
     HeadersArgument,
     RecordColumns,
@@ -25,7 +25,6 @@ from folkmoot.producers.columns import (
     is_table,
 )
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.direct_send import DirectSend
 from folkmoot.producers.futures import Run
 from folkmoot.producers.partition_queue import Batch
 from folkmoot.producers.producer import CLOSE_AFTER_ERROR, RECOUNT_WAIT, Producer
@@ -178,7 +177,7 @@ class AsyncBatchDelivery(BatchDelivery):
 OnDelivery = Callable[[AsyncDelivery], object]
 
 
-class AsyncProducer(Generic[K, V], metaclass=DirectSend):
+class AsyncProducer(Generic[K, V]):
     """A `Producer` for tasks of one event loop.
 
     ```python
@@ -212,19 +211,11 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
         self._try_send = self._core.try_send()
         self._starting = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
-        # Until other tasks get a turn; 0 as long as one is in line.
-        self._appender.left = SENDS_IN_A_ROW
+        # How many records until other tasks get a turn; 0 as long as one is in line.
+        self._left = SENDS_IN_A_ROW
         # Tasks that wait for a topic or for room, and whose turn it is in each topic.
         self._in_line = 0
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._choose_send()
-
-    def _choose_send(self) -> None:
-        """As `Producer._choose_send`."""
-        direct = None
-        if Sends is not None and not self._core.serializes:
-            direct = Sends(self._appender, partial(_SEND, self)).send
-        DirectSend.set_send(self, _SEND, direct)
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -304,18 +295,17 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
         if headers is not None and not isinstance(headers, dict | list | tuple):
             headers = as_headers(headers)  # they may be looked at twice, an iterator only once
         # Which loop runs is not asked for a record that need not wait: it is a system call in some Pythons.
-        appender = self._appender
-        appender.left -= 1
+        self._left -= 1
         try:
-            if appender.left > 0 and on_delivery is None:
+            if self._left > 0 and on_delivery is None:
                 taken = self._try_send(topic, value, key, partition, headers, timestamp)
                 if taken is not None:
                     return taken
             if on_delivery is not None:
                 self._check_loop()
                 _check_plain(on_delivery)
-            if appender.left <= 0 and not self._in_line:
-                appender.left = SENDS_IN_A_ROW
+            if self._left <= 0 and not self._in_line:
+                self._left = SENDS_IN_A_ROW
                 await asyncio.sleep(0)  # a loop of sends is not to keep all other tasks waiting
             record = (topic, value, key, partition, headers, timestamp, on_delivery)
             taken = None if self._in_line else self._try_send(*record)
@@ -404,7 +394,7 @@ class AsyncProducer(Generic[K, V], metaclass=DirectSend):
         deadline = time.monotonic() + max_block
         turn = self._turns.setdefault(topic, asyncio.Lock())
         self._in_line += 1
-        self._appender.left = 0
+        self._left = 0
         try:
             async with asyncio.timeout(max_block):
                 await turn.acquire()
@@ -500,9 +490,6 @@ def _check_plain(on_delivery: OnDelivery) -> None:
             f"on_delivery must be a plain function, not a coroutine function: {on_delivery!r}; "
             "await the delivery, or make a task in it"
         )
-
-
-_SEND: Final = AsyncProducer.send
 
 
 async def _in_thread(call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:

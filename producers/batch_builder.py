@@ -1,17 +1,17 @@
-"""Records on their way into batches, in plain Python; `_speedups.pyx` is the same in C.
+"""Appends records to their batches, in plain Python; `_speedups.pyx` does the same in C.
 
-What the two share, and tests hold equal: where each batch ends, every byte of its body, what handles
-say, what is refused and why.
+Tests hold equal what the two share: where each batch ends, every byte of its body, what handles say,
+what is refused and why.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import pairwise
 from random import Random
-from threading import Lock, RLock
+from threading import RLock
 from time import time_ns
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -28,7 +28,7 @@ from folkmoot.producers.columns import (
     too_large,
 )
 from folkmoot.producers.futures import Delivery, Parts, Run
-from folkmoot.producers.partitioner import Choose, Strategy, by_function, by_key, draw
+from folkmoot.producers.partitioner import Choose, Strategy, by_function, draw
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.batch_header import (
     MAX_BODY_BYTES,
@@ -41,86 +41,71 @@ from folkmoot.protocol.batch_header import (
 )
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import TopicPartition
 
 BODY_SPARE_BYTES: Final = 4096
-"""Of the largest body, for what is written once per batch."""
+"""Room in the largest body for what is written once per batch."""
 MOST_PARTITIONS: Final = 1_000_000
-STAGED_RECORDS: Final = 4096
 ROWS_AT_ONCE: Final = 4096
-"""Of columns: then other threads have their turn."""
+"""Rows of columns per call; other threads take their turn after them."""
+
+_SHORT_KEY_BYTES: Final = 64
 
 _NO_HEADERS: Final = msgspec.Raw(b"\x90")
-_observing: Final = Lock()
+
+# A hash takes longer than the rest of `send`, and many keys come again.
+_partition_for_short: Final = lru_cache(4096)(partition_for)
+
+Callback = Callable[[Delivery], object]
 
 
 class Owner(Protocol):
-    """Whom an appender tells, once per batch, and asks when it cannot go on."""
+    """What an appender calls once per batch, and when it cannot take a record."""
 
     lock: RLock
 
     def wait_for(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until it is true, which only batches that are done make it. → whether it is."""
+        """Wait until `done` is true, which only finished batches make it. → whether it is."""
 
     def admit(self, topic: str, partition: int = -1) -> None:
-        """The topic, or that partition, is not known, or the buffer is full, or all is closed: wait, or
-        raise why not."""
+        """Wait until the topic and that partition are known and the buffer has room, or raise why not."""
 
     def batch_opened(self, builder: Any) -> None:
-        """A batch has got its first record. May be told twice."""
+        """Take note of a batch that has its first record. May be called twice."""
 
     def batch_full(self, builder: Any) -> None:
-        """A batch was closed because it is full."""
+        """Take note of a batch that was closed because it is full."""
 
 
-# A record that was taken: partition (-1 where its key says it), size, key, value, timestamp, encoded
-# headers, its handle (None in columns), on_delivery, whether its partition was named. A tuple, since zip
-# turns many of them at once.
+# A record's fields: key, value, timestamp, encoded headers, whether its partition was named, whether its
+# value begins with a schema's id, on_delivery, and if there is that, the handle for it.
 _Row = tuple[
-    int,
-    int,
-    bytes | None,
-    bytes | None,
-    int,
-    bytes | None,
-    Delivery | None,
-    Callable[[Delivery], object] | None,
-    bool,
+    bytes | None, bytes | None, int, bytes | None, bool, bool, Callback | None, Delivery | None
 ]
-
-
-class _Step(NamedTuple):
-    """Records that follow each other in one batch. Carrying it out twice is carrying it out once."""
-
-    builder: "BatchBuilder"
-    start: int
-    end: int
-    calls_start: int
-    columns: tuple[Any, ...]  # of the rows, without partition and size
-    size: int  # of the batch, when they are in it
-    schema_id: int
-    closes: bool
+_FIELDS: Final = 8
 
 
 class BatchBuilder:
     """Records of one partition, in order, and what became of them.
 
-    Written under the owner's lock. Other threads read `done` and then, never before it, `error` and
-    `base_offset`. Once done nothing of the records is held any more: a handle that somebody keeps
-    costs little.
+    All changes are made under the owner's lock. Other threads read `done` and then, never before it,
+    `error` and `base_offset`. Once it is done it holds no records: a handle that is kept costs little.
     """
 
     __slots__ = (
-        *("_called", "_calls", "_fixed", "_headers", "_keys", "_late", "_observed", "_seen"),
-        *("_stamps", "_topic", "_values", "base_offset", "batch", "closed", "count", "done"),
-        *("error", "parts", "schema_id", "size", "topic_partition"),
+        *("_calls", "_observed", "base_offset", "batch", "closed", "count", "done", "error"),
+        *("fields", "owner", "parts", "schema_id", "size", "switches", "topic_partition"),
     )
 
-    def __init__(self, topic_partition: TopicPartition, topic: "_Topic") -> None:
+    def __init__(self, topic_partition: TopicPartition, owner: Owner) -> None:
         self.topic_partition = topic_partition
+        self.owner: Owner | None = owner
+        """What waiters call; None once the batch is done."""
         self.count = 0
         self.size = 0
-        self.schema_id = NO_VALUES
+        self.fields: list[Any] = []
+        """Those of all records, one record after the other."""
         self.closed = False
         self.done = False
         self.error: FolkmootError | None = None
@@ -128,325 +113,116 @@ class BatchBuilder:
         self.parts: Parts | None = None
         """If it was sent in parts, what became of each; that is known before it is done."""
         self.batch: Any = None
-        self._topic: _Topic | None = topic
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
-        self._stamps: list[int] = []
-        self._headers: list[bytes | None] | None = None
-        self._fixed: list[bool] = []
-        self._calls: list[Callable[[Delivery], object]] = []  # those that came with their records
-        self._called: list[Delivery] = []
-        self._late: list[tuple[Callable[[Delivery], object], Delivery]] = []
-        self._observed: bytearray | None = None
-        self._seen = 0
-
-    @property
-    def owner(self) -> Owner | None:
-        """Whom waiters ask; None once it is done."""
-        topic = self._topic
-        return None if topic is None else topic.owner
-
-    @property
-    def switches(self) -> list[int]:
-        """The ranks from which on partitions were named, and were not, in turns; until it is done."""
-        fixed = self._fixed
-        return [rank for rank, pair in enumerate(pairwise([False, *fixed])) if pair[0] != pair[1]]
+        self.schema_id = NO_VALUES
+        """Of all values; known once the body was made."""
+        self.switches: list[int] = []
+        """The ranks where records with and without a named partition take turns; as `schema_id`."""
+        self._calls: list[Any] = []  # each callback, but for those in `fields`, and its handle
+        self._observed = bytearray()
 
     def close(self) -> None:
-        """Nothing is appended from here on."""
-        topic = self._topic
-        if topic is not None:
-            with topic.owner.lock:
-                topic.carry_out()
+        """Append nothing more."""
+        owner = self.owner
+        if owner is not None:
+            with owner.lock:
                 self.closed = True
 
     def body(self) -> UnsealedBatch:
-        """Close it, and make the records what is compressed and sealed. Raises MemoryError."""
+        """Close it and make its body. Raises MemoryError; ValueError for a batch without records."""
         self.close()
         count = self.count
-        keys: Sequence[bytes | None] | None = self._keys
-        values: Sequence[bytes | None] = self._values
-        stamps: Sequence[int] = self._stamps
-        headers: Any = self._headers
-        if headers is not None:
+        columns: list[Any] = [self.fields[at::_FIELDS] for at in range(_FIELDS)]
+        keys, values, stamps, headers, fixed, framed, _, _ = columns
+        self.schema_id = _schema_of(values, framed)
+        turns = enumerate(pairwise([False, *fixed]))
+        self.switches = [rank for rank, (before, now) in turns if before != now]
+        if any(headers):
             headers = [_NO_HEADERS if row is None else msgspec.Raw(row) for row in headers]
-        if self._keys.count(None) == count:
+        else:
+            headers = None
+        if keys.count(None) == count:
             keys = None
         packed = record_batch.pack(Columns(count, keys, values, stamps, headers))
         return packed._replace(schema_id=self.schema_id)
 
     def release(self) -> None:
-        """The records are sealed, and not needed here any more."""
-        self._keys, self._values, self._stamps, self._headers = [], [], [], None
+        """Drop the records, which are sealed. Their callbacks stay."""
+        pairs = zip(self.fields[6::_FIELDS], self.fields[7::_FIELDS], strict=True)
+        self._calls[:0] = [each for pair in pairs if pair[0] is not None for each in pair]
+        self.fields = []
 
     def finish(
         self, base_offset: int, error: FolkmootError | None
-    ) -> Iterable[tuple[Callable[[Delivery], object], Delivery]]:
-        """Delivered, or failed with `error`. Returns what is to be called, each with its handle.
+    ) -> Iterable[tuple[Callback, Delivery]]:
+        """Note that it was delivered, or has failed with `error`. → callbacks, each with its handle.
 
-        Empty, or to be gone through once: pairs that live together cost the garbage collector more
-        than all the rest.
+        They can be iterated once: thousands of pairs at a time would slow the garbage collector down.
         """
-        topic = self._topic
-        if topic is None:
+        owner = self.owner
+        if owner is None:
             return ()
-        with topic.owner.lock:
-            topic.carry_out()
+        with owner.lock:
             self.release()
+            if error is not None:
+                self._observed = bytearray(self.count)
             self.base_offset, self.error = base_offset, error
             self.closed = self.done = True
-            self._topic = self.batch = None
-            calls = self._calls + [call for call, _ in self._late]
-            called = self._called + [delivery for _, delivery in self._late]
-            self._calls, self._called, self._late, self._fixed = [], [], [], []
+            calls, self._calls = self._calls, []
+            self.batch = self.owner = None
         if error is not None:
-            for delivery in called:
+            for delivery in calls[1::2]:
                 self.observe(delivery._rank)
-        return zip(calls, called, strict=True) if calls else ()
+        return zip(calls[::2], calls[1::2], strict=True)
 
-    def call_when_done(self, call: Callable[[Delivery], object], delivery: Delivery) -> bool:
-        """False if it is done: then nobody will call."""
-        topic = self._topic
-        if topic is None:
+    def call_when_done(self, call: Callback, delivery: Delivery) -> bool:
+        """Call `call` with the handle once it is done. → False if it is done already."""
+        owner = self.owner
+        if owner is None:
             return False
-        with topic.owner.lock:
+        with owner.lock:
             if not self.done:
-                self._late.append((call, delivery))
+                self._calls += (call, delivery)
             return not self.done
 
     def observe(self, first: int, count: int = 1) -> None:
-        """Somebody has asked, or is told, what became of these records."""
-        if self.error is None or self._seen == self.count:
-            return
-        with _observing:
-            observed = self._observed
-            if observed is None:
-                observed = self._observed = bytearray(self.count + 7 >> 3)
-            for rank in range(first, first + count):
-                bit = 1 << (rank & 7)
-                if not observed[rank >> 3] & bit:
-                    observed[rank >> 3] |= bit
-                    self._seen += 1
-            if self._seen == self.count:
-                self._observed = None
+        """Note that the application knows what became of these records."""
+        if self.error is not None:
+            self._observed[first : first + count] = b"\1" * count
 
     @property
     def unobserved(self) -> int:
-        """How many records have failed without anybody asking about them."""
-        return 0 if self.error is None else self.count - self._seen
+        """How many records have failed without the application knowing."""
+        return self._observed.count(0)
+
+
+def _schema_of(values: list[bytes | None], framed: list[bool]) -> int:
+    """What the header of a batch of these values says of their schemas."""
+    if not any(framed):
+        return NO_VALUES if values.count(None) == len(values) else NO_SCHEMA
+    pairs = zip(values, framed, strict=True)
+    begins = {value and value[:5] if has_id else value and b"" for value, has_id in pairs}
+    return reduce(joined_schemas, map(written_schema, begins))
 
 
 class _Topic:
-    """The open builders of one topic, and the records that were staged for them.
+    """The open builders of one topic, and where its next record without a key goes."""
 
-    Placing a record asks for the hash of its key, which is quick in bulk alone. So records are staged,
-    and moved to their builders together. What a thread that is interrupted leaves behind (Ctrl-C comes
-    between any two lines) the next one finishes: a plan is made without touching anything, and each of
-    its steps says what is to be where. Nor does it matter if a signal's handler sends in the middle.
-    Signals are looked for where something is called, so what must be seen as one calls nothing.
-    """
-
-    done: Final = False  # for handles of records that are staged
-
-    def __init__(self, name: str, appender: "Appender") -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.topic_partition = TopicPartition(name, -1)  # as a handle shows it
-        self.owner = appender.owner
-        self._appender = appender
         self.count = 0
         self.candidates: list[int] = []
         self.sticky = -1
         self.sticky_left = 0
         self.turn = 0
-        self.rows: list[_Row] = []
-        self.place_at = 1  # rows; more once the owner knows of a batch and will come back for it
-        self._full, self._room = appender.batch_bytes, appender.room
-        self._framed = appender.framed
-        self._builders: dict[int, BatchBuilder] = {}
-        self._plan: list[_Step] = []
-        self._plans = 0  # made so far
-
-    def known(self, count: int, available: Sequence[int]) -> None:
-        """So many partitions, those with leaders."""
-        if count != self.count:
-            self.place()
-            self.count = count
-        self.candidates = list(available) or list(range(count))
-        if self.sticky not in self.candidates:
-            self.sticky_left = 0
-
-    def stick(self, size: int) -> int:
-        """Where a record of so many bytes goes that may go anywhere."""
-        if self.sticky_left <= 0:
-            self.sticky = draw(self._appender.random, self.candidates, self.sticky)
-            self.sticky_left = self._full
-        self.sticky_left -= size
-        return self.sticky
-
-    def take_turn(self) -> int:
-        """As `stick`, record by record."""
-        number = self.candidates[self.turn % len(self.candidates)]
-        self.turn += 1
-        return number
-
-    def place(self) -> None:
-        """Move what is staged to its builders. Raises MemoryError; then it is staged still."""
-        with self.owner.lock:
-            self.carry_out()
-            while self.rows:
-                count, turn = len(self.rows), self._plans
-                plan = self.plan(self.rows[:count], self._framed)
-                if self._plans == turn:  # else another plan was made meanwhile
-                    self._plan, self._plans = plan, turn + 1
-                    self._appender.placed += count
-                    del self.rows[:count]
-                self.carry_out()
-
-    def close(self) -> None:
-        """Nothing is appended to the batches that are open. Raises MemoryError."""
-        self.place()
-        for builder in self._builders.values():
-            builder.closed = True
-
-    def put(self, rows: list[_Row], framed: bool, size: int) -> list[_Step]:
-        """Plan to place rows that were not staged, behind those that are, and count them. Raises
-        MemoryError; then they are not taken. The lock is held. `framed`: their values begin with a
-        schema's id; `size`: of all."""
-        count = len(rows)
-        while True:
-            self.place()
-            turn = self._plans
-            plan = self.plan(rows, framed)
-            if self._plans == turn and not self.rows:
-                self._plan, self._plans = plan, turn + 1
-                self._appender.used += size
-                self._appender.placed += count
-                return plan
-
-    def carry_out(self) -> None:
-        """Do what is planned. The lock is held."""
-        plan = self._plan
-        for builder, start, end, calls_start, columns, size, schema_id, closes in plan:
-            self._builders[builder.topic_partition.partition] = builder
-            joined = joined_schemas(builder.schema_id, schema_id)
-            # From here to the new count nothing is called.
-            if end > start and builder.count <= end:  # else it has been done, and more since
-                keys, values, stamps, headers, deliveries, calls, fixed = columns
-                builder._keys[start:] = keys
-                builder._values[start:] = values
-                builder._stamps[start:] = stamps
-                builder._fixed[start:] = fixed
-                if headers is not None:
-                    if builder._headers is None:
-                        builder._headers = [None] * start
-                    builder._headers[start:] = headers
-                elif builder._headers is not None:
-                    builder._headers[start:] = [None] * (end - start)
-                if calls is not None:
-                    builder._calls[calls_start:], builder._called[calls_start:] = calls
-                builder.schema_id, builder.count, builder.size = joined, end, size
-                rank = start
-                for delivery in deliveries:
-                    delivery._builder, delivery._rank = builder, rank
-                    rank += 1
-            builder.closed = builder.closed or closes
-            if builder.batch is None:
-                self.owner.batch_opened(builder)
-            if closes:
-                self.owner.batch_full(builder)
-        if self._plan is plan:
-            self._plan = []
-
-    def plan(self, rows: list[_Row], framed: bool) -> list[_Step]:
-        """What is to be done for these rows; nothing is. `carry_out` has been called, the lock is held."""
-        by_partition: dict[int, list[_Row]] = {}
-        for number, row in zip(self._numbers(rows), rows, strict=True):
-            some = by_partition.get(number)
-            if some is None:
-                by_partition[number] = [row]
-            else:
-                some.append(row)
-        plan: list[_Step] = []
-        for number, some in by_partition.items():
-            self._plan_partition(plan, number, some, framed)
-        return plan
-
-    def _numbers(self, rows: list[_Row]) -> list[int]:
-        """The partition of each row."""
-        if self.count == 1:
-            return [0] * len(rows)
-        numbers = [row[0] for row in rows]
-        keyed = numbers.count(-1)
-        if keyed:
-            keys: Any = [row[2] for row in rows if row[0] < 0]
-            if keyed == len(numbers):
-                return by_key(keys, self.count)
-            hashed = iter(by_key(keys, self.count))
-            numbers = [next(hashed) if number < 0 else number for number in numbers]
-        return numbers
-
-    def _plan_partition(
-        self, plan: list[_Step], number: int, rows: list[_Row], framed: bool
-    ) -> None:
-        builder = self._builders.get(number)
-        if builder is None or builder.closed:
-            builder = BatchBuilder(TopicPartition(self.name, number), self)
-        start, size = builder.count, builder.size
-        sizes = [row[1] for row in rows]
-        total = size + sum(sizes)
-        if total < self._full and start + len(rows) < MAX_RECORDS:
-            plan.append(_step(builder, rows, framed, total, False))
-            return
-        first = 0
-        for position, row_size in enumerate(sizes):
-            count = start + position - first
-            if count and (size + row_size > self._room or count >= MAX_RECORDS):
-                plan.append(_step(builder, rows[first:position], framed, size, True))
-                builder = BatchBuilder(TopicPartition(self.name, number), self)
-                start, size, first = 0, 0, position
-            size += row_size
-            if size >= self._full:
-                plan.append(_step(builder, rows[first : position + 1], framed, size, True))
-                builder = BatchBuilder(TopicPartition(self.name, number), self)
-                start, size, first = 0, 0, position + 1
-        if first < len(rows):
-            plan.append(_step(builder, rows[first:], framed, size, False))
-
-
-def _step(builder: BatchBuilder, rows: list[_Row], framed: bool, size: int, closes: bool) -> _Step:
-    start = builder.count
-    columns: tuple[Any, ...] = ()
-    schema_id = NO_VALUES
-    if rows:
-        _, _, keys, values, stamps, headers, deliveries, calls, fixed = zip(*rows, strict=True)
-        told = None
-        if calls.count(None) != len(calls):
-            given = [row for row in rows if row[7] is not None]
-            told = [row[7] for row in given], [row[6] for row in given]
-        if deliveries[0] is None:  # they come from columns
-            deliveries = ()
-        some = headers if any(headers) else None
-        columns = (keys, values, stamps, some, deliveries, told, fixed)
-        schema_id = _schema_of(values, framed)
-    end = start + len(rows)
-    return _Step(builder, start, end, len(builder._calls), columns, size, schema_id, closes)
-
-
-def _schema_of(values: Sequence[bytes | None], framed: bool) -> int:
-    """What the header of a batch of these values says of their schemas."""
-    if framed:
-        return reduce(
-            joined_schemas, map(written_schema, {value and value[:5] for value in values})
-        )
-    return NO_VALUES if all(value is None for value in values) else NO_SCHEMA
+        self.builders: list[BatchBuilder | None] = []
 
 
 class Appender:
     """Takes records from any number of threads, and puts each into its partition's open batch.
 
-    Everything is under the owner's lock, which is re-entrant; what is told to the owner is told under
-    it. `used` counts the bytes of records that were taken and are not released; from `limit` on
-    nothing is taken.
+    Everything is done under the owner's lock, which is re-entrant: a signal's handler may send while
+    another `send` of its thread is under way. `used` counts the bytes of records that were taken and
+    are not released; from `limit` on no record is taken.
     """
 
     def __init__(
@@ -462,28 +238,22 @@ class Appender:
         framed: bool = False,
     ) -> None:
         """`framed`: what `send` gets as values begins with a schema's id."""
+        largest = MAX_BODY_BYTES - BODY_SPARE_BYTES
         self.owner = owner
-        self.batch_bytes = min(batch_bytes, MAX_BODY_BYTES - BODY_SPARE_BYTES)
+        self.batch_bytes = min(batch_bytes, largest)
         self.limit = buffer_bytes
         self.used = 0
-        self.left = 0  # an `AsyncProducer`'s: how many records until other tasks get a turn
-        self.placed = 0
-        self.room = min(2 * self.batch_bytes, MAX_BODY_BYTES - BODY_SPARE_BYTES)
-        self.random = random or Random()
-        most = min(max_record_bytes, MAX_BODY_BYTES - BODY_SPARE_BYTES)
-        self._largest = most + RECORD_OVERHEAD_BYTES
-        self._strategy = strategy
-        self._by_key = strategy == "key-hash"
-        self._delivery = delivery
-        self.framed = framed
-        self._topics: dict[str, _Topic] = {}
-        self._closed = False
-
-    @property
-    def records(self) -> int:
+        self.records = 0
         """How many were ever taken."""
-        with self.owner.lock:
-            return self.placed + sum(len(topic.rows) for topic in self._topics.values())
+        self._room = min(2 * self.batch_bytes, largest)
+        self._largest = min(max_record_bytes, largest)
+        self._strategy = strategy
+        self._random = random or Random()
+        self._delivery = delivery
+        self._framed = framed
+        self._topics: dict[str, _Topic] = {}
+        self._unannounced: list[BatchBuilder] = []  # those that the owner may not know
+        self._closed = False
 
     # -- callers' threads ---------------------------------------------------------------------------
 
@@ -495,91 +265,49 @@ class Appender:
         partition: int | None = None,
         headers: HeadersArgument | None = None,
         timestamp: int | None = None,
-        on_delivery: Callable[[Delivery], object] | None = None,
+        on_delivery: Callback | None = None,
         *,
         _wait: bool = True,
     ) -> Delivery:
         """Take a record, waiting for its topic and for room. Raises as `Producer.send` does."""
-        # Every line here is paid for every record.
-        size = RECORD_OVERHEAD_BYTES
-        if value is not None:
-            if value.__class__ is not bytes:
-                value = as_bytes("value", value)
-            size += len(value)  # type: ignore[arg-type]
-        if key is not None:
-            if key.__class__ is not bytes:
-                key = as_bytes("key", key)
-            size += len(key)  # type: ignore[arg-type]
+        if value.__class__ is not bytes:
+            value = as_bytes("value", value)
+        if key.__class__ is not bytes:
+            key = as_bytes("key", key)
+        size = len(value or b"") + len(key or b"")
         encoded = None
         if headers:
             encoded = encode_headers(headers) or None
             size += len(encoded or b"")
         if size > self._largest:
-            raise too_large(size - RECORD_OVERHEAD_BYTES, self._largest - RECORD_OVERHEAD_BYTES)
+            raise too_large(size, self._largest)
+        size += RECORD_OVERHEAD_BYTES
         stamp = time_ns() // 1_000_000 if timestamp is None else as_timestamp(timestamp)
-        if partition is not None and partition.__class__ is not int:
+        if partition is not None:
             partition = as_int("partition", partition)
         if on_delivery is not None:
             as_callback("on_delivery", on_delivery)
-        fixed = partition is not None
+        delivery = self._delivery(None, -1, stamp)
+        handle = None if on_delivery is None else delivery
+        row = (key, value, stamp, encoded, partition is not None, self._framed, on_delivery, handle)
+        wanted = -1 if partition is None else partition
         while True:
             with self.owner.lock:
                 known = self._topics.get(topic)
-                if (
-                    known is not None
-                    and self.used < self.limit
-                    and (partition is None or partition < known.count)
-                ):
+                if known is not None and self.used < self.limit and wanted < known.count:
                     if partition is None:
-                        if key is not None and self._by_key:
-                            number = -1
-                        else:
-                            number = self._choose(known, key, size)
-                    elif partition >= 0:
-                        number = partition
-                    else:
+                        wanted = self._choose(known, key, size)
+                    elif partition < 0:
                         raise no_partition(topic, partition, known.count)
-                    delivery = self._delivery(known, -1, stamp)
-                    rows = known.rows
-                    self.used += size
-                    try:
-                        rows.append(
-                            (number, size, key, value, stamp, encoded, delivery, on_delivery, fixed)
-                        )
-                    except MemoryError:
-                        self.used -= size
-                        raise
-                    if len(rows) >= known.place_at:
-                        with suppress(MemoryError):  # the record is taken; it is placed later
-                            known.place()
-                            known.place_at = STAGED_RECORDS
+                    self._append(known, wanted, size, row, delivery)
                     return delivery
             if not _wait:
-                return None  # type: ignore[return-value]  # try_send says so
-            self.owner.admit(topic, -1 if partition is None else partition)
+                return None  # type: ignore[return-value]  # as `try_send` is declared
+            self.owner.admit(topic, wanted)
 
-    def try_send(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        partition: int | None = None,
-        headers: HeadersArgument | None = None,
-        timestamp: int | None = None,
-        on_delivery: Callable[[Delivery], object] | None = None,
-    ) -> Delivery | None:
+    def try_send(self, *record: Any, **fields: Any) -> Delivery | None:
         """As `send`, but None where that would wait: the record was not taken."""
-        return self.send(
-            *(topic, value, key, partition, headers, timestamp, on_delivery), _wait=False
-        )
-
-    def _choose(self, topic: _Topic, key: bytes | None, size: int) -> int:
-        """A record's partition, -1 if its key will say it. Raises PartitionerFailed."""
-        if self._by_key:
-            return topic.stick(size) if key is None else -1
-        if callable(self._strategy):
-            return int(by_function(self._strategy, topic.name, [key], 1, topic.count)[0])
-        return topic.stick(size) if self._strategy == "sticky" else topic.take_turn()
+        return self.send(*record, **fields, _wait=False)
 
     def send_columns(self, topic: str, columns: RecordColumns, start: int) -> tuple[int, list[Run]]:
         """Take rows from `start` on, until all are taken or there is no more room.
@@ -589,7 +317,7 @@ class Appender:
         before the first row; nothing is taken if any row is refused.
         """
         if start == 0:
-            columns.check(self._largest - RECORD_OVERHEAD_BYTES)
+            columns.check(self._largest)
         asked = -1 if columns.partition is None else columns.partition
         while start < len(columns):
             with self.owner.lock:
@@ -602,70 +330,139 @@ class Appender:
     def _take_columns(
         self, topic: _Topic, columns: RecordColumns, start: int
     ) -> tuple[int, list[Run]]:
-        given, count = columns.partition, topic.count
-        if given is not None and given < 0:
-            raise no_partition(topic.name, given, count)
-        chosen: list[int] | None = None
+        named, fixed = columns.partition, columns.partition is not None
+        if named is not None and named < 0:
+            raise no_partition(topic.name, named, topic.count)
         end = min(len(columns), start + ROWS_AT_ONCE)
-        if given is None and callable(self._strategy):
-            chosen = columns.choose(self._strategy, topic.name, count)[start:end].tolist()
+        chosen: list[int] | None = None
+        if named is None and callable(self._strategy):
+            chosen = columns.choose(self._strategy, topic.name, topic.count)[start:end].tolist()
+        runs: list[list[Any]] = []
+        last: dict[int, list[Any]] = {}
         taken = 0
-        rows: list[_Row] = []
-        for position, (key, value, stamp, headers, size) in enumerate(columns.rows(start, end)):
-            if self.used + taken >= self.limit:
+        for key, value, stamp, headers, size in columns.rows(start, end):
+            if self.used >= self.limit:
                 break
-            taken += size
-            if given is not None:
-                number = given
+            if named is not None:
+                number = named
             else:
-                number = self._choose(topic, key, size) if chosen is None else chosen[position]
-            is_fixed = given is not None
-            rows.append((number, size, key, value, stamp, headers, None, None, is_fixed))
-        plan = topic.put(rows, columns.framed, taken)
-        with suppress(MemoryError):  # they are taken; the rest is done later
-            topic.carry_out()
-        runs = [(step.builder, step.start, step.end - step.start) for step in plan if step.columns]
-        return start + len(rows), runs
+                number = self._choose(topic, key, size) if chosen is None else chosen[taken]
+            row = (key, value, stamp, headers, fixed, columns.framed, None, None)
+            builder, rank = self._append(topic, number, size, row)
+            taken += 1
+            run = last.get(number)
+            if run is None or run[0] is not builder or run[1] + run[2] != rank:
+                run = last[number] = [builder, rank, 0]
+                runs.append(run)
+            run[2] += 1
+        return start + taken, [(builder, rank, count) for builder, rank, count in runs]
+
+    def _choose(self, topic: _Topic, key: bytes | None, size: int) -> int:
+        """The partition of a record that names none. Raises PartitionerFailed."""
+        if self._strategy == "key-hash" and key is not None:
+            find = partition_for if len(key) > _SHORT_KEY_BYTES else _partition_for_short
+            return find(key, topic.count)
+        if callable(self._strategy):
+            return int(by_function(self._strategy, topic.name, [key], 1, topic.count)[0])
+        if self._strategy == "round-robin":
+            topic.turn += 1
+            return topic.candidates[(topic.turn - 1) % len(topic.candidates)]
+        if topic.sticky_left <= 0:
+            topic.sticky = draw(self._random, topic.candidates, topic.sticky)
+            topic.sticky_left = self.batch_bytes
+        topic.sticky_left -= size
+        return topic.sticky
+
+    def _append(
+        self,
+        topic: _Topic,
+        number: int,
+        size: int,
+        row: _Row,
+        delivery: Delivery | None = None,
+    ) -> tuple[BatchBuilder, int]:
+        """Put a record into its partition's batch. → the batch, and the record's rank. Raises
+        MemoryError; then it was not taken. The lock is held."""
+        # Python runs signal handlers, which may raise or send, where something is called. So nothing is
+        # called from the look at a builder until the record is in it as a whole.
+        while True:
+            builder = topic.builders[number]
+            if builder is None or builder.closed:
+                self._open(topic, number)
+                continue
+            rank = builder.count
+            if rank and (builder.size + size > self._room or rank >= MAX_RECORDS):
+                self._announce(builder, is_full=True)
+                continue
+            builder.fields += row
+            builder.count = rank + 1
+            builder.size += size
+            self.used += size
+            self.records += 1
+            if delivery is not None:
+                delivery._builder, delivery._rank = builder, rank
+            break
+        is_full = builder.size >= self.batch_bytes
+        if is_full or builder.batch is None:
+            with suppress(MemoryError):  # the record is taken; `place` announces the batch later
+                self._announce(builder, is_full)
+        return builder, rank
+
+    def _open(self, topic: _Topic, number: int) -> None:
+        fresh = BatchBuilder(TopicPartition(topic.name, number), self.owner)
+        self._unannounced.append(fresh)
+        last = topic.builders[number]  # a signal's handler may have been here
+        if last is None or last.closed:
+            topic.builders[number] = fresh
+
+    def _announce(self, builder: BatchBuilder, is_full: bool) -> None:
+        """Tell the owner of a batch with its first record, or its last one."""
+        builder.closed = builder.closed or is_full
+        self.owner.batch_opened(builder)
+        if builder in self._unannounced:
+            self._unannounced.remove(builder)
+        if is_full:
+            self.owner.batch_full(builder)
 
     # -- the sender's thread ------------------------------------------------------------------------
 
     def topic_known(self, topic: str, partitions: int, available: Sequence[int]) -> None:
-        """The topic has so many partitions, and those have leaders. May be told again and again."""
+        """Note the topic's number of partitions, and which of them have leaders."""
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise ValueError(f"a topic cannot have {partitions} partitions")
         with self.owner.lock:
-            if not self._closed:
-                known = self._topics.get(topic)
-                if known is None:
-                    known = self._topics[topic] = _Topic(topic, self)
-                known.known(partitions, available)
+            if self._closed:
+                return
+            known = self._topics.setdefault(topic, _Topic(topic))
+            known.builders += [None] * (partitions - len(known.builders))
+            known.count = partitions
+            known.candidates = list(available) or list(range(partitions))
+            if known.sticky not in known.candidates:
+                known.sticky_left = 0
 
     def forget(self, topic: str) -> None:
-        """Its open batches are closed, and the owner is asked before another record is taken."""
+        """Close the topic's batches, and ask the owner before another record of it is taken."""
         with self.owner.lock:
-            known = self._topics.get(topic)
-            if known is not None:
-                with suppress(MemoryError):  # then it stays
-                    known.close()
-                    del self._topics[topic]
+            known = self._topics.pop(topic, None)
+            for builder in known.builders if known is not None else ():
+                if builder is not None:
+                    builder.closed = True
 
     def place(self) -> None:
-        """Move everything staged to its builders, and tell the owner of the next record."""
+        """Tell the owner of batches that it may not know: an exception came in between."""
         with self.owner.lock:
-            for topic in list(self._topics.values()):
-                with suppress(MemoryError):  # it is tried again
-                    topic.place_at = 1
-                    topic.place()
+            for builder in list(self._unannounced):
+                if builder.count:
+                    with suppress(MemoryError):  # it is tried again
+                        self._announce(builder, is_full=False)
 
     def released(self, size: int) -> None:
-        """So many bytes of what was taken are done."""
+        """Make room: so many bytes of what was taken are done."""
         with self.owner.lock:
             self.used -= size
 
     def close(self) -> None:
-        """Take nothing more; the owner is asked, and says why."""
+        """Take nothing more; the owner says why."""
         with self.owner.lock:
             self._closed = True
-            for name, topic in list(self._topics.items()):
-                topic.place()
-                del self._topics[name]
+            self._topics.clear()

@@ -1,6 +1,5 @@
 """`send` without a method between the application and the appender."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 from weakref import WeakSet
 
@@ -22,15 +21,3 @@ class DirectSend(type):
         if name == "send":
             for sender in list(DirectSend.senders):
                 sender._choose_send()
-
-    @staticmethod
-    def set_send(
-        client: Any, declared: Callable[..., Any], direct: Callable[..., Any] | None
-    ) -> None:
-        """Give `client` the `direct` way, unless there is none, or its class has another `send` than
-        the one that was `declared`."""
-        DirectSend.senders.add(client)
-        if direct is not None and type(client).send is declared:
-            client.send = direct
-        else:
-            vars(client).pop("send", None)

@@ -17,8 +17,7 @@ from folkmoot.protocol.records import RecordMetadata
 class Delivery(msgspec.Struct, gc=False, eq=False):
     """What became, or will become, of one record. May be kept, asked from any thread, or ignored.
 
-    It is no more than the record's batch and its place there. As long as the record is staged, which
-    only the plain Python appender does, it has its topic for a batch, and the place -1.
+    It is no more than the record's batch and its place there.
 
     One is made for every record, so the garbage collector is not to know it. Its batch holds it only as
     long as a callback waits.
@@ -78,8 +77,6 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     @property
     def builder(self) -> Any:
         """The record's batch, for the producer itself."""
-        if self._rank < 0:
-            self._builder.place()
         return self._builder
 
 

@@ -1,18 +1,15 @@
 """Which partition a record goes to. Pure, but for the random source."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from folkmoot.protocol.columns import BinaryColumn, Int64s
+from folkmoot.protocol.columns import Int64s
 from folkmoot.protocol.errors import PartitionerFailed
-from folkmoot.protocol.murmur2 import murmur2_column, murmur2_even, partition_for, partitions_of
-
-FEW_KEYS: Final = 64
-"""So many keys are hashed one by one: numpy needs more to start."""
+from folkmoot.protocol.murmur2 import partition_for
 
 Strategy = Literal["key-hash", "sticky", "round-robin"]
 """Where records go that may go to any partition of a topic:
@@ -45,20 +42,9 @@ def draw(random: Random, candidates: Sequence[int], last: int) -> int:
     return random.choice(others or candidates)
 
 
-def by_key(keys: Sequence[bytes] | BinaryColumn, count: int) -> list[int]:
-    """Where Kafka's clients would put records with these keys, among `count` partitions."""
-    if isinstance(keys, BinaryColumn):
-        data, lengths = keys.run(), np.diff(keys.offsets).astype(np.int64)
-    elif len(keys) < FEW_KEYS:
-        return [partition_for(key, count) for key in keys]
-    else:
-        data = memoryview(b"".join(keys))
-        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-    size = int(lengths[0])
-    is_even = size > 0 and bool((lengths == size).all())
-    hashes = murmur2_even(data, size) if is_even else murmur2_column(data, lengths)
-    numbers: list[int] = partitions_of(hashes, count).tolist()
-    return numbers
+def by_key(keys: Iterable[bytes], count: int) -> list[int]:
+    """The partitions, of `count`, where Kafka's clients would put records with these keys."""
+    return [partition_for(key, count) for key in keys]
 
 
 def place_again(

@@ -109,10 +109,15 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         self._closed: ClosedError | None = None
         self.serializes = bool(self._key_bytes or self._value_bytes)
         self._choose_send()
+        DirectSend.senders.add(self)
 
     def _choose_send(self) -> None:
-        """Let no call lie between the application and the appender, where nothing has to be done there."""
-        DirectSend.set_send(self, _SEND, None if self.serializes else self._appender.send)
+        """Have the application call the appender itself, unless there is something to serialise, or another
+        `send` in the class."""
+        if type(self).send is _SEND and not self.serializes:
+            vars(self)["send"] = self._appender.send
+        else:
+            vars(self).pop("send", None)
 
     # -- life ---------------------------------------------------------------------------------------
 

@@ -371,7 +371,7 @@ class Admin:
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
         with self._opened() as session:
-            yield ReplicaMoves(session, self._config, self._timeout)
+            yield ReplicaMoves(session, self.config, self._timeout)
 
     # -- records ----------------------------------------------------------------------------------
 

@@ -27,9 +27,9 @@ from folkmoot.coordination.producer_takeovers import (
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
+from folkmoot.producers.appender import by_key
 from folkmoot.producers.columns import RecordColumns, no_partition
 from folkmoot.producers.idempotence import Identity, TakenOver
-from folkmoot.producers.partitioner import by_key
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.batch_header import MAX_SEQUENCE, BatchHeader
 from folkmoot.protocol.errors import (

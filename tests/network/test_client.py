@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 import pytest

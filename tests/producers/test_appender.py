@@ -24,7 +24,7 @@ from folkmoot.producers import appender
 from folkmoot.producers.columns import RecordColumns
 from folkmoot.producers.futures import BatchDelivery
 from folkmoot.protocol import record_batch, speedups
-from folkmoot.protocol.batch_header import MAX_BODY_BYTES, MAX_RECORDS, joined_schemas
+from folkmoot.protocol.batch_header import MAX_BODY_BYTES, MAX_RECORDS
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import (
     BufferFull,
@@ -635,52 +635,6 @@ def no_callbacks_of_the_collector() -> Iterator[None]:
     gc.callbacks.clear()
     yield
     gc.callbacks[:] = callbacks
-
-
-def test_a_signal_that_comes_while_records_are_moved_to_their_batch_may_send_more(
-    implementation: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its handler comes where something is called: here, where schemas are joined."""
-    if implementation is COMPILED:
-        pytest.skip("in C none comes in between")
-    owner = Owner(implementation, 1)
-    waiting = [b"from the handler"]
-
-    def interrupted(one: int, other: int) -> int:
-        while waiting:
-            owner.appender.send("t", waiting.pop())
-            owner.appender.place()
-        return joined_schemas(one, other)
-
-    monkeypatch.setattr(PLAIN, "joined_schemas", interrupted)
-    for value in (b"first", b"second"):
-        owner.appender.send("t", value)
-    values = [record.value for record in owner.records()[TopicPartition("t", 0)]]
-    assert values == [b"first", b"from the handler", b"second"]
-    assert owner.appender.records == 3
-
-
-def test_rows_of_columns_are_counted_whenever_a_signal_interrupts_their_sender(
-    implementation: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if implementation is COMPILED:
-        pytest.skip("in C none comes in between")
-    owner = Owner(implementation, 1)
-    put = PLAIN._Topic.put
-
-    def interrupted(*given: Any) -> None:
-        put(*given)
-        raise Interrupted
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PLAIN._Topic, "put", interrupted)
-        with pytest.raises(Interrupted):
-            owner.appender.send_columns("t", RecordColumns([b"a", b"b"]), 0)
-    assert [len(records) for records in owner.records().values()] == [2]
-    assert owner.appender.records == 2
-    assert owner.appender.used == sum(
-        each.size for batches in owner.batches().values() for each in batches
-    )
 
 
 @pytest.mark.usefixtures("hasty_switches", "no_callbacks_of_the_collector")

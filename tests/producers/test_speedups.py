@@ -75,24 +75,6 @@ def arguments(random: Random, act: Callable[[], Any]) -> list[Any]:
     ]
 
 
-def awaiting(owner: Owner, random: Random) -> Callable[..., Any]:
-    """`AsyncProducer.send`, awaited: often there is no room, and Python's own coroutine goes on."""
-
-    async def slowly(*given: Any) -> Any:
-        return owner.appender.send(*given)
-
-    sends = COMPILED.Sends(owner.appender, slowly)
-
-    def awaited(*given: Any) -> Any:
-        owner.appender.left = random.randrange(3)
-        try:
-            return sends.send(*given).send(None)
-        except StopIteration as ended:
-            return ended.value
-
-    return awaited
-
-
 def test_hostile_arguments_raise_and_change_nothing_that_was_taken() -> None:
     random = Random(new_seed())
     owner = Owner(COMPILED, 3, batch_bytes=500, max_record_bytes=1000)
@@ -110,7 +92,6 @@ def test_hostile_arguments_raise_and_change_nothing_that_was_taken() -> None:
         elif what == 3:
             gc.collect(0)
 
-    awaited = awaiting(owner, random)
     columns = RecordColumns([b"a", None] * 50, [b"k", b"l"] * 50)
     for _ in range(CALLS):
         given = arguments(random, act)
@@ -121,15 +102,15 @@ def test_hostile_arguments_raise_and_change_nothing_that_was_taken() -> None:
             (appender.send, 7),
             (appender.send, 7),
             (appender.try_send, 7),
-            (awaited, 7),
             (appender.send_columns, 3),
             (handle.builder.observe, 2),
             (handle.add_done_callback, 1),
+            (COMPILED.by_key, 2),
             (appender.topic_known, 3),
         ]
         call, most = random.choice(calls)
         chosen = random.choices(given, k=random.randint(0, most))
-        if call in (appender.send, awaited) and chosen:
+        if call == appender.send and chosen:
             chosen[0] = random.choice(("t", "t", chosen[0]))
         if call == appender.send_columns and len(chosen) > 1:
             chosen[:2] = ["t", columns]
@@ -259,6 +240,21 @@ def test_what_lies_outside_of_a_column_is_not_read() -> None:
         with pytest.raises((ValueError, IndexError)):
             owner.appender.send_columns("t", column, 0)
     assert owner.appender.records == 0
+
+
+def test_keys_of_columns_are_read_only_where_they_are() -> None:
+    for keys, error in (
+        (BinaryColumn(np.array([0, 5]), b"four"), ValueError),
+        (RecordColumns(pa.array([b"k", None])).values, TypeError),
+        ([b"k", None], TypeError),
+        ([b"k", "text"], TypeError),
+        ("text", AttributeError),
+    ):
+        with pytest.raises(error):
+            COMPILED.by_key(keys, 3)
+    for count in (0, -1, 1 << 40):
+        with pytest.raises(ValueError, match="cannot have"):
+            COMPILED.by_key([b"k"], count)
 
 
 def test_handles_and_batches_are_made_by_the_appender_alone() -> None:
