@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.coordination import discovery as discovery_module
 from folkmoot.coordination import paths
 from folkmoot.coordination.brokers import addresses
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
@@ -73,6 +74,16 @@ def test_a_look_for_brokers_does_not_wait_for_a_session_and_has_them_later(
     servers.word.set()
     assert eventually(discovery) == ["127.0.0.1:1"]
     assert len(servers.sessions) == 2
+    discovery.close()
+
+
+def test_a_look_that_is_answered_in_time_has_the_brokers_at_once(
+    servers: SlowServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery_module, "LOOK_WAIT", PATIENT)
+    discovery = ZooKeeperDiscovery(servers.connect, 6.0, "client")
+    discovery.open()
+    assert discovery() == ["127.0.0.1:1"]
     discovery.close()
 
 

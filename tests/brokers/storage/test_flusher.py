@@ -628,6 +628,19 @@ def test_much_that_came_brings_the_next_round_forward(disk: Disk) -> None:
     disk.logs.close()
 
 
+def test_what_came_before_the_last_round_brings_none_forward(disk: Disk) -> None:
+    log = disk.log()
+    disk.logs.appended_bytes += CHECKPOINT_BYTES
+    disk.checkpoint()
+    disk.later(CHECKPOINT_INTERVAL)
+    disk.append(log, a_batch(b"a"))
+    for _ in range(5):
+        disk.later(1.0)
+        disk.hands.work_all()
+    assert b"first-0" not in disk.points()
+    disk.logs.close()
+
+
 def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_round(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from folkmoot.coordination import paths
 from folkmoot.coordination.schemas import deletion, lookups, settings
 from folkmoot.coordination.schemas.names import GLOBAL, SubjectName, parse, parse_subject
-from folkmoot.coordination.schemas.nodes import MAX_CONTENT_BYTES, encode_content
+from folkmoot.coordination.schemas.nodes import MAX_CONTENT_BYTES, MAX_NUMBER, encode_content
 from folkmoot.coordination.schemas.registering import note_seen, register
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.zookeeper.execute import execute
@@ -140,6 +140,14 @@ def test_imported_ids_and_versions_are_kept_and_later_ids_are_above_them(session
         put(session, S, "d", number=60, version=3)
     execute(session, settings.put("mode", None, S))
     assert put(session, T, "xy") == (2, 51)
+
+
+def test_behind_the_highest_version_there_is_no_other(session: Session) -> None:
+    execute(session, settings.put("mode", "IMPORT", S))
+    assert put(session, S, "a", number=7, version=MAX_NUMBER) == (MAX_NUMBER, 7)
+    execute(session, settings.put("mode", None, S))
+    with pytest.raises(OperationNotPermitted, match="use another subject"):
+        put(session, S, "ab")
 
 
 def test_new_ids_are_above_those_that_brokers_have_seen_in_batches(session: Session) -> None:
