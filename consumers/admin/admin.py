@@ -370,7 +370,7 @@ class Admin:
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
         with self._opened() as session:
-            yield ReplicaMoves(session, self.config)
+            yield ReplicaMoves(session, self.config, self._timeout)
 
     # -- records ----------------------------------------------------------------------------------
 
