@@ -439,7 +439,6 @@ def test_an_owner_that_stood_still_takes_the_answers_that_came_meanwhile() -> No
         for _ in range(5):
             wanted = len(broker.seen) + 1
             connections.send(broker.address, Api.METADATA, ASK, timeout=0.1)
-            connections.turn({})  # hands it over
             eventually(partial(has_seen, wanted))
             time.sleep(0.2)
             (reply,) = collect(connections, 1)
