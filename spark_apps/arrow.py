@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from folkmoot.consumers.fetch.range_reader import OffsetRange
 from folkmoot.consumers.records.arrow import SCHEMA_WITH_HEADERS
 from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol.batch_header import BatchHeader
@@ -22,7 +23,6 @@ from folkmoot.protocol.columns import BinaryColumn, Columns, bytes_of
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.schemas.values.serialization import VALUE
 from folkmoot.schemas.values.wire import frames
-from folkmoot.spark_apps.planning import Slice
 
 ROWS = 10_000
 BYTES = 64 * 1024 * 1024
@@ -38,7 +38,7 @@ _SCHEMA: Final = SCHEMA_WITH_HEADERS.append(pa.field(FRAME, pa.binary()))
 
 
 class Rows:
-    """The records of slices, gathered from small batches until they make a RecordBatch (`full`).
+    """The records of ranges, gathered from small batches until they make a RecordBatch (`full`).
 
     It has the `columns` named, in that order.
     """
@@ -55,8 +55,8 @@ class Rows:
     def full(self) -> bool:
         return self._count >= ROWS or self._bytes >= BYTES
 
-    def add(self, part: Slice, header: BatchHeader, data: memoryview) -> None:
-        """Those of the batch's records that lie within the slice."""
+    def add(self, part: OffsetRange, header: BatchHeader, data: memoryview) -> None:
+        """Those of the batch's records that lie within the range."""
         view = view_of_batch(TopicPartition(part.topic, part.partition), header, data)
         low, high = view.row_of_offset(part.first), view.row_of_offset(part.end)
         if low < high:

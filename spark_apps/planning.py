@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
+from folkmoot.consumers.fetch.range_reader import OffsetRange
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.config import SourceConfig
 from folkmoot.spark_apps.offsets import Range
@@ -20,25 +21,7 @@ LARGE_TASK_BYTES: Final = 32 * 1024 * 1024
 """… nor too large, in records and as they lie in the log."""
 
 
-class Slice(NamedTuple):
-    """What one task reads of a partition: offsets `[first, end)`, from whom, and whom else to ask.
-
-    Executors are told everything: they know neither ZooKeeper nor the group. `leader` is where the
-    partition was led when the batch was planned, None if nobody led it; `record_bytes` is what a record
-    takes in the log, about (0: unknown).
-    """
-
-    topic: str
-    partition: int
-    topic_id: str
-    first: int
-    end: int
-    leader: str | None
-    brokers: tuple[str, ...]
-    record_bytes: float = 0.0
-
-
-Task = tuple[Slice, ...]
+Task = tuple[OffsetRange, ...]
 """What one task reads, in that order."""
 
 
@@ -77,7 +60,7 @@ def tasks(
     """
     leading = {leader for each in ranges if (leader := logs.leader_address(each)) is not None}
     addresses = tuple(sorted({*brokers, *leading}))
-    made: list[list[Slice]] = []
+    made: list[list[OffsetRange]] = []
     room = 0
     for partition, each in sorted(ranges.items()):
         leader, size = logs.leader_address(partition), logs.record_bytes(partition.topic)
@@ -87,7 +70,7 @@ def tasks(
                 room = max(1, records)
             room -= end - first
             topic_id = topic_ids[partition.topic]
-            made[-1].append(Slice(*partition, topic_id, first, end, leader, addresses, size))
+            made[-1].append(OffsetRange(*partition, topic_id, first, end, leader, addresses, size))
     return [tuple(each) for each in made]
 
 

@@ -3,7 +3,7 @@
 ```
 fetch ─► whole batches, checked ─► cut to [first, end) and gathered (arrow.py) ─► RecordBatch
   ▲ the next chunk is asked for before this one is opened, and travels while Spark takes rows
-  ▲ small slices are all asked for at once
+  ▲ small ranges are all asked for at once
 ```
 
 Executors know addresses of brokers and nothing else. Connections live as long as the worker process:
@@ -11,57 +11,29 @@ a read borrows them and puts them back.
 """
 
 import gc
-import logging
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from folkmoot.consumers.fetch.partition_state import whole_batches
+from folkmoot.consumers.fetch.range_reader import PATIENCE, RangeReader
 from folkmoot.consumers.records.arrow import SCHEMA
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
-from folkmoot.protocol.batch_header import BatchHeader
-from folkmoot.protocol.errors import (
-    CorruptBatch,
-    OffsetOutOfRange,
-    RequestTimeout,
-    RetriableError,
-    StaleTopicId,
-    UnknownTopicOrPartition,
-    from_wire,
-)
-from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest, FetchResult
-from folkmoot.protocol.records import TopicPartition
+from folkmoot.protocol.errors import OffsetOutOfRange
 from folkmoot.spark_apps.arrow import Rows
-from folkmoot.spark_apps.planning import Slice, Task
+from folkmoot.spark_apps.planning import Task
 
-FETCH_BYTES = 1024 * 1024
-"""Of one fetch: a worker holds two or three, and what the batches of one of them are decompressed to."""
 BEGUN_BYTES: Final = 4 * 1024 * 1024
-"""Of the first fetches of a task's slices, which are asked for together."""
-LEAST_FETCH = 16 * 1024
-RECORD_BYTES = 128.0
-"""What a record is taken for as long as nothing is known of the topic's."""
-SPARE = 1.1
+"""Of the first fetches of a task's ranges, which are asked for together."""
 MOST_AHEAD: Final = 32
-FETCH_WAIT = 0.5
-PAUSE = 0.1
-PATIENCE = 60.0
 CACHED = 4
-
-ANY_EPOCH = -1
-
-log = logging.getLogger(__name__)
-
-_Batch = tuple[BatchHeader, memoryview]
 
 
 class ReadOptions(NamedTuple):
-    """How slices of a query are read; `patience` is how long it may take to get on, in seconds."""
+    """How the ranges of a query are read; `patience` is how long it may take to get on, in seconds."""
 
     client_id: str = "spark"
     listener: str = "client"
@@ -74,7 +46,7 @@ DEFAULTS: Final = ReadOptions()
 
 
 def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch]:
-    """The records of a task's slices, each time the same.
+    """The records of a task's ranges, each time the same.
 
     Raises OffsetOutOfRange, UnknownTopicOrPartition or StaleTopicId when some are gone,
     CorruptBatch, and what kept a broker from answering for longer than the patience.
@@ -87,7 +59,11 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
         cluster = Cluster.of(options, lambda: brokers)
     rows = Rows(options.columns)
     replies: dict[int, Reply] = {}
-    readers = [SliceReader(part, cluster, options, replies) for part in task]
+    patience, fails = options.patience, options.fail_on_data_loss
+    readers = [
+        RangeReader(part, cluster, replies, patience=patience, fail_on_data_loss=fails)
+        for part in task
+    ]
     try:
         begin(readers)
         for reading in readers:
@@ -97,6 +73,8 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
                     if rows.full:
                         yield from rows.take()
         yield from rows.take()
+    except OffsetOutOfRange as error:
+        raise OffsetOutOfRange(f"{error}: set failOnDataLoss=false to go on without them") from None
     finally:
         put_back(_idle, key, cluster)
 
@@ -135,152 +113,11 @@ def put_back(idle: dict[Any, Any], key: Any, kept: Any) -> None:
             forgotten.close()
 
 
-# -- fetching ----------------------------------------------------------------------------------------
-
-
-def begin(readers: Sequence["SliceReader"]) -> None:
-    """Have the first slices asked for at once."""
+def begin(readers: Sequence[RangeReader]) -> None:
+    """Have the first ranges asked for at once."""
     room = BEGUN_BYTES
     for each in readers[:MOST_AHEAD]:
         room -= each.room
         if room < 0:
             return
         each.begin()
-
-
-class SliceReader:
-    """The fetches of one slice. What fails is tried again until nothing has come for the patience.
-
-    `replies`: those that have come for other slices of the same read.
-    """
-
-    def __init__(
-        self, part: Slice, cluster: Cluster, options: ReadOptions, replies: dict[int, Reply]
-    ) -> None:
-        self.part = part
-        """What is read, without what turned out to be gone from its beginning."""
-        self._cluster = cluster
-        self._options = options
-        self._replies = replies
-        self._asked: int | None = None
-        self._partition = TopicPartition(part.topic, part.partition)
-        self._hint = part.leader
-        self._offset = part.first
-        self._record_bytes = part.record_bytes or RECORD_BYTES
-
-    @property
-    def room(self) -> int:
-        """How many bytes the next fetch asks for."""
-        left = int((self.part.end - self._offset) * self._record_bytes * SPARE)
-        return min(FETCH_BYTES, max(LEAST_FETCH, left))
-
-    def begin(self) -> None:
-        """Ask for the first chunk, before it is the slice's turn."""
-        self._cluster.want(self.part.topic)
-        self._asked = self._ask()
-
-    def chunks(self) -> Iterator[list[_Batch]]:
-        """The batches that hold the slice, in order, some at a time."""
-        if self._asked is None:
-            self.begin()
-        asked = self._asked
-        deadline = time.monotonic() + self._options.patience
-        while True:
-            found: list[_Batch] = []
-            try:
-                found = self._taken(asked)
-            except RetriableError as error:
-                if time.monotonic() > deadline:
-                    self._give_up(error)
-                    return
-                log.info("%s at offset %d: %s", self._partition, self._offset, error)
-                self._hint = None
-                self._rest()
-            done = self._offset >= self.part.end
-            if not done:
-                asked = self._ask()  # travels while the caller opens what was found
-            if found:
-                yield found
-                deadline = time.monotonic() + self._options.patience
-            if done:
-                return
-
-    def _ask(self) -> int | None:
-        """Start a fetch at the offset reached; None if nobody is known to lead the partition."""
-        address = self._hint or self._cluster.leader_address(self._partition)
-        if address is None:
-            return None
-        part, room = self.part, self.room
-        entry = FetchEntry(
-            *(part.topic, part.topic_id, part.partition, ANY_EPOCH, self._offset, room)
-        )
-        request = FetchRequest(FETCH_WAIT, 1, room, [entry])
-        return self._cluster.send(address, Api.FETCH, request)
-
-    def _taken(self, asked: int | None) -> list[_Batch]:
-        """The batches that a fetch brought, checked, without those behind the slice; none if it led
-        past a gap.
-
-        Raises what the broker said instead.
-        """
-        if asked is None:
-            raise self._cluster.trouble or RequestTimeout("nobody leads the partition")
-        reply = self._reply(asked)
-        if reply.error is not None:
-            raise reply.error
-        if not reply.response.results:
-            raise RequestTimeout(f"the log ends at {self._offset}, before what was planned")
-        result: FetchResult = reply.response.results[0]
-        if result.error == OffsetOutOfRange.code and result.log_start > self._offset:
-            self._skip_to(result.log_start)
-            return []
-        if result.error and result.error != OffsetOutOfRange.code:
-            raise from_wire(result.error, result.message)
-        found, error = whole_batches(reply.payloads[0])
-        if error is not None:
-            where = found[-1][0].next_offset if found else self._offset
-            topic_id = self.part.topic_id
-            self._cluster.report_damage(reply.address, self._partition, topic_id, where)
-            raise CorruptBatch(f"{self._partition}: {error}")
-        if not found or found[-1][0].next_offset <= self._offset:
-            raise RequestTimeout(
-                f"the log ends at {result.high_watermark}, before what was planned"
-            )
-        self._offset = found[-1][0].next_offset
-        records = sum(header.record_count for header, _ in found)
-        self._record_bytes = sum(header.length for header, _ in found) / max(1, records)
-        return [each for each in found if each[0].base_offset < self.part.end]
-
-    def _reply(self, asked: int) -> Reply:
-        while asked not in self._replies:
-            self._poll(1.0)
-        return self._replies.pop(asked)
-
-    def _poll(self, timeout: float) -> None:
-        """Keep what comes, also for slices whose turn is later."""
-        self._replies.update({each.correlation_id: each for each in self._cluster.poll(timeout)})
-
-    def _rest(self) -> None:
-        """A pause in which metadata is asked for."""
-        end = time.monotonic() + PAUSE
-        while (left := end - time.monotonic()) > 0:
-            self._poll(left)
-
-    def _skip_to(self, log_start: int) -> None:
-        """Go on after records that retention has removed. Raises if that is not wanted."""
-        first, end = self._offset, min(log_start, self.part.end)
-        if self._options.fail_on_data_loss:
-            raise OffsetOutOfRange(
-                f"{self._partition}: records {first} to {end - 1} are gone (retention): "
-                "set failOnDataLoss=false to go on without them"
-            )
-        log.warning("%s: records %d to %d are gone", self._partition, first, end - 1)
-        self._offset, self.part = end, self.part._replace(first=end)
-
-    def _give_up(self, error: RetriableError) -> None:
-        """Raise, or leave out what is lost for good if that is wanted."""
-        lost = isinstance(error, UnknownTopicOrPartition | StaleTopicId)
-        where = f"{self._partition}: records {self._offset} to {self.part.end - 1}"
-        if not lost or self._options.fail_on_data_loss:
-            raise type(error)(f"{where} could not be read: {error}")
-        log.warning("%s are gone: %s", where, error)

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
-from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import reassignments
@@ -17,6 +16,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.ask_any import ask_any
 from folkmoot.network.client import Connections
+from folkmoot.network.cluster import ClusterConfig
 from folkmoot.protocol.errors import (
     InvalidReplicaAssignment,
     NoReassignmentInProgress,
@@ -72,7 +72,7 @@ class RunningMove(NamedTuple):
 class ReplicaMoves:
     """What Admin does about replicas, in one ZooKeeper session. It lives as long as one call."""
 
-    def __init__(self, session: Session, config: AdminConfig, timeout: float) -> None:
+    def __init__(self, session: Session, config: ClusterConfig, timeout: float) -> None:
         self._session = session
         self._config = config
         self._timeout = timeout

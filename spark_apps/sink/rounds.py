@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from folkmoot.consumers.fetch.range_reader import OffsetRange, RangeReader
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.producer_takeovers import (
@@ -48,8 +49,7 @@ from folkmoot.protocol.messages import (
     DescribeProducersResult,
 )
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.spark_apps.planning import Slice
-from folkmoot.spark_apps.reading import ReadOptions, SliceReader
+from folkmoot.spark_apps.reading import ReadOptions
 from folkmoot.spark_apps.sink.prefix import RowsDigest, written_by
 
 SESSION_TIMEOUT: Final = 10.0
@@ -158,7 +158,7 @@ class RoundWriter:
 
         Raises ConfigError, ZooKeeperUnreachable.
         """
-        self._reading = ReadOptions(client_id, listener, fail_on_data_loss=False)
+        self._reading = ReadOptions(client_id, listener)
         self._discovery = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
         self._discovery.open()
         self._cluster = Cluster.of(self._reading, self._discovery)
@@ -387,8 +387,9 @@ class RoundWriter:
         topic, number = partition
         topic_id = self._cluster.topic_id(topic) or ""
         leader = self._cluster.leader_address(partition)
-        part = Slice(topic, number, topic_id, first, end, leader, ())
-        for chunk in SliceReader(part, self._cluster, self._reading, {}).chunks():
+        part = OffsetRange(topic, number, topic_id, first, end, leader, ())
+        reader = RangeReader(part, self._cluster, {}, fail_on_data_loss=False)
+        for chunk in reader.chunks():
             yield from chunk
 
     # -- the cluster --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
 from tests.memory_zookeeper import MemoryZooKeeper
 
-CONFIG = AdminConfig(zookeeper="z:1", client_id="me", timeout=10.0)
+CONFIG = AdminConfig(zookeeper="z:1", client_id="me")
 
 
 def test_a_plan_is_about_the_partitions_named_or_all() -> None:
@@ -34,7 +34,7 @@ def test_a_plan_is_about_the_partitions_named_or_all() -> None:
     led = StateWrite(PartitionState(1, 1, (1,), 1, active=True), MISSING)
     states = {TopicIdPartition(topic.topic_id, number): led for number in range(3)}
     execute(session, partition_states.write(states))
-    moves = ReplicaMoves(session, CONFIG, CONFIG.timeout)
+    moves = ReplicaMoves(session, CONFIG, 10.0)
 
     def planned(*partitions: int) -> list[tuple[int, list[int], list[int]]]:
         found = moves.plan("t", partitions or None, [2], None)
@@ -56,7 +56,7 @@ def test_a_drain_is_taken_back_though_some_of_it_ends_meanwhile(
     led = StateWrite(PartitionState(1, 1, (1,), 1, active=True), MISSING)
     states = {TopicIdPartition(topic.topic_id, number): led for number in range(3)}
     execute(session, partition_states.write(states))
-    moves = ReplicaMoves(session, CONFIG, CONFIG.timeout)
+    moves = ReplicaMoves(session, CONFIG, 10.0)
     moves.drain(1, 0)
 
     def first_has_ended(topic: TopicInfo) -> TopicInfo:

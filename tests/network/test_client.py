@@ -432,11 +432,14 @@ def test_an_owner_that_stood_still_takes_the_answers_that_came_meanwhile() -> No
     with StubBroker(metadata) as broker, Connections("me") as connections:
         connections.send(broker.address, Api.METADATA, ASK)
         collect(connections, 1)
+
+        def has_seen(count: int) -> bool:
+            return len(broker.seen) >= count
+
         for _ in range(5):
-            answered = len(broker.seen) + 1
+            wanted = len(broker.seen) + 1
             connections.send(broker.address, Api.METADATA, ASK, timeout=0.1)
-            connections.turn({})  # hands it over
-            eventually(partial(lambda count: len(broker.seen) >= count, answered))
+            eventually(partial(has_seen, wanted))
             time.sleep(0.2)
             (reply,) = collect(connections, 1)
             assert reply.error is None

@@ -3,6 +3,7 @@
 import pickle
 import random
 
+from folkmoot.consumers.fetch.range_reader import OffsetRange
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.config import StreamConfig
 from folkmoot.spark_apps.offsets import Range
@@ -10,7 +11,6 @@ from folkmoot.spark_apps.planning import (
     LARGE_TASK,
     LARGE_TASK_BYTES,
     SMALL_TASK,
-    Slice,
     split,
     task_records,
     tasks,
@@ -46,8 +46,8 @@ def test_a_task_is_told_all_that_it_needs() -> None:
     planned = tasks(ranges, IDS, 6, Led(), ["b:2", "a:1"])
     addresses = ("a:1", "b:2", "broker:0")
     assert planned == [
-        (Slice("flights", 0, "id", 3, 9, "broker:0", addresses, 10.0),),
-        (Slice("flights", 1, "id", 0, 2, None, addresses, 10.0),),
+        (OffsetRange("flights", 0, "id", 3, 9, "broker:0", addresses, 10.0),),
+        (OffsetRange("flights", 1, "id", 0, 2, None, addresses, 10.0),),
     ]
     assert pickle.loads(pickle.dumps(planned)) == planned
 

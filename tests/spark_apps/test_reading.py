@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StructType
 
+from folkmoot.consumers.fetch import range_reader
+from folkmoot.consumers.fetch.range_reader import OffsetRange
 from folkmoot.consumers.records.arrow import SCHEMA, SCHEMA_WITH_HEADERS
 from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
 from folkmoot.protocol import batch_header, record_batch, wire
@@ -41,7 +43,7 @@ from folkmoot.protocol.messages import (
 from folkmoot.protocol.records import Headers
 from folkmoot.spark_apps import arrow, reading
 from folkmoot.spark_apps.columns import COLUMNS, chosen, columns
-from folkmoot.spark_apps.planning import Slice, Task
+from folkmoot.spark_apps.planning import Task
 from folkmoot.spark_apps.reading import BEGUN_BYTES, ReadOptions, read
 from tests.network.stub import StubBroker
 from tests.tree import ROOT
@@ -124,7 +126,7 @@ def serve(log: Log) -> StubBroker:
 
 def a_task(broker: StubBroker, log: Log, first: int, end: int) -> Task:
     log.leader_address = broker.address
-    return (Slice("flights", 0, "id", first, end, broker.address, (broker.address,)),)
+    return (OffsetRange("flights", 0, "id", first, end, broker.address, (broker.address,)),)
 
 
 def rows(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -231,8 +233,8 @@ def test_what_comes_for_one_slice_while_another_pauses_is_not_lost(
 ) -> None:
     near, far, pauses = Log(made(0, 5)), Log(made(5, 5)), threading.Event()
     near.refusals = [UnknownTopicOrPartition("not yet")]
-    monkeypatch.setattr(reading.log, "info", lambda *_: pauses.set())
-    monkeypatch.setattr(reading, "PAUSE", 1.0)
+    monkeypatch.setattr(range_reader.log, "info", lambda *_: pauses.set())
+    monkeypatch.setattr(range_reader, "PAUSE", 1.0)
 
     def late(envelope: wire.RequestEnvelope, body: Any, payloads: Any) -> Any:
         assert pauses.wait(WAIT), "the refusal did not come"
@@ -297,7 +299,7 @@ def test_a_fetch_asks_for_no_more_than_the_slice() -> None:
         first, second = log.rooms
         assert 200_000 <= first <= 250_000
         # By now it is known how small they are.
-        assert second == reading.LEAST_FETCH
+        assert second == range_reader.LEAST_FETCH
 
 
 def test_the_collector_is_spared_once_for_what_a_process_has_imported(

@@ -10,10 +10,11 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
+from folkmoot.consumers.fetch.range_reader import OffsetRange
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.spark_apps.columns import COLUMNS, columns
 from folkmoot.spark_apps.config import StreamConfig
-from folkmoot.spark_apps.planning import Slice, Task
+from folkmoot.spark_apps.planning import Task
 from folkmoot.spark_apps.source import MOST_ROWS, FolkmootDataSource, FolkmootStreamReader
 from pyspark_folkmoot import DefaultSource
 
@@ -35,7 +36,7 @@ class FakeShare:
 
     def tasks(self, end: dict[str, Any]) -> list[Task]:
         self.calls.append(("tasks", end))
-        return [(Slice("flights", 0, "id", 3, 7, None, ("b:1",)),)]
+        return [(OffsetRange("flights", 0, "id", 3, 7, None, ("b:1",)),)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self.calls.append(("commit", end))

@@ -1,0 +1,204 @@
+"""Reading ranges of offsets, where brokers are all that is known: for tasks of an engine.
+
+A range is read once, from its first offset to its end, each time the same. The next chunk is asked for before
+the last one is opened.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from folkmoot.consumers.fetch.partition_state import whole_batches
+from folkmoot.network.client import Reply
+from folkmoot.network.cluster import Cluster
+from folkmoot.protocol.batch_header import BatchHeader
+from folkmoot.protocol.errors import (
+    CorruptBatch,
+    OffsetOutOfRange,
+    RequestTimeout,
+    RetriableError,
+    StaleTopicId,
+    UnknownTopicOrPartition,
+    from_wire,
+)
+from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest, FetchResult
+from folkmoot.protocol.records import TopicPartition
+
+FETCH_BYTES = 1024 * 1024
+"""Of one fetch: a worker holds two or three, and what the batches of one of them are decompressed to."""
+LEAST_FETCH = 16 * 1024
+RECORD_BYTES = 128.0
+"""What a record is taken for as long as nothing is known of the topic's."""
+SPARE = 1.1
+FETCH_WAIT = 0.5
+PAUSE = 0.1
+PATIENCE = 60.0
+
+ANY_EPOCH = -1
+
+log = logging.getLogger(__name__)
+
+_Batch = tuple[BatchHeader, memoryview]
+
+
+class OffsetRange(NamedTuple):
+    """Offsets `[first, end)` of a partition, who led it, and which other brokers to ask.
+
+    It is all that its reader has to know: neither ZooKeeper nor a group. `leader` is None if the partition
+    had no leader; `record_bytes` is what a record takes in the log, about (0: unknown).
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    first: int
+    end: int
+    leader: str | None
+    brokers: tuple[str, ...]
+    record_bytes: float = 0.0
+
+
+class RangeReader:
+    """The fetches of one range. What fails is tried again until nothing has come for `patience` seconds.
+
+    `replies`: those that have come for other ranges of the same read. Without `fail_on_data_loss` records
+    that are gone are left out, with a warning.
+    """
+
+    def __init__(
+        self,
+        part: OffsetRange,
+        cluster: Cluster,
+        replies: dict[int, Reply],
+        *,
+        patience: float = PATIENCE,
+        fail_on_data_loss: bool = True,
+    ) -> None:
+        self.part = part
+        """What is read, without what turned out to be gone from its beginning."""
+        self._cluster = cluster
+        self._patience = patience
+        self._fail_on_data_loss = fail_on_data_loss
+        self._replies = replies
+        self._asked: int | None = None
+        self._partition = TopicPartition(part.topic, part.partition)
+        self._hint = part.leader
+        self._offset = part.first
+        self._record_bytes = part.record_bytes or RECORD_BYTES
+
+    @property
+    def room(self) -> int:
+        """How many bytes the next fetch asks for."""
+        left = int((self.part.end - self._offset) * self._record_bytes * SPARE)
+        return min(FETCH_BYTES, max(LEAST_FETCH, left))
+
+    def begin(self) -> None:
+        """Ask for the first chunk, before it is the range's turn."""
+        self._cluster.want(self.part.topic)
+        self._asked = self._ask()
+
+    def chunks(self) -> Iterator[list[_Batch]]:
+        """The batches that hold the range, in order, some at a time."""
+        if self._asked is None:
+            self.begin()
+        asked = self._asked
+        deadline = time.monotonic() + self._patience
+        while True:
+            found: list[_Batch] = []
+            try:
+                found = self._taken(asked)
+            except RetriableError as error:
+                if time.monotonic() > deadline:
+                    self._give_up(error)
+                    return
+                log.info("%s at offset %d: %s", self._partition, self._offset, error)
+                self._hint = None
+                self._rest()
+            done = self._offset >= self.part.end
+            if not done:
+                asked = self._ask()  # travels while the caller opens what was found
+            if found:
+                yield found
+                deadline = time.monotonic() + self._patience
+            if done:
+                return
+
+    def _ask(self) -> int | None:
+        """Start a fetch at the offset reached; None if nobody is known to lead the partition."""
+        address = self._hint or self._cluster.leader_address(self._partition)
+        if address is None:
+            return None
+        part, room = self.part, self.room
+        entry = FetchEntry(
+            *(part.topic, part.topic_id, part.partition, ANY_EPOCH, self._offset, room)
+        )
+        request = FetchRequest(FETCH_WAIT, 1, room, [entry])
+        return self._cluster.send(address, Api.FETCH, request)
+
+    def _taken(self, asked: int | None) -> list[_Batch]:
+        """The batches that a fetch brought, checked, without those behind the range; none if it led
+        past a gap.
+
+        Raises what the broker said instead.
+        """
+        if asked is None:
+            raise self._cluster.trouble or RequestTimeout("nobody leads the partition")
+        reply = self._reply(asked)
+        if reply.error is not None:
+            raise reply.error
+        if not reply.response.results:
+            raise RequestTimeout(f"the log ends at {self._offset}, before what was planned")
+        result: FetchResult = reply.response.results[0]
+        if result.error == OffsetOutOfRange.code and result.log_start > self._offset:
+            self._skip_to(result.log_start)
+            return []
+        if result.error and result.error != OffsetOutOfRange.code:
+            raise from_wire(result.error, result.message)
+        found, error = whole_batches(reply.payloads[0])
+        if error is not None:
+            where = found[-1][0].next_offset if found else self._offset
+            topic_id = self.part.topic_id
+            self._cluster.report_damage(reply.address, self._partition, topic_id, where)
+            raise CorruptBatch(f"{self._partition}: {error}")
+        if not found or found[-1][0].next_offset <= self._offset:
+            raise RequestTimeout(
+                f"the log ends at {result.high_watermark}, before what was planned"
+            )
+        self._offset = found[-1][0].next_offset
+        records = sum(header.record_count for header, _ in found)
+        self._record_bytes = sum(header.length for header, _ in found) / max(1, records)
+        return [each for each in found if each[0].base_offset < self.part.end]
+
+    def _reply(self, asked: int) -> Reply:
+        while asked not in self._replies:
+            self._poll(1.0)
+        return self._replies.pop(asked)
+
+    def _poll(self, timeout: float) -> None:
+        """Keep what comes, also for ranges whose turn is later."""
+        self._replies.update({each.correlation_id: each for each in self._cluster.poll(timeout)})
+
+    def _rest(self) -> None:
+        """A pause in which metadata is asked for."""
+        end = time.monotonic() + PAUSE
+        while (left := end - time.monotonic()) > 0:
+            self._poll(left)
+
+    def _skip_to(self, log_start: int) -> None:
+        """Go on after records that retention has removed. Raises if that is not wanted."""
+        first, end = self._offset, min(log_start, self.part.end)
+        if self._fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{self._partition}: records {first} to {end - 1} are gone (retention)"
+            )
+        log.warning("%s: records %d to %d are gone", self._partition, first, end - 1)
+        self._offset, self.part = end, self.part._replace(first=end)
+
+    def _give_up(self, error: RetriableError) -> None:
+        """Raise, or leave out what is lost for good if that is wanted."""
+        lost = isinstance(error, UnknownTopicOrPartition | StaleTopicId)
+        where = f"{self._partition}: records {self._offset} to {self.part.end - 1}"
+        if not lost or self._fail_on_data_loss:
+            raise type(error)(f"{where} could not be read: {error}")
+        log.warning("%s are gone: %s", where, error)
