@@ -420,6 +420,9 @@ class AsyncConsumer(Generic[K, V]):
         """What the steps find. Nothing is awaited between their end and the task that gets it: what was
         not handed out to a task that is cancelled, the next one gets."""
         with self._reading(task):
+            await asyncio.sleep(
+                0
+            )  # others have their turn, and brokers are heard, though much is there
             return await self._run(steps)
 
     @contextmanager

@@ -314,7 +314,7 @@ class ConsumerCore(Generic[K, V]):
         if isnan(deadline):  # that moment never comes
             raise ValueError(f"timeout={timeout} is no number of seconds")
         self._ask_for_more()
-        while True:
+        while not self.is_ending:
             self._serve()
             is_held = self.group is not None and self.group.is_held
             made, is_empty = ([], True) if is_held else self._hand_out(limit, make, one, take)
@@ -325,8 +325,7 @@ class ConsumerCore(Generic[K, V]):
                 return made
             if is_empty:
                 yield min(remaining, TURN)
-                if self.is_ending:
-                    return []
+        return []
 
     def _hand_out(
         self,
@@ -371,6 +370,8 @@ class ConsumerCore(Generic[K, V]):
         method that the loop's body calls.
         """
         self._ask_for_more()
+        if self.is_ending:
+            return None
         self._serve()
         view = None
         if self.group is None or not self.group.is_held:

@@ -116,6 +116,31 @@ def test_an_iteration_may_be_stepped_through_by_tasks_that_end(bench: Bench) -> 
     run(scenario)
 
 
+def test_reading_what_is_there_lets_other_tasks_have_their_turn(bench: Bench) -> None:
+    bench.send(range(1_000))
+
+    async def scenario() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with member(bench) as consumer:
+            await owns(consumer)
+            counting = asyncio.create_task(count())
+            await take(consumer, 10)
+            for read in (consumer.poll(1.0, 1), consumer.poll_batch(1.0, 1), consumer.poll(0.0, 1)):
+                before = turns
+                assert await read
+                assert turns > before
+            await cancelled(counting)
+
+    run(scenario)
+
+
 def test_a_closed_consumer_leaves_nothing_that_the_loop_waits_for(bench: Bench) -> None:
     """The next one has the same descriptors, and heard nothing of its brokers for seconds."""
     bench.send(range(10))
