@@ -4,6 +4,8 @@ import multiprocessing
 import random
 import threading
 from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +35,7 @@ class Opened:
         self.beside: list[int] = []
         """The base offsets of those that other threads began with."""
         self.by_itself: list[int] = []
+        self.has_threads = True
         self.may_go = threading.Event()
         self.may_go.set()
         self._do = record_batch.body_of
@@ -54,7 +57,17 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     fetched_batch._pool.cache_clear()
     yield found
     found.may_go.set()
+    if fetched_batch._pool.cache_info().currsize and found.has_threads:
+        _end_jobs(fetched_batch._pool())
     fetched_batch._pool.cache_clear()
+
+
+def _end_jobs(queue: Any) -> None:
+    """Wait until both threads have done what was asked of them: it would count in the next test."""
+    both = threading.Barrier(3)
+    for _ in range(2):
+        queue.put(SimpleNamespace(decompress=partial(both.wait, 20.0)))
+    both.wait(20.0)
 
 
 @pytest.fixture
@@ -211,6 +224,7 @@ def test_without_another_thread_everything_is_decompressed_here(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
+    opened.has_threads = False
     bench.reading()
     bench.fetched(chunk_of(5))
     assert [record.offset for record in bench.everything()] == list(range(1_000))
