@@ -221,9 +221,8 @@ class AsyncConsumer(Generic[K, V]):
     not read or close, and tasks that they begin may when they have ended.
 
     Records are handed out when the task that asked continues: of a task that is cancelled before, the next
-    one gets them. `close` goes on when the task that awaits it is
-    cancelled. If the loop ends first (as `asyncio.run` does it), the consumer is closed with it, as by an
-    exception.
+    one gets them. `close` continues when the task that awaits it is cancelled. If the loop ends first (as
+    `asyncio.run` does it), the consumer is closed with it, as by an exception.
 
     It belongs to the loop that started it: awaited in another one, it raises ConcurrentUse.
 
@@ -240,8 +239,8 @@ class AsyncConsumer(Generic[K, V]):
         self._waiting: set[asyncio.Future[None]] = set()
         """Of each task that waits for news."""
         self._turn_is_due = False
-        self._turn_error: BaseException | None = None
-        """What a turn raised that no task waited for."""
+        self._turn_error: Exception | None = None
+        """What a turn raised while no task waited; the next task that waits raises it."""
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
         """Of each iteration under way, the task that has begun it."""
@@ -322,7 +321,7 @@ class AsyncConsumer(Generic[K, V]):
             log.error("closing a consumer after an error: %s", another)
 
     async def _close(self, timeout: float, *, processed: bool) -> None:
-        """Close it once, in a task that nobody's end cancels; others wait for that meanwhile."""
+        """Close it once, in a task of its own, which no caller's end cancels; later callers wait for it."""
         core, closing = self._core, self._closing
         self._check_not_called_back()
         if self._loop is None:
@@ -420,9 +419,8 @@ class AsyncConsumer(Generic[K, V]):
         """What the steps find. Nothing is awaited between their end and the task that gets it: what was
         not handed out to a task that is cancelled, the next one gets."""
         with self._reading(task):
-            await asyncio.sleep(
-                0
-            )  # others have their turn, and brokers are heard, though much is there
+            # Other tasks have their turn, and brokers are heard, though much is there.
+            await asyncio.sleep(0)
             return await self._run(steps)
 
     @contextmanager
@@ -492,7 +490,7 @@ class AsyncConsumer(Generic[K, V]):
             self._waiting.discard(news)
 
     def _turn_soon(self) -> None:
-        """There is news of a broker: it is taken in once, however many descriptors have some."""
+        """A broker has sent something: read it soon, once for all descriptors that are ready."""
         if not self._turn_is_due and self._loop is not None:
             self._turn_is_due = True
             self._loop.call_soon(self._take_news)
@@ -502,7 +500,7 @@ class AsyncConsumer(Generic[K, V]):
         if not self._core.closed:
             try:
                 self._core.turn()
-            except BaseException as error:  # raised to the task that waits next
+            except Exception as error:
                 self._turn_error = error
             self._notify()
 

@@ -80,9 +80,9 @@ READS_NOTHING: Final = (
 class ConsumerCore(Generic[K, V]):
     """A consumer without a thread: one owner at a time takes its steps (steps.py).
 
-    What can wait is a method that returns `Steps`; the others never wait. `turn` exchanges what there is
-    with brokers. `wake`, `stop`, `health`, `metrics`, and `commit` with offsets are for
-    any thread. `call_back` calls the application.
+    A method that can wait returns `Steps`; of the others only `open` and `turn` wait. `turn` sends requests
+    to brokers and takes their answers. Any thread may call `wake`, `stop`, `health` and `metrics`, and take
+    the steps of a `commit` with offsets. `call_back` calls the application.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ConsumerCore(Generic[K, V]):
         self.is_ending = False
         """It is being closed: reads that wait end with nothing."""
         self.in_callback = False
-        """What is asked for comes from a callback: nothing that was handed out counts as processed."""
+        """A callback asks: nothing that was handed out counts as processed by that."""
         self.process: int | None = None
         """The process that opened it; None before."""
         self.wakeup = Wakeup()

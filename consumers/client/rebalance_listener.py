@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future
 from functools import partial
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -105,6 +106,8 @@ class RebalanceListener:
         self._positions = positions
         self._call_back = call_back
         self._notices: deque[Notice] = deque()
+        # The group thread gets offsets in the order in which they were noted: none goes back.
+        self._asking = Lock()
         self._call: _Call | None = None
         self._error: Exception | None = None
         """What a callback raised that ended between two calls of `serve`, which raises it."""
@@ -151,8 +154,9 @@ class RebalanceListener:
             self._assigned([*self._unaccepted.values()])
         if self._config.auto_commit and time.monotonic() >= self._commit_at:
             self._plan_commit()
-            if offsets := self._positions.due(self.epochs):
-                self.member.commit(offsets, self.epochs)
+            with self._asking:
+                if offsets := self._positions.due(self.epochs):
+                    self.member.commit(offsets, self.epochs)
 
     def callback_ended(self) -> None:
         """Act on its end at once: what it was called for is not to wait for the next `serve`."""
@@ -212,8 +216,9 @@ class RebalanceListener:
         self.member.polled_at = time.monotonic()
         epochs = self.epochs.copy()
         ours = {each: offset for each, offset in offsets.items() if each in epochs}
-        forward, behind = self._positions.group.ask(ours)
-        outcome = self.member.commit(forward, epochs, metadata) if forward else None
+        with self._asking:
+            forward, behind = self._positions.group.ask(ours)
+            outcome = self.member.commit(forward, epochs, metadata) if forward else None
         return PendingCommit(offsets, offsets.keys() - ours.keys(), behind, outcome)
 
     def end_commit(self, pending: PendingCommit) -> None:
@@ -258,7 +263,8 @@ class RebalanceListener:
         """Commit the starts that were found, whatever `auto_commit` is, without waiting for it."""
         if self._starts:
             starts, self._starts = self._starts, {}
-            self.member.commit(self._positions.group.ask(starts)[0], self.epochs)
+            with self._asking:
+                self.member.commit(self._positions.group.ask(starts)[0], self.epochs)
 
     def _plan_commit(self) -> None:
         """The next automatic commit; the application may be busy with one batch for longer."""
@@ -400,11 +406,12 @@ class RebalanceListener:
     def _release(self, partitions: list[TopicPartition], *, is_done: bool) -> None:
         """Let go of partitions; what was processed is committed if the application is done with them."""
         commits = is_done and self._config.auto_commit
-        final = self._positions.due(frozenset(partitions)) if commits else {}
-        for partition in partitions:
-            epoch = self.epochs[partition]
-            self._give_up(partition)
-            self.member.drained(partition, epoch, final.get(partition))
+        with self._asking:
+            final = self._positions.due(frozenset(partitions)) if commits else {}
+            for partition in partitions:
+                epoch = self.epochs[partition]
+                self._give_up(partition)
+                self.member.drained(partition, epoch, final.get(partition))
 
     def _lost(self, notices: list[Lost]) -> None:
         named = [each.partition for each in notices]

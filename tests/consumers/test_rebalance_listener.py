@@ -1,5 +1,6 @@
 """What the thread that polls makes of the group's notices: callbacks that fail, and what is left then."""
 
+import threading
 import time
 import traceback
 from collections import deque
@@ -352,6 +353,26 @@ def test_a_commit_behind_what_is_committed_is_refused_and_the_rest_is_committed(
     scene.commit({ZERO: 5, ONE: 8}, 1.0)
     with pytest.raises(CommitBehind, match="7 in t-1 lies before 8"):
         scene.commit({ONE: 7}, 1.0)
+
+
+def test_commits_of_two_threads_reach_the_group_in_the_order_in_which_they_count(
+    scene: Scene,
+) -> None:
+    scene.serve(*assigned(ZERO))
+    later = threading.Thread(target=lambda: scene.commit({ZERO: 100}, 1.0))
+
+    commit = scene.member.commit
+
+    def overtaken(offsets: Mapping[TopicPartition, int], *given: Any) -> Future[Committed]:
+        if offsets == {ZERO: 50}:  # noted, and not asked for yet
+            later.start()
+            later.join(0.2)
+        return commit(offsets, *given)
+
+    scene.member.commit = overtaken  # type: ignore[method-assign,assignment]
+    scene.commit({ZERO: 50}, 1.0)
+    later.join(20.0)
+    assert scene.member.asked == [{ZERO: 50}, {ZERO: 100}]
 
 
 def test_a_commit_behind_one_that_was_not_answered_yet_is_refused(scene: Scene) -> None:
