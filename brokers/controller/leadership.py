@@ -39,10 +39,12 @@ class Leadership:
       lost can tell. Until the first leader epoch has begun nothing was appended, and any live replica may
       be designated in its place.
     - A partition whose leader is not registered gets the first of its replicas that is registered and
-      in the ISR; the ISR is left with those that are registered. Without such a replica nothing is
-      written: the leader that comes back activates itself again, another member of the ISR that comes
-      first is designated. A leader that is alive but has lost its session goes on meanwhile, which is
-      safe: nobody else can be elected.
+      in the ISR. Without such a replica nothing is written: the leader that comes back activates itself
+      again, another member of the ISR that comes first is designated. A leader that is alive but has lost
+      its session goes on meanwhile, which is safe: nobody else can be elected.
+    - An election leaves the ISR as it is; the broker that activates itself takes out who is gone. The
+      designated broker may find that its disk has lost something: then a member of the ISR that is not
+      back yet is the only one that can lead.
     - A broker that is to stop hands over what others in the ISR can lead, and gets nothing new.
     - A partition that another than its first replica leads goes back to that one, some at a time, once
       that is in the ISR and has been registered for a while.
@@ -51,7 +53,7 @@ class Leadership:
       anew: what a replica that leaves has acked counts in the epoch that ends alone. One that is cancelled
       ends when as many of the original replicas are as `min_in_sync` asks for.
 
-    While nobody is to be designated, the leader alone takes a replica out of the ISR.
+    Only the end of a reassignment changes an ISR here.
     Nothing is decided about a partition whose state is illegible.
 
     Owner: the controller's thread. Partitions are judged when something about them has changed.
@@ -156,13 +158,12 @@ class Leadership:
         if topic is None or move is None or known is None or partition in self._illegible:
             return None
         state = known.state
-        stay = [
-            each for each in move.target if each in state.isr and each in self._registered_since
-        ]
+        stay = [each for each in move.target if each in state.isr]
         needed = topic.min_in_sync if move.is_cancelled else len(move.target)
         enough = min(needed, len(move.target))
         able = [each for each in stay if each in self._may_lead]
-        if not state.active or len(stay) < enough or not able:
+        registered = self._registered_since.keys() & stay
+        if not state.active or len(registered) < enough or not able:
             return None
         leader = state.leader if state.leader in able else able[0]
         ended = state.designate(leader, stay, self._controller_epoch)
@@ -202,9 +203,7 @@ class Leadership:
         return PartitionState(leader, 0, isr, self._controller_epoch)
 
     def _designation(self, known: VersionedState, leader: int) -> StateWrite:
-        isr = [each for each in known.state.isr if each in self._registered_since]
-        if not known.state.leader_epoch:
-            isr = [leader]
+        isr = known.state.isr if known.state.leader_epoch else (leader,)
         designated = known.state.designate(leader, isr, self._controller_epoch)
         return StateWrite(designated, known.partition_epoch)
 

@@ -106,7 +106,8 @@ class Partitions:
         staying = {number for number, each in live.items() if not each.leaving}
         if staying != self.shared.staying:
             # Who waits for a replica that is gone does not wait for the next round.
-            self.shared.staying = staying
+            self.shared.staying.clear()
+            self.shared.staying.update(staying)
             self._round = deque(self._partitions.values())
             self._post(self._go_round)
         self.fetcher.brokers_are(live, self.nonce)

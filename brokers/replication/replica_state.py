@@ -1,6 +1,6 @@
 """One replica of a partition: whether its broker leads, follows or waits, as the partition's state says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -10,6 +10,7 @@ from folkmoot.brokers.replication.leader_state import LeaderState
 from folkmoot.coordination.partition_states import (
     NOBODY,
     Answer,
+    PartitionState,
     StateWrite,
     Superseded,
     VersionedState,
@@ -72,7 +73,7 @@ class ReplicaState:
     """What a replica is, from the state of its partition as it was read last. No I/O, no clock.
 
     ```
-    designated, in the ISR ─► persist epoch + 1 ─► compare-and-set ─► leader
+    designated, in the ISR ─► persist epoch + 1 ─► compare-and-set, without brokers that are gone ─► leader
     designated, but lacks what it has acked ─► leave the ISR, let another be designated
     active elsewhere, in an epoch not below ours ─► persist that epoch ─► follower
     the same, but the topic's node was read before the last reassignment ended ─► wait for it
@@ -82,7 +83,8 @@ class ReplicaState:
     - **Activation** (rule 2). Who is designated, and in the ISR, leaves the epoch that it follows, has
       the next one on disk, and only then writes that it leads in it. It leads once that write is known
       to have succeeded. A restart, a refusal, an unknown outcome: it activates again, in a new epoch,
-      if it is still designated.
+      if it is still designated. The same write takes brokers that are not `staying` out of the ISR. The
+      controller leaves them in: if the designated broker cannot lead, one of them is needed.
     - **Persisted epochs** (rule 3). `epoch` is the highest that is on disk; nothing is done in a lower
       one. So a broker that has left an epoch for the next leader's never acks in the old one again,
       whatever it reads, and though it dies in between.
@@ -90,8 +92,8 @@ class ReplicaState:
     - **A disk that has lost something**, or is another one: the ISR counts on records that are not here.
       Such a replica does not lead (`may_lead`), and leaves the ISR if it is designated and not alone in
       there; a leader finds out by its fetch, and takes it out. With `durability=page-cache` the same
-      holds for any log whose machine went down under it, but that one leads if it is alone. An unclean
-      election has either lead.
+      holds for any log whose machine went down under it, but that one leads if no other broker of the
+      ISR is registered. An unclean election has either lead.
 
     A death right before the epoch is on disk: nothing has happened. Right behind it: the epoch is
     skipped, unless the activation finds the same number free. Right behind the compare-and-set: the
@@ -101,16 +103,19 @@ class ReplicaState:
     One step at a time is under way; what is read meanwhile is looked at when that has ended.
     """
 
-    def __init__(self, broker_id: int, epoch: int) -> None:
+    def __init__(self, broker_id: int, epoch: int, staying: Set[int]) -> None:
+        """`staying` are the brokers that are registered and are not about to stop; its owner changes it."""
         self.broker_id = broker_id
         self.epoch = epoch
+        self.staying = staying
         self.leader: LeaderState | None = None
         self.follower: FollowerState | None = None
         self.known: VersionedState | None = None
         self.may_lead = True
         """False while the log may lack records that this replica has acked: it would lose them for all."""
         self.may_lead_alone = False
-        """Whether it leads all the same where nobody else is in sync: its topic has chosen that."""
+        """Whether it leads all the same where no other broker of the ISR is registered: its topic has
+        chosen that."""
         self.reassigned = 0
         """How many ended reassignments this broker knows of, by the topic's node."""
         self._step: Step = None
@@ -176,7 +181,8 @@ class ReplicaState:
         state = self.known.state
         if state.leader == self.broker_id:
             is_asked = state.unclean_epoch > state.leader_epoch  # to lead with what it has
-            may_lead = self.may_lead or ((self.may_lead_alone or is_asked) and len(state.isr) == 1)
+            is_alone = not any(each in self.staying for each in self._others(state))
+            may_lead = self.may_lead or ((self.may_lead_alone or is_asked) and is_alone)
             if self.broker_id in state.isr and may_lead:
                 self._step = self._activation(self.known)
             elif self.broker_id in state.isr and (len(state.isr) > 1 or state.active):
@@ -193,7 +199,7 @@ class ReplicaState:
 
     def _refusal(self, known: VersionedState) -> Step:
         """Let another be designated; who is alone in sync says that nobody leads."""
-        others = [each for each in known.state.isr if each != self.broker_id]
+        others = self._others(known.state)
         leader, isr = (NOBODY, others) if others else (self.broker_id, known.state.isr)
         state = known.state.designate(leader, isr, known.state.controller_epoch)
         return Activate(StateWrite(state, known.partition_epoch))
@@ -205,4 +211,8 @@ class ReplicaState:
         self.follower = None
         if self.epoch < following:
             return PersistEpoch(following)
-        return Activate(StateWrite(known.state.activate(), known.partition_epoch))
+        isr = [each for each in known.state.isr if each == self.broker_id or each in self.staying]
+        return Activate(StateWrite(known.state.with_isr(isr).activate(), known.partition_epoch))
+
+    def _others(self, state: PartitionState) -> list[int]:
+        return [each for each in state.isr if each != self.broker_id]

@@ -71,7 +71,7 @@ class Shared:
     clock: Callable[[], float]
     counters: Counters = field(default_factory=Counters)
     staying: set[int] = field(default_factory=set)
-    """Brokers that are registered and are not about to stop."""
+    """Brokers that are registered and are not about to stop; one set, which each partition's state reads."""
     is_replaced: bool = False
     """Others lead what this broker led, and ZooKeeper does not answer it: its view is of no use."""
     throttled_until: float = 0.0

@@ -4,6 +4,7 @@ ZooKeeper holds the partition's state {leader, leader epoch, ISR}; its version i
 Every write there is one step, every read that a replica takes notice of another. The worst is assumed:
 
 - The controller designates any live member of the ISR at any time, whether the leader lives or not.
+- Who begins to lead takes any other replicas out of the ISR by that.
 - Replicas act on old reads: any activation that is not older than what they have on disk.
 - A leader whose session has ended goes on, and so do its writes, which only their versions refuse.
 - A crash keeps what is on disk; without the rule that a record counts only there, any suffix is lost.
@@ -175,7 +176,7 @@ class ReplicationModel:
         live = now.isr & state.registered
         for number in range(self.count):
             if number != now.leader and live >> number & 1:
-                yield Step(f"designate {number}", self._designated(state, number, live))
+                yield Step(f"designate {number}", self._designated(state, number, now.isr))
         if not self._has("clean election") and not live:
             for number in range(self.count):
                 if state.registered >> number & 1:
@@ -185,7 +186,7 @@ class ReplicationModel:
         now = state.partition
         changed = now._replace(leader=leader, isr=isr, version=now.version + 1)
         if not self._has("activation"):
-            changed = _begun(changed)
+            changed = _begun(changed._replace(isr=isr & (state.registered | 1 << leader)))
         return state._replace(partition=changed)
 
     # -- faults -----------------------------------------------------------------------------------
@@ -240,10 +241,13 @@ class ReplicationModel:
             and may_lead
         ):
             if not (leads and replica.epoch == now.epoch):
-                active = _begun(now._replace(version=now.version + 1))
-                leading = self._leading(replica, active.epoch, active.activations[-1])
-                after = _with(state, number, leading)._replace(partition=active)
-                yield Step(f"activate {number} in {active.epoch}", after)
+                for isr in self._activated_isrs(now.isr, number):
+                    active = _begun(now._replace(isr=isr, version=now.version + 1))
+                    leading = self._leading(replica, active.epoch, active.activations[-1])
+                    after = _with(state, number, leading)._replace(partition=active)
+                    name = f"activate {number} in {active.epoch}"
+                    is_usual = isr == now.isr & (state.registered | 1 << number)
+                    yield Step(name if is_usual else f"{name} with {isr:03b}", after)
         first = max(replica.epoch, 1) if replica.leader == NOBODY else replica.epoch + 1
         for epoch in range(first, now.epoch + 1):
             activation = now.activations[epoch - 1]
@@ -260,6 +264,11 @@ class ReplicationModel:
                 yield Step(f"adopt {number}", _with(state, number, knows))
             else:
                 yield Step(f"resign {number}", _with(state, number, self._without_role(replica)))
+
+    def _activated_isrs(self, isr: int, leader: int) -> list[int]:
+        """The ISR with which a leader may begin: what of it is registered, by an old view."""
+        others = isr & ~(1 << leader)
+        return [isr & ~gone for gone in range(others + 1) if gone & ~others == 0]
 
     def _leading(self, replica: Replica, epoch: int, activation: Activation) -> Replica:
         return replica._replace(

@@ -25,14 +25,24 @@ RARE = ("designate", "CRASH", "EXPIRE")
 """Taken less often in walks, so that records get somewhere."""
 
 TAKEN = {
-    *("designate", "activate in", "follow of in", "adopt", "resign", "append", "fetch of"),
+    *(
+        "designate",
+        "activate in",
+        "activate in with",
+        "follow of in",
+        "adopt",
+        "resign",
+        "append",
+        "fetch of",
+    ),
     *("commit to", "shrink by", "expand by", "write ISR", "cut to"),
     *("CRASH", "EXPIRE", "restart", "register again"),
 }
 
 # The shortest ways that are known to a broken promise without each rule: chance alone takes long.
 WAYS = {
-    "clean election": "CRASH 2 → designate 0 → restart 2 → EXPIRE 0 → activate 0 in 1 → shrink 0 by 1 → "
+    "clean election": "CRASH 2 → designate 0 → restart 2 → EXPIRE 0 → activate 0 in 1 with 011 → "
+    "shrink 0 by 1 → "
     "follow 1 of 0 in 1 → append 0 → fetch 1 of 0 → fetch 1 of 0 → write ISR 0 → UNCLEAN 2 → "
     "commit 0 to 1",
     "durable before counted": "EXPIRE 0 → designate 2 → activate 2 in 1 → follow 1 of 2 in 1 → append 2 → "

@@ -1,7 +1,7 @@
 """Simulated processes' threads towards ZooKeeper: a broker's watcher, and a controller."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -307,19 +307,19 @@ class Controller(Coordination):
     def _decide(
         self, live: Any, found: VersionedState | None, controller_epoch: int
     ) -> StateWrite | None:
-        """Rule 1: a live member of the ISR; if there is none, nobody."""
+        """Rule 1: a live member of the ISR, which stays as it is; if there is none, nobody."""
         if found is None:
             if not set(self.replicas) <= set(live):
                 return None
             first = PartitionState(self.replicas[0], 0, self.replicas[:1], controller_epoch)
             return StateWrite(first, MISSING)
         state, random = found.state, self.world.random
-        in_sync = [each for each in state.isr if each in live]
-        candidates = list(in_sync)
+        isr: Sequence[int] = state.isr
+        candidates = [each for each in isr if each in live]
         if state.leader in live and random.random() >= self.restless:
             return None
         if (self.unclean or not state.leader_epoch) and not candidates:
-            candidates = in_sync = [each for each in self.replicas if each in live][:1]
+            candidates = isr = [each for each in self.replicas if each in live][:1]
         candidates = [each for each in candidates if each != state.leader] or candidates
         if not candidates:
             if state.leader == NOBODY:
@@ -327,4 +327,4 @@ class Controller(Coordination):
             nobody = state.designate(NOBODY, state.isr, controller_epoch)
             return StateWrite(nobody, found.partition_epoch)
         leader = random.choice(candidates)
-        return StateWrite(state.designate(leader, in_sync, controller_epoch), found.partition_epoch)
+        return StateWrite(state.designate(leader, isr, controller_epoch), found.partition_epoch)
