@@ -59,6 +59,9 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     have the bytes in any case."""
     value_deserializer: Deserializer[V] | None = None
     """The same for values."""
+    explicit_done: bool = False
+    """A record counts as processed when `done` is called for it, from any thread and in any order, and not
+    when the next one is asked for. What is committed ends in front of the first record that is not done."""
     auto_commit: bool = True
     """Commit what was processed every `commit_interval`, when a partition is given up, and on close."""
     commit_interval: _Duration = 5.0
@@ -120,6 +123,8 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
             )
         if self.group is not None:
             check_name("group", self.group)
+        elif self.explicit_done:
+            raise ConfigError("explicit_done says what is committed: give group=…")
         if self.instance_id is not None:
             check_name("instance id", self.instance_id)
         if (self.topics or self.pattern) and self.group is None:

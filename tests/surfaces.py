@@ -20,6 +20,8 @@ PLAIN = {
     *(
         "config",
         "stop",
+        "done",
+        "revoking",
         "metrics",
         "unacknowledged",
         "assignment",
@@ -41,7 +43,7 @@ class Awaited:
         found = getattr(self.client, name)
         if name in ("batches", "arrow"):
             return lambda *args, **options: _steps(found(*args, **options))
-        if name in PLAIN or name == "done":
+        if name in PLAIN:
             return found
 
         async def call(*args: Any, **options: Any) -> Any:

@@ -580,6 +580,8 @@ class AsyncConsumer(Generic[K, V]):
     fencing_token = _plain(Consumer.fencing_token)
     health = _plain(Consumer.health)
     metrics = _plain(Consumer.metrics)
+    done = _plain(Consumer.done)
+    revoking = _plain(Consumer.revoking)
 
     def leave_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[Signalled]:
         """While it lasts, the first of these signals (SIGTERM and SIGINT) stops the consumer.

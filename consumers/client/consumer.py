@@ -330,6 +330,26 @@ class Consumer(Generic[K, V]):
         self._check_open()
         return self._run(self._core.commit(offsets, timeout, wait=wait))
 
+    def done(self, what: Record[K, V] | RecordBatchView) -> None:
+        """A record, or a batch, is processed. From any thread, in any order; with `explicit_done`.
+
+        What is committed ends in front of the first record that is not done. Of a partition that is no
+        longer ours it changes nothing: its records come to its next owner from what was committed.
+        Raises ConfigError without `explicit_done`, or for anything else than a record or a batch.
+        """
+        self._check_open()
+        self._core.done(what)
+
+    def revoking(self) -> dict[TopicPartition, float]:
+        """With `explicit_done`: partitions that others are to have, and the seconds that are left for them.
+
+        Nothing more is handed out of these. A partition is given up as soon as all of its records that
+        were handed out are done, and at the latest after `max_processing_time` (`revoke_timeout` if that
+        is None); the others are read on meanwhile. From any thread.
+        """
+        self._check_open()
+        return self._core.revoking()
+
     @overload
     def committed(self, partitions: TopicPartition) -> int | None: ...
 

@@ -127,7 +127,7 @@ class ConsumerCore(Generic[K, V]):
                 self._session, config.session_timeout, config.listener
             )
         self.cluster = Cluster.of(config, self.discovery, poller=poller)
-        self.positions = Positions()
+        self.positions = Positions(explicit_done=config.explicit_done)
         self.fetcher = Fetcher(
             *(config, self.cluster, time.monotonic),
             *(self._begin, self.positions.cut),
@@ -356,7 +356,8 @@ class ConsumerCore(Generic[K, V]):
             if views:
                 self._keep_fetching()
             for view in views:
-                self.positions.of(view.topic_partition).handed_out = view.next_offset
+                offsets = () if isinstance(view, Skipped) else view.offsets
+                self.positions.hand_out(view.topic_partition, offsets, view.next_offset)
         except BaseException:
             rotation.read_again()
             raise
@@ -382,7 +383,7 @@ class ConsumerCore(Generic[K, V]):
                 if view is not None:
                     self._keep_fetching()
                 if isinstance(view, Skipped):
-                    self.positions.of(view.topic_partition).handed_out = view.next_offset
+                    self.positions.hand_out(view.topic_partition, (), view.next_offset)
                     return None
                 self.cursor = None if view is None else BatchCursor(view)
             except BaseException:
@@ -474,8 +475,7 @@ class ConsumerCore(Generic[K, V]):
 
     def _settle(self, cursor: BatchCursor) -> None:
         """Write down how far the iteration has come."""
-        progress = self.positions.of(cursor.view.topic_partition)
-        progress.advance(*cursor.progress())
+        self.positions.iterated(cursor.view.topic_partition, *cursor.progress())
 
     # -- partitions and the group -----------------------------------------------------------------
 
@@ -647,6 +647,25 @@ class ConsumerCore(Generic[K, V]):
                 ) from None
         group.end_commit(pending)
 
+    def done(self, what: Record[K, V] | RecordBatchView) -> None:
+        """From any thread."""
+        if not self.config.explicit_done:
+            raise ConfigError("done() is for a consumer that was made with explicit_done=True")
+        match what:
+            case RecordBatchView() if len(what):
+                start, end = what.offsets[0], what.next_offset
+            case Record():
+                start, end = what.offset, what.offset + 1
+            case _:
+                raise ConfigError(f"done() takes a record or a batch, not {what!r:.80}")
+        partition, group = what.topic_partition, self.group
+        self.positions.done(partition, start, end)
+        if group is not None and partition in group.finishing:
+            self.wake()  # it may be the last that is under way
+
+    def revoking(self) -> dict[TopicPartition, float]:
+        return {} if self.group is None else self.group.revoking()
+
     def _member(self) -> RebalanceListener:
         if self.group is None:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
@@ -782,8 +801,9 @@ class ConsumerCore(Generic[K, V]):
 
     def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         self.take_back()
-        for partition in partitions:
-            self.fetcher.pause(partition_of(partition), paused)
+        going = () if self.group is None else self.group.finishing
+        for each in map(partition_of, partitions):
+            self.fetcher.pause(each, paused or each in going)
 
 
 def _limit(max_records: int | None, otherwise: int) -> int:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future
 from functools import partial
+from math import inf
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -98,6 +99,10 @@ class RebalanceListener:
     ) -> None:
         self.member = member
         self.epochs: dict[TopicPartition, int] = {}
+        self.finishing: dict[TopicPartition, float] = {}
+        """Partitions that are to be given up, each with the time (monotonic) until which what is under way
+        may end. While no callback runs, `on_revoke` was called for none of them. Written by the owner,
+        read by any thread."""
         self.left = False
         self.replaced = False
         """Another process has our instance id: every call raises it from then on."""
@@ -135,6 +140,8 @@ class RebalanceListener:
             self._error = None
             raise error
         self._end_call()
+        if self.finishing and self._call is None:
+            self._revoke_finished()
         while self._notices and self._call is None:
             notice = self._notices.popleft()
             match notice:
@@ -385,15 +392,40 @@ class RebalanceListener:
         self._release([each for each in partitions if each not in accepted], is_done=True)
         if not accepted:
             return
+        config = self._config
+        by = time.monotonic() + (config.max_processing_time or config.revoke_timeout)
         try:
             for each in accepted:
-                self.member.draining(each, self.epochs[each])
+                self.finishing[each] = by
                 self._fetcher.pause(each, True)
         except BaseException:  # it must not keep the partitions from others
             self._release(accepted, is_done=False)
             raise
-        revoked = partial(self._revoked, accepted)
-        self._call_application("on_revoke", accepted, revoked, holds=False)
+        self._revoke_finished()
+
+    def _revoke_finished(self) -> None:
+        """Go on with partitions of which nothing is under way any more, or which took too long."""
+        now = inf if self._leave_by is not None else time.monotonic()
+        partitions = [
+            each
+            for each, by in self.finishing.items()
+            if by <= now or self._positions.is_done(each)
+        ]
+        if not partitions:
+            return
+        try:
+            for each in partitions:
+                self.member.draining(each, self.epochs[each])
+        except BaseException:  # it must not keep the partitions from others
+            self._release(partitions, is_done=False)
+            raise
+        revoked = partial(self._revoked, partitions)
+        self._call_application("on_revoke", partitions, revoked, holds=False)
+
+    def revoking(self) -> dict[TopicPartition, float]:
+        """Partitions that are to be given up, with the seconds that are left. From any thread."""
+        now = time.monotonic()
+        return {each: max(0.0, by - now) for each, by in self.finishing.copy().items()}
 
     def _revoked(self, partitions: list[TopicPartition], result: Callable[[], Any]) -> None:
         try:
@@ -427,9 +459,8 @@ class RebalanceListener:
     def _give_up(self, partition: TopicPartition) -> None:
         self._fetcher.give_up(partition)
         self._positions.release(partition)
-        self.epochs.pop(partition, None)
-        self._unaccepted.pop(partition, None)
-        self._starts.pop(partition, None)
+        for kept in (self.epochs, self.finishing, self._unaccepted, self._starts):
+            kept.pop(partition, None)
 
 
 def _raise_error(result: Callable[[], Any]) -> None:

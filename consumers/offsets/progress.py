@@ -1,13 +1,16 @@
 """What the application has, has processed, and has committed, per partition.
 
 Three offsets, each the *next* record: `handed_out` ≥ `processed` ≥ committed. Handed out becomes
-processed when the application asks for more or says so; only processed offsets are committed.
+processed when the application asks for more or says so; only processed offsets are committed. With
+`explicit_done` it becomes processed up to the first record for which `done` was not called.
 """
 
-from collections.abc import Container
+from collections import deque
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from folkmoot.consumers.offsets.group_offsets import GroupOffsets
+from folkmoot.consumers.offsets.unfinished import Unfinished
 from folkmoot.protocol.records import TopicPartition
 
 
@@ -19,17 +22,17 @@ class Progress:
     processed: int | None = None
     sought: int | None = None
     """The offset that the application has sought, as long as nothing was handed out since."""
+    unfinished: Unfinished | None = None
+    """With `explicit_done`, once something was handed out."""
 
-    def advance(self, handed_out: int | None, processed: int | None) -> None:
-        """An iteration has come so far. What a commit has said to be processed stays so."""
-        if handed_out is not None:
-            self.handed_out = handed_out
-        if processed is not None:
-            self.processed = max(self.processed or 0, processed)
+    def finished(self) -> None:
+        """Count as processed what lies before the first unfinished record."""
+        if self.unfinished is not None and self.unfinished.low > (self.processed or 0):
+            self.processed = self.unfinished.low
 
 
 class Positions:
-    """The progress of all partitions of a consumer. Owned by the thread that polls it.
+    """The progress of all partitions of a consumer. Owned by the thread that polls it; any may call `done`.
 
     A partition that is given up or read from elsewhere is forgotten, and begins with a new object:
     whoever still writes to the old one changes nothing that would be committed.
@@ -38,7 +41,10 @@ class Positions:
     costs nothing for the thousands of others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, explicit_done: bool = False) -> None:
+        self._explicit_done = explicit_done
+        self._done: deque[tuple[TopicPartition, int, int]] = deque()
+        """What `done` was called for, as ranges of offsets, until the owner looks."""
         self._progress: dict[TopicPartition, Progress] = {}
         self._in_hand: dict[TopicPartition, Progress] = {}
         self.group = GroupOffsets()
@@ -53,6 +59,48 @@ class Positions:
         self._in_hand[partition] = progress
         return progress
 
+    def hand_out(self, partition: TopicPartition, offsets: Sequence[int], behind: int) -> None:
+        """The application gets records of these offsets. No others lie before the offset `behind`."""
+        progress = self.of(partition)
+        if self._explicit_done:
+            if progress.unfinished is None:
+                first = progress.handed_out
+                first = (offsets[0] if offsets else behind) if first is None else first
+                progress.unfinished = Unfinished(first)
+            progress.unfinished.hand_out(offsets, behind)
+            progress.finished()
+        progress.handed_out = behind
+
+    def iterated(
+        self, partition: TopicPartition, offsets: Sequence[int], processed: int | None
+    ) -> None:
+        """An iteration has handed out records of these offsets, and the application has asked for more
+        behind `processed`."""
+        if offsets:
+            self.hand_out(partition, offsets, offsets[-1] + 1)
+        if processed is not None and not self._explicit_done:
+            progress = self.of(partition)  # what a commit has said to be processed stays so
+            progress.processed = max(progress.processed or 0, processed)
+
+    def done(self, partition: TopicPartition, start: int, end: int) -> None:
+        """The application is done with its records from offset `start` to before `end`. From any thread."""
+        self._done.append((partition, start, end))
+
+    def is_done(self, partition: TopicPartition) -> bool:
+        """Whether nothing of the partition is under way, as far as `done` says it."""
+        self._look_at_done()
+        progress = self._progress.get(partition)
+        unfinished = None if progress is None else progress.unfinished
+        return unfinished is None or unfinished.is_empty
+
+    def _look_at_done(self) -> None:
+        while self._done:
+            partition, start, end = self._done.popleft()
+            progress = self._progress.get(partition)
+            if progress is not None and progress.unfinished is not None:
+                progress.unfinished.finish(start, end)
+                progress.finished()
+
     def begin(self, partition: TopicPartition, offset: int) -> None:
         """Where reading begins was looked up: all before counts as processed, and is committed.
 
@@ -63,7 +111,9 @@ class Positions:
             progress.handed_out = progress.processed = offset
 
     def process_all(self) -> None:
-        """The application is done with everything that it was handed."""
+        """The application is done with everything that it was handed, unless it says so by `done`."""
+        if self._explicit_done:
+            return
         for progress in self._in_hand.values():
             progress.processed = progress.handed_out
 
@@ -100,12 +150,16 @@ class Positions:
 
         It has the records that were read up to `parts_at`, if that is known.
         """
+        self._look_at_done()  # for what is on the log no more, others may come at the same offsets
         read = self._progress.get(partition)
         self.forget(partition)
         if parts_at is not None and read is not None and read.handed_out is not None:
             now = self.of(partition)
             now.handed_out = min(read.handed_out, parts_at)
             now.processed = None if read.processed is None else min(read.processed, parts_at)
+            now.unfinished = read.unfinished
+            if now.unfinished is not None:
+                now.unfinished.cut(parts_at)
         self.group.cut(partition, end)
 
     def uncommitted(
@@ -115,6 +169,7 @@ class Positions:
 
         With `sought` also where partitions go on of which nothing was handed out since a seek.
         """
+        self._look_at_done()
         found: dict[TopicPartition, int] = {}
         for partition, progress in self._progress.items():
             if progress.processed is None:

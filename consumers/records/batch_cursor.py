@@ -1,5 +1,7 @@
 """A batch on its way to the application, which works on one of its records while the rest wait."""
 
+from collections.abc import Sequence
+
 from folkmoot.consumers.records.batch_view import RecordBatchView, iterator
 
 
@@ -39,14 +41,11 @@ class BatchCursor:
         row = self.row
         return self.view.offsets[row] if row < len(self.view) else None
 
-    def progress(self) -> tuple[int | None, int | None]:
-        """The offset behind what was handed out, and behind what is processed; None if nothing is.
+    def progress(self) -> tuple[Sequence[int], int | None]:
+        """The offsets of what was handed out, and the one behind what is processed; None if nothing is.
 
         What was handed out is processed, but for the last record, which is under way.
         """
         row, offsets = self.row, self.view.offsets
         done = row if self.asks_for_more else row - 1
-        return (
-            offsets[row - 1] + 1 if row > 0 else None,
-            offsets[done - 1] + 1 if done > 0 else None,
-        )
+        return offsets[:row], offsets[done - 1] + 1 if done > 0 else None

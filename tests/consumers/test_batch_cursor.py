@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.offsets.progress import Progress
+from folkmoot.consumers.offsets.progress import Positions, Progress
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.columns import BinaryColumn, Columns
@@ -47,13 +47,14 @@ def test_what_is_lent_are_the_records_of_the_view() -> None:
 @pytest.mark.parametrize("offsets", [None, [7, 9, 10, 30, 31]])
 def test_how_far_it_came_is_known_at_every_record(offsets: list[int] | None) -> None:
     view = a_view(5, offsets)
-    cursor, progress = BatchCursor(view), Progress()
-    progress.advance(*cursor.progress())
+    cursor, positions = BatchCursor(view), Positions()
+    positions.iterated(WHERE, *cursor.progress())
+    progress = positions.of(WHERE)
     assert progress == Progress()
     for row, record in enumerate(cursor.records):
         assert record.offset == view.offsets[row]
         assert cursor.row == row + 1
-        progress.advance(*cursor.progress())
+        positions.iterated(WHERE, *cursor.progress())
         assert progress.handed_out == record.offset + 1
         assert progress.processed == (view.offsets[row - 1] + 1 if row else None)
 
@@ -89,13 +90,15 @@ def test_a_record_is_made_when_it_is_asked_for() -> None:
 
 
 def test_what_a_commit_said_is_not_taken_back() -> None:
-    cursor, progress = BatchCursor(a_view(5)), Progress()
+    cursor, positions = BatchCursor(a_view(5)), Positions()
     taken(cursor, 3)
+    positions.iterated(WHERE, *cursor.progress())
+    progress = positions.of(WHERE)
     progress.processed = 103  # of the record in hand, too
-    progress.advance(*cursor.progress())
+    positions.iterated(WHERE, *cursor.progress())
     assert progress.processed == 103
     taken(cursor, 2)
-    progress.advance(*cursor.progress())
+    positions.iterated(WHERE, *cursor.progress())
     assert (progress.processed, progress.handed_out) == (104, 105)
 
 
