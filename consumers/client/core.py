@@ -337,7 +337,7 @@ class ConsumerCore(Generic[K, V]):
         """What is there → and whether that is nothing. Nothing counts as handed out before all that could
         raise is behind us."""
         take, rotation = take or self.fetcher.take_view, self.fetcher.rotation
-        rotation.begin()
+        rotation.keep()
         try:
             views: list[RecordBatchView | Skipped] = []
             left = limit
@@ -359,7 +359,7 @@ class ConsumerCore(Generic[K, V]):
                 offsets = () if isinstance(view, Skipped) else view.offsets
                 self.positions.hand_out(view.topic_partition, offsets, view.next_offset)
         except BaseException:
-            rotation.read_again()
+            rotation.take_all_back()
             raise
         return made, not views
 
@@ -376,7 +376,7 @@ class ConsumerCore(Generic[K, V]):
         self._serve()
         view = None
         if self.group is None or not self.group.is_held:
-            self.fetcher.rotation.begin()
+            self.fetcher.rotation.keep()
             try:
                 with suppress(_UndecidedError):
                     view = self._take_records(ITERATED_RECORDS)
@@ -387,7 +387,7 @@ class ConsumerCore(Generic[K, V]):
                     return None
                 self.cursor = None if view is None else BatchCursor(view)
             except BaseException:
-                self.fetcher.rotation.read_again()
+                self.fetcher.rotation.take_all_back()
                 raise
         cursor = self.cursor
         if cursor is None:
@@ -422,12 +422,14 @@ class ConsumerCore(Generic[K, V]):
                 try:
                     what = self._asked_about(failed)
                 except _UndecidedError:
-                    self.fetcher.rotation.put_back(view, 0)
+                    self.fetcher.rotation.take_back(view.topic_partition, view.offsets[0])
                     raise
             if what == "raise":
                 self.fetcher.stop_at(view.topic_partition, view.offsets[0], failed)
                 continue
-            self.fetcher.rotation.put_back(view, len(self._taken))
+            if len(self._taken) < len(view):
+                next_offset = view.offsets[len(self._taken)]
+                self.fetcher.rotation.take_back(view.topic_partition, next_offset)
             if what is None:
                 return made
             if what == "raw":
@@ -469,8 +471,9 @@ class ConsumerCore(Generic[K, V]):
         if cursor is not None:
             cursor.cut()
             self._settle(cursor)
-            if self._taken is not None:
-                self.fetcher.rotation.put_back(self._taken, cursor.row)
+            taken, row = self._taken, cursor.row
+            if taken is not None and row < len(taken):
+                self.fetcher.rotation.take_back(taken.topic_partition, taken.offsets[row])
             self.cursor = None
 
     def _settle(self, cursor: BatchCursor) -> None:

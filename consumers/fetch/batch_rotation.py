@@ -8,32 +8,26 @@ from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
-StartAt = Callable[[PartitionFetchState, int, int | None], None]
-Fail = Callable[[PartitionFetchState, FolkmootError], None]
-
 
 class BatchRotation:
-    """Whose turn it is, and what was taken but may have to be read again.
+    """Whose turn it is. What was taken since `keep` can be taken back (PartitionBuffer).
 
-    What was taken since `begin` is read again after `read_again`: nobody has seen it. The states
-    belong to the fetcher, whose thread this is; `start_at` and `fail` are its, too.
+    The states belong to the fetcher, whose thread this is; `fail` is its, too.
     """
 
     def __init__(
         self,
         states: Mapping[TopicPartition, PartitionFetchState],
         queue: FetchQueue,
-        start_at: StartAt,
-        fail: Fail,
+        fail: Callable[[PartitionFetchState, FolkmootError], None],
     ) -> None:
         self._states = states
         self._queue = queue
-        self._start_at = start_at
         self._fail = fail
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
-        self._taken: dict[TopicPartition, tuple[int, int | None]] = {}  # from where on
+        self._taken: dict[TopicPartition, PartitionFetchState] = {}
         self.taken_bytes = 0
-        """Taken since `begin`, decompressed."""
+        """Taken since `keep`, decompressed."""
 
     @property
     def is_idle(self) -> bool:
@@ -52,12 +46,11 @@ class BatchRotation:
             if state is None or state.paused:
                 del self._ready[partition]
                 continue
-            if state.has_more:
-                self._taken.setdefault(partition, (state.hand_out, state.since))
+            self._taken[partition] = state
             try:
                 taken = state.take(limit)
             except FolkmootError as error:
-                self._start_at(state, state.hand_out, None)
+                state.fetch_again()
                 self._fail(state, error)
                 continue
             finally:
@@ -66,32 +59,29 @@ class BatchRotation:
                     self._ready[partition] = None
                 self._queue.offer(state)
             if taken is not None:
-                self.taken_bytes += state.taken_bytes
-                return taken
+                self.taken_bytes += taken[1]
+                return taken[0]
         return None
 
-    def put_back(self, taken: RecordBatchView, row: int) -> None:
-        """Of what was taken last only the rows before `row` were handed out after all."""
-        state = self._states.get(taken.topic_partition)
-        if state is not None:
-            self._ready[taken.topic_partition] = None
-            state.put_back(taken, row)
-
-    def begin(self) -> None:
-        """What was taken so far has been seen."""
+    def keep(self) -> None:
+        """What was taken so far is in the application's hands for good."""
+        for state in self._taken.values():
+            state.buffer.keep()
         self._taken.clear()
         self.taken_bytes = 0
 
     def has_taken(self, partition: TopicPartition) -> bool:
-        """Whether something was taken of it since `begin`."""
+        """Whether something was taken of it since `keep`."""
         return partition in self._taken
 
-    def read_again(self) -> None:
-        """Go back to before what was taken since `begin`."""
-        for partition, (offset, since) in self._taken.items():
-            self._start_at(self._states[partition], offset, since)
-        self._taken.clear()
+    def take_back(self, partition: TopicPartition, offset: int = -1) -> None:
+        """The next to be taken of a partition is the record at `offset`, or the first since `keep`."""
+        state = self._taken.get(partition)
+        if state is not None:
+            self._ready[partition] = None
+            state.buffer.rewind(offset)
 
-    def forget(self, partition: TopicPartition) -> None:
-        """It is read from elsewhere now, or no more."""
-        self._taken.pop(partition, None)
+    def take_all_back(self) -> None:
+        """Nothing was taken since `keep`."""
+        for partition in self._taken:
+            self.take_back(partition)

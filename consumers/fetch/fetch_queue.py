@@ -32,7 +32,7 @@ class FetchQueue:
                 del self._offered[partition]
             elif state.offset is None:
                 offsets.append(state)
-            elif state.buffered_bytes < self._share_bytes and not state.paused:
+            elif state.buffer.size < self._share_bytes and not state.paused:
                 data.append(state)
             else:
                 del self._offered[partition]

@@ -37,6 +37,7 @@ from folkmoot.consumers.fetch.batch_rotation import BatchRotation
 from folkmoot.consumers.fetch.buffer_budget import BufferBudget
 from folkmoot.consumers.fetch.fetch_queue import FetchQueue
 from folkmoot.consumers.fetch.fetch_session import FetchSessions
+from folkmoot.consumers.fetch.partition_buffer import PartitionBuffer
 from folkmoot.consumers.fetch.partition_state import (
     InFlightFetch,
     PartitionFetchState,
@@ -146,7 +147,7 @@ class Fetcher:
         self._sessions = FetchSessions(self._queue)
         self.retry_at = math.inf
         """When to ask again for what was refused."""
-        self.rotation = BatchRotation(self._states, self._queue, self._start_at, self._fail)
+        self.rotation = BatchRotation(self._states, self._queue, self._fail)
 
     # -- what to read -----------------------------------------------------------------------------
 
@@ -157,7 +158,8 @@ class Fetcher:
         what follows. Without, the topic is the one that is found, and its end is an error.
         """
         self.remove(partition)
-        state = PartitionFetchState(partition, topic_id, pinned=bool(topic_id), budget=self._budget)
+        buffer = PartitionBuffer(partition, self._budget)
+        state = PartitionFetchState(partition, buffer, topic_id, pinned=bool(topic_id))
         self._states[partition] = state
         self._topics[partition.topic] += 1
         if offset is None:
@@ -172,7 +174,6 @@ class Fetcher:
             self._topics[partition.topic] -= 1
         self._queue.discard(partition)
         self.errors.pop(partition, None)
-        self.rotation.forget(partition)
 
     def give_up(self, partition: TopicPartition) -> None:
         """Remove it for good: a topic of which nothing else is read is asked about no more."""
@@ -191,7 +192,6 @@ class Fetcher:
             state.topic_id = ""
         state.epochs.clear()
         state.sought = place
-        self.rotation.forget(partition)
         self._start_at(state, place, since)
 
     def committed(self, partition: TopicPartition) -> None:
@@ -257,7 +257,7 @@ class Fetcher:
         return {
             **asdict(self.counters),
             "partitions": len(states),
-            "buffered_bytes": sum(each.buffered_bytes for each in states),
+            "buffered_bytes": sum(each.buffer.size for each in states),
             "lag": sum(each.lag or 0 for each in states),
         }
 
@@ -283,7 +283,8 @@ class Fetcher:
         """What was taken from `offset` on cannot be handed out: `check` tells why."""
         state = self._states.get(partition)
         if state is not None:
-            self._start_at(state, offset)
+            self.rotation.take_back(partition, offset)
+            state.fetch_again()
             self._fail(state, reason)
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
@@ -344,8 +345,9 @@ class Fetcher:
         """Whether the buffer takes more; what is paused does not fill it for ever."""
         if self._budget.used >= self._config.buffer_bytes and self.rotation.is_idle:
             for state in self._states.values():
-                if state.buffered_bytes:
-                    self._start_at(state, state.hand_out, state.since)
+                if state.buffer.size:
+                    state.fetch_again()
+                    self._queue.offer(state)
         return self._budget.used < self._config.buffer_bytes
 
     def _due(self, waiting: list[PartitionFetchState], now: float, rack: str = "") -> _ByBroker:
@@ -485,7 +487,7 @@ class Fetcher:
             self.counters.batches_fetched += len(fetched)
             self.counters.records_fetched += sum(header.record_count for header, _ in fetched)
             self.counters.bytes_fetched += sum(header.length for header, _ in fetched)
-            state.buffer(fetched)
+            state.add(fetched)
             self.rotation.add(state.partition)
         elif error is not None:
             # What came before the damage was handed out first: the next fetch began with it.
@@ -504,10 +506,12 @@ class Fetcher:
         policy only noted, since reading goes on right where the logs part: nothing is passed over.
         """
         # While a time is still sought nothing was handed out since that seek.
-        if parts_at >= state.hand_out or state.since is not None:
-            may_return = state.may_return  # of what the application has in hand nothing is lost
+        if state.since is not None:
             self._start_at(state, min(parts_at, state.hand_out), state.since)
-            state.may_return, state.resume = may_return, state.hand_out
+            return
+        if parts_at >= state.hand_out:
+            state.fetch_again()
+            self._queue.offer(state)
             return
         if self.rotation.has_taken(state.partition):
             return  # asked again when that is in the application's hands

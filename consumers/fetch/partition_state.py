@@ -1,13 +1,11 @@
 """One partition being read: where fetching and handing out are, and what lies between. No I/O."""
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from folkmoot.consumers.fetch.buffer_budget import BufferBudget
-from folkmoot.consumers.fetch.fetched_batch import FetchedBatch
+from folkmoot.consumers.fetch.partition_buffer import PartitionBuffer
 from folkmoot.consumers.lag import lag
-from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
+from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import CorruptBatch, FolkmootError
@@ -37,15 +35,15 @@ class InFlightFetch:
 
 @dataclass(slots=True, eq=False)
 class PartitionFetchState:
-    """`hand_out` is the next offset to hand out, `offset` the next one to fetch.
+    """`hand_out` is the next offset to hand out, `offset` the next one to fetch: between them lies what
+    is left in the `buffer`.
 
-    Between them lie what is left of the batch that was opened (`opened` from `row` on, None if nothing
-    is) and the `batches` that were not. A `start_at` takes the partition out of the request that is
-    `in_flight`: that answer no longer counts. `failed` ends with the next `start_at`, `paused` only
-    when the application says so.
+    A `start_at` takes the partition out of the request that is `in_flight`: that answer no longer counts.
+    `failed` ends with the next `start_at`, `paused` only when the application says so.
     """
 
     partition: TopicPartition
+    buffer: PartitionBuffer
     topic_id: str = ""
     pinned: bool = False
     """The id was given, not learned: a topic with another id does not concern us."""
@@ -56,7 +54,6 @@ class PartitionFetchState:
     look_up: int = EARLIEST
     since: int | None = None
     """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
-    hand_out: int = 0
     in_flight: InFlightFetch | None = None
     """The request whose answer it waits for."""
     from_leader_until: float = 0.0
@@ -80,19 +77,10 @@ class PartitionFetchState:
     log_start: int = -1
     """As the last fetch of its own saw it, -1 before the first."""
     end: int = -1
-    buffered_bytes: int = 0
-    budget: BufferBudget = field(default_factory=BufferBudget)
-    batches: deque[FetchedBatch] = field(default_factory=deque)
-    opened: RecordBatchView | None = None
-    row: int = 0
-    opened_bytes: int = 0
-    """Of the batch that was opened, decompressed."""
-    taken_bytes: int = 0
-    """Of what was taken last, decompressed."""
-    resume: int = 0
-    """Where to go on after the batch that was opened; behind its last record, there may be a gap."""
-    may_return: bool = False
-    """Whether what was handed out last may come back: reading does not go on elsewhere since."""
+
+    @property
+    def hand_out(self) -> int:
+        return self.buffer.next_offset
 
     @property
     def is_at_end(self) -> bool:
@@ -112,7 +100,7 @@ class PartitionFetchState:
 
     @property
     def has_more(self) -> bool:
-        return self.opened is not None or bool(self.batches)
+        return self.buffer.has_more
 
     def about(self, error: FolkmootError) -> str:
         """The error's sentence with the partition's name in it."""
@@ -125,24 +113,23 @@ class PartitionFetchState:
         With `since`, at the first record of that time (ms) or later: from the offset on, if it is known
         where, else wherever a look-up finds it.
         """
-        self.failed = self.may_return = self.by_policy = self.uncommitted = False
-        if self.in_flight is not None:
-            self.in_flight.stale = True
-            self.in_flight = None
+        self.failed = self.by_policy = self.uncommitted = False
+        self._leave_fetch()
         self.since = since
-        for batch in reversed(self.batches):
-            self.budget.remove(batch)
-        self.batches.clear()
-        self.opened, self.row = None, 0
-        self.buffered_bytes = 0
+        self.buffer.clear(place if place >= 0 else self.hand_out)
         self.cut_epochs(place)
         if place >= 0:
-            self.offset = self.hand_out = place
+            self.offset = place
         else:
             self.offset, self.look_up = None, place
             if since is not None:
                 # Two times before 1970 mean something else to a broker; an earlier one does no harm.
                 self.look_up = min(since, EARLIEST - 1) if since < 0 else since
+
+    def _leave_fetch(self) -> None:
+        if self.in_flight is not None:
+            self.in_flight.stale = True
+            self.in_flight = None
 
     def cut_epochs(self, place: int) -> None:
         """Reading goes on at `place`: what was fetched before it is known, and nothing behind the end."""
@@ -157,69 +144,28 @@ class PartitionFetchState:
         newer = (first for known, first in self.epochs if known > epoch)
         return min(end, next(newer, end))
 
-    def buffer(self, fetched: Sequence[tuple[BatchHeader, memoryview]]) -> None:
+    def add(self, fetched: Sequence[tuple[BatchHeader, memoryview]]) -> None:
         """These batches follow what is buffered."""
         for header, _ in fetched:
             if header.leader_epoch > self.last_epoch:
                 self.epochs.append((header.leader_epoch, max(header.base_offset, self.offset or 0)))
-        batches = [FetchedBatch(header, data) for header, data in fetched]
-        self.batches.extend(batches)
-        self.offset = batches[-1].header.next_offset
-        self.buffered_bytes += sum(batch.header.length for batch in batches)
-        self.budget.add(batches)
+        self.offset = fetched[-1][0].next_offset
+        self.buffer.add(fetched)
 
-    def take(self, limit: int) -> RecordBatchView | None:
-        """Up to `limit` records of one batch. Raises what makes the next batch illegible."""
-        while self.opened is None:
-            if not self.batches:
-                return None
-            self._open_next()
-        whole, start = self.opened, self.row
-        end = min(start + limit, len(whole))
-        part = whole.part(start, end)
-        self.may_return = True
-        self.taken_bytes = self.opened_bytes * (end - start) // len(whole)
-        if end < len(whole):
-            self.row, self.hand_out = end, whole.offsets[end]
-        else:
-            self.opened, self.hand_out = None, self.resume
-        return part
+    def take(self, limit: int) -> tuple[RecordBatchView, int] | None:
+        """Up to `limit` records of one batch, and their bytes, decompressed. Raises what makes the next
+        batch illegible."""
+        if not self.buffer.open_next(self.since):
+            return None
+        self.since = None
+        return self.buffer.take(limit)
 
-    def put_back(self, taken: RecordBatchView, row: int) -> None:
-        """Of what was taken last, or of its first rows, only those before `row` were handed out.
-
-        An interrupted call may be made again, as one that says less of the same.
-        """
-        if self.may_return and row < len(taken):
-            self.hand_out = taken.offsets[row]
-            if self.opened is None:
-                self.opened, self.opened_bytes = taken, self.taken_bytes
-            self.row = self.opened.row_of_offset(self.hand_out)
-
-    def _open_next(self) -> None:
-        """Open the next batch; its first records may lie before the place where we started."""
-        batch = self.batches[0]
-        header = batch.header
-        try:
-            body = batch.body()
-            view = view_of_batch(self.partition, header, batch.data, body)
-        except FolkmootError as error:
-            where = f"{self.partition}, batch at {header.base_offset}"
-            raise type(error)(f"{where}: {error}") from None
-        # The batch is open: interrupted before, it is still there.
-        self.batches.popleft()
-        self.buffered_bytes -= header.length
-        self.budget.remove(batch)
-        row = view.row_of_offset(self.hand_out)
-        if self.since is not None:
-            row = view.row_of_time(self.since, row)
-        self.resume = header.next_offset
-        if row == len(view):
-            self.hand_out = max(self.hand_out, header.next_offset)
-            return
-        if self.since is not None:
-            self.hand_out, self.since = view.offsets[row], None
-        self.opened, self.row, self.opened_bytes = view, row, len(body)
+    def fetch_again(self) -> None:
+        """Forget what was not taken, or is in flight, and go on there."""
+        self.buffer.drop_rest()
+        self._leave_fetch()
+        self.cut_epochs(self.hand_out)
+        self.offset = self.hand_out
 
 
 def whole_batches(

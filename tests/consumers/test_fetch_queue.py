@@ -1,7 +1,9 @@
 """Whose turn it is to be asked for, and that the others are not looked at."""
 
 from folkmoot.consumers.fetch import fetcher as module
+from folkmoot.consumers.fetch.buffer_budget import BufferBudget
 from folkmoot.consumers.fetch.fetch_queue import FetchQueue
+from folkmoot.consumers.fetch.partition_buffer import PartitionBuffer
 from folkmoot.consumers.fetch.partition_state import InFlightFetch, PartitionFetchState
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.protocol.records import TopicPartition
@@ -10,7 +12,8 @@ from tests.consumers.fetching import ONE, ZERO, Bench
 
 
 def a_state(number: int, offset: int | None = 0) -> PartitionFetchState:
-    state = PartitionFetchState(TopicPartition("t", number))
+    partition = TopicPartition("t", number)
+    state = PartitionFetchState(partition, PartitionBuffer(partition, BufferBudget()))
     state.offset = offset
     return state
 
@@ -41,7 +44,7 @@ def test_neither_what_is_paused_nor_what_is_stuck_nor_what_has_its_share_is_hung
     queue = FetchQueue(share_bytes=10)
     paused, failed, full = (a_state(number) for number in range(3))
     paused.paused = failed.failed = True
-    full.buffered_bytes = 10
+    full.buffer.size = 10
     for each in (paused, failed, full):
         queue.offer(each)
     assert queue.wanting() == ([], [])

@@ -65,7 +65,7 @@ def test_what_is_put_back_comes_again(bench: Bench) -> None:
         view = bench.fetcher.take_view(limit)
         assert view is not None
         for _ in range(2):  # whoever was interrupted does it again
-            bench.fetcher.rotation.put_back(view, 1)
+            bench.fetcher.rotation.take_back(ZERO, view.offsets[1])
         assert bench.fetcher.position(ZERO) == 1
         assert [record.offset for record in bench.everything()] == [1, 2]
         bench.fetcher.seek(ZERO, 0)
@@ -79,7 +79,7 @@ def test_what_is_put_back_after_a_seek_does_not_come_again(bench: Bench) -> None
     view = bench.fetcher.take_view(ALL)
     assert view is not None
     bench.fetcher.seek(ZERO, 50)
-    bench.fetcher.rotation.put_back(view, 1)
+    bench.fetcher.rotation.take_back(ZERO, view.offsets[1])
     assert bench.fetcher.position(ZERO) == 50
     assert bench.everything() == []
 
@@ -99,36 +99,44 @@ def test_a_large_batch_does_not_keep_the_others_waiting(bench: Bench) -> None:
 
 
 def test_random_takes_and_returns_hand_out_every_record_once_and_in_order() -> None:
-    seed = new_seed()
-    chance = random.Random(seed)
+    chance = random.Random(new_seed())
     bench = Bench()
     bench.reading(ZERO, ONE)
     seen: dict[int, list[int]] = {0: [], 1: []}
+    kept = {0: 0, 1: 0}
     next_offset = [0, 0]
     for _ in range(300):
         for asked in list(bench.cluster.asked):
             bench.cluster.asked.remove(asked)
             chunks = []
             for entry in asked.request.entries:
-                assert entry.offset == next_offset[entry.partition]
+                assert entry.offset <= next_offset[entry.partition]
                 size = chance.randrange(4)
                 chunks.append(a_batch(entry.offset, *[b"x"] * size) if size else b"")
-                next_offset[entry.partition] += size
+                next_offset[entry.partition] = entry.offset + size
             bench.cluster.answer(asked, *chunks)
         bench.poll()
-        if chance.random() < 0.3:
-            view = bench.fetcher.take_view(chance.choice((1, 2, ALL)))
-            if view is not None:
-                seen[view.partition].extend(view.offsets)
-            continue
-        taken = bench.fetcher.take_view(chance.randrange(1, 4))
-        if taken is not None:
-            kept = chance.randrange(len(taken) + 1)
-            bench.fetcher.rotation.put_back(taken, kept)
-            seen[taken.partition].extend(taken.offsets[:kept])
+        view = bench.fetcher.take_view(chance.choice((1, 2, 3, ALL)))
+        if view is not None:
+            seen[view.partition].extend(view.offsets)
+        what = chance.random()
+        if what < 0.4:
+            bench.fetcher.rotation.keep()
+            kept = {number: len(offsets) for number, offsets in seen.items()}
+        elif what < 0.5:
+            bench.fetcher.rotation.take_all_back()
+            for number, offsets in seen.items():
+                del offsets[kept[number] :]
+        elif what < 0.8 and view is not None:
+            row = chance.randrange(len(view))
+            bench.fetcher.rotation.take_back(view.topic_partition, view.offsets[row])
+            del seen[view.partition][-(len(view) - row) :]
+        elif what < 0.85:
+            bench.fetcher._states[chance.choice((ZERO, ONE))].fetch_again()
     for record in bench.everything():
         seen[record.partition].append(record.offset)
-    assert seen == {number: list(range(next_offset[number])) for number in (0, 1)}
+    for number, partition in enumerate((ZERO, ONE)):
+        assert seen[number] == [*range(bench.fetcher._states[partition].offset or 0)]
 
 
 # -- asking ---------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ def test_out_of_range_behind_good_records_does_not_throw_them_away(policy: str) 
     bench.poll()
     bench.fetcher.check()
     assert bench.values() == [b"good"]
-    bench.fetcher.rotation.begin()
+    bench.fetcher.rotation.keep()
     bench.now += module.RETRY_PAUSE
     bench.poll()
     bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code or 0)
@@ -497,12 +497,12 @@ def test_a_fetch_names_the_leader_epoch_of_the_last_record_before_its_offset(ben
     bench.poll()
     assert entry_of(bench) == (9, 4)
     assert bench.values() == [b"5", b"6"]
-    bench.fetcher.rotation.begin()
+    bench.fetcher.rotation.keep()
     assert bench.values() == [b"7", b"8"]
-    bench.fetcher.rotation.read_again()
+    bench.fetcher.rotation.take_all_back()
     bench.poll()
-    bench.cluster.next()
-    assert entry_of(bench) == (7, 2), "of what comes again the former is known"
+    assert entry_of(bench) == (9, 4)
+    assert bench.values() == [b"7", b"8"], "it comes again without being fetched"
     bench.fetcher.seek(ZERO, 8)
     bench.poll()
     bench.cluster.next()
@@ -533,7 +533,7 @@ def test_reading_goes_on_where_the_logs_part(
             bench.poll()
             bench.now += module.RETRY_PAUSE
             assert bench.cut == ([(ZERO, place, place)] if in_hand else [])
-            bench.fetcher.rotation.begin()
+            bench.fetcher.rotation.keep()
         bench.poll()
         if policy == "earliest":
             assert entry_of(bench) == following
@@ -574,7 +574,7 @@ def test_what_is_put_back_comes_again_though_records_behind_it_are_lost(
     bench.poll()
     bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=(2, 7))
     bench.poll()
-    bench.fetcher.rotation.put_back(in_hand, row)
+    bench.fetcher.rotation.take_back(ZERO, in_hand.offsets[row])
     assert [record.offset for record in bench.everything()] == [5 + row]
     bench.now += module.RETRY_PAUSE
     bench.poll()

@@ -164,7 +164,7 @@ class SimulatedConsumer(_Driven):
         self._fetcher.seek(PARTITION, EARLIEST, moment)
 
     def work(self) -> None:
-        self._fetcher.rotation.begin()  # what was taken before is in the application's hands
+        self._fetcher.rotation.keep()  # what was taken before is in the application's hands
         self._fetcher.poll(0.0)
         found: list[Seen] = []
         while (view := self._fetcher.take_view(500)) is not None:

@@ -1,0 +1,155 @@
+"""What was fetched of one partition, on its way to the application. No I/O."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from folkmoot.consumers.fetch.buffer_budget import BufferBudget
+from folkmoot.consumers.fetch.fetched_batch import FetchedBatch
+from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch
+from folkmoot.protocol.batch_header import BatchHeader
+from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.records import TopicPartition
+
+
+class _Open(NamedTuple):
+    """The records of an opened batch, from the first that is wanted on.
+
+    `size` in bytes, decompressed; `behind` is where the next batch begins, perhaps after a gap.
+    """
+
+    view: RecordBatchView
+    size: int
+    behind: int
+
+
+class PartitionBuffer:
+    """Batches of one partition, in order: fetched, opened, taken.
+
+    ```
+    fetched ──open──► opened ──take──► taken ──keep──► gone
+                        ▲                │
+                        └────rewind──────┘
+    ```
+
+    `next_offset` is the next to be taken. What was taken stays until `keep`, so that `rewind` can go back,
+    to any of its records: a call that hands records out may be interrupted before its end, and an
+    iteration may be left at any record.
+    """
+
+    __slots__ = (
+        "_behind",
+        "_budget",
+        "_fetched",
+        "_kept",
+        "_opened",
+        "_partition",
+        "_row",
+        "_turn",
+        "size",
+    )
+
+    def __init__(self, partition: TopicPartition, budget: BufferBudget) -> None:
+        self.size = 0
+        """Bytes of what is not open, as they came."""
+        self._partition = partition
+        self._budget = budget
+        self._fetched: deque[FetchedBatch] = deque()
+        self._opened: list[_Open] = []
+        self._turn = self._row = 0
+        """The batch in `_opened`, and its row, that are taken next."""
+        self._kept = 0
+        """The row of the first batch in `_opened` to which `rewind` goes back."""
+        self._behind = 0
+        """The next offset, where `_opened` is empty."""
+
+    @property
+    def next_offset(self) -> int:
+        if self._turn < len(self._opened):
+            return self._opened[self._turn].view.offsets[self._row]
+        return self._opened[-1].behind if self._opened else self._behind
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something is left to be taken."""
+        return self._turn < len(self._opened) or bool(self._fetched)
+
+    def clear(self, place: int) -> None:
+        """Go on at an offset, with nothing."""
+        self._drop_fetched()
+        self._opened, self._turn, self._row, self._kept, self._behind = [], 0, 0, 0, place
+
+    def _drop_fetched(self) -> None:
+        for batch in reversed(self._fetched):
+            self._budget.remove(batch)
+        self._fetched.clear()
+        self.size = 0
+
+    def add(self, fetched: Sequence[tuple[BatchHeader, memoryview]]) -> None:
+        """These batches follow."""
+        batches = [FetchedBatch(header, data) for header, data in fetched]
+        self._fetched.extend(batches)
+        self.size += sum(batch.header.length for batch in batches)
+        self._budget.add(batches)
+
+    def open_next(self, since: int | None) -> bool:
+        """See to it that a batch is open, if one is left: with `since`, from the first record of that time
+        (ms) or later. Raises what makes the batch illegible.
+
+        Interrupted at any line it can be called again: what is open is behind `next_offset` then.
+        """
+        while self._turn == len(self._opened) and self._fetched:
+            batch, behind = self._fetched[0], self.next_offset
+            header = batch.header
+            try:
+                body = batch.body()
+                view = view_of_batch(self._partition, header, batch.data, body)
+            except FolkmootError as error:
+                where = f"{self._partition}, batch at {header.base_offset}"
+                raise type(error)(f"{where}: {error}") from None
+            row = view.row_of_offset(behind)
+            if since is not None:
+                row = view.row_of_time(since, row)
+            if row < len(view):
+                rest = view.part(row, len(view))
+                self._opened.append(_Open(rest, len(body), header.next_offset))
+            elif self._opened:
+                last = self._opened[-1]
+                self._opened[-1] = last._replace(behind=max(behind, header.next_offset))
+            else:
+                self._behind = max(behind, header.next_offset)
+            self._fetched.popleft()
+            self.size -= header.length
+            self._budget.remove(batch)
+        return self._turn < len(self._opened)
+
+    def take(self, limit: int) -> tuple[RecordBatchView, int]:
+        """Up to `limit` records of the batch that is open, and their bytes, decompressed."""
+        view, size, _ = self._opened[self._turn]
+        start, end = self._row, min(self._row + limit, len(view))
+        part = view.part(start, end)
+        is_left = end < len(view)
+        self._turn, self._row = (self._turn, end) if is_left else (self._turn + 1, 0)
+        return part, size * (end - start) // len(view)
+
+    def keep(self) -> None:
+        """What was taken is in the application's hands for good."""
+        behind, left = self.next_offset, self._opened[self._turn :]
+        self._opened, self._turn, self._kept, self._behind = left, 0, self._row, behind
+
+    def rewind(self, offset: int = -1) -> None:
+        """Go back to the record that was taken at `offset`, or to the first that was taken since `keep`."""
+        for turn, (view, _, behind) in enumerate(self._opened[: self._turn + 1]):
+            row = max(view.row_of_offset(offset), 0 if turn else self._kept)
+            if offset < behind and row < len(view):
+                self._turn, self._row = turn, row
+                return
+
+    def drop_rest(self) -> None:
+        """Throw away what was not taken."""
+        behind, taken = self.next_offset, self._opened[: self._turn]
+        if self._row:
+            view, size, _ = self._opened[self._turn]
+            taken.append(_Open(view.part(0, self._row), size * self._row // len(view), behind))
+        self._drop_fetched()
+        self._opened, self._turn, self._row, self._behind = taken, len(taken), 0, behind
