@@ -37,6 +37,7 @@ from typing import (
 from folkmoot.consumers.client.callbacks import CallbackRun, Called
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.core import CLOSE_TIMEOUT, TURN, ConsumerCore
+from folkmoot.consumers.client.life import Stage
 from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.client.signals import SignalHandlers, Signalled
 from folkmoot.consumers.client.steps import Answer, Beside, Steps
@@ -258,7 +259,7 @@ class AsyncConsumer(Generic[K, V]):
     async def start(self) -> Self:
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
         async with self._starting:  # two tasks may, and each learns how it went
-            if self._closing is not None or self._core.closed:
+            if self._closing is not None or self._core.life.is_closed:
                 raise ClosedError("the consumer is closed: make another one")
             if self._loop is not None:
                 self._check_usable()
@@ -271,7 +272,7 @@ class AsyncConsumer(Generic[K, V]):
                 opening.add_done_callback(partial(_close_opened, core))
                 self._core, self._loop = self._make(), None
                 raise
-            self._loop.add_reader(core.wakeup.fileno(), self._woken)
+            self._loop.add_reader(core.attention.wakeup.fileno(), self._woken)
             self._end_of_loop = self._close_with_the_loop()
             await anext(self._end_of_loop)
             return self
@@ -325,13 +326,13 @@ class AsyncConsumer(Generic[K, V]):
         core, closing = self._core, self._closing
         self._check_not_called_back()
         if self._loop is None:
-            core.closed = True
+            core.life.enter(Stage.CLOSED)
             return
-        if core.is_forked or (closing is not None and closing.done()):
+        if core.life.is_forked or (closing is not None and closing.done()):
             return
         self._check_usable()
         if closing is None:
-            core.is_ending = True
+            core.life.enter(Stage.CLOSING)
             self._notify()  # who reads gets nothing more
             steps = core.close(timeout, processed=processed)
             closing = self._closing = asyncio.create_task(self._shut(steps))
@@ -349,7 +350,7 @@ class AsyncConsumer(Generic[K, V]):
         closing.result()
 
     async def _shut(self, steps: Steps[None]) -> None:
-        loop, descriptor = self._loop, self._core.wakeup.fileno()
+        loop, descriptor = self._loop, self._core.attention.wakeup.fileno()
         try:
             await self._run(steps)
         finally:
@@ -380,7 +381,7 @@ class AsyncConsumer(Generic[K, V]):
     ) -> AsyncGenerator[Record[K, V], None]:
         core = self._core
         with self._iterating(task):
-            while not core.stopped:
+            while not core.life.stopped:
                 cursor = await self._read(core.next_cursor(), task)
                 is_over = cursor is None
                 while cursor is not None and not is_over:
@@ -410,7 +411,7 @@ class AsyncConsumer(Generic[K, V]):
         task: "asyncio.Task[Any] | None",
     ) -> AsyncGenerator[T, None]:
         with self._iterating(task):
-            while not self._core.stopped:
+            while not self._core.life.stopped:
                 found = await self._read(self._core.poll_one(TURN, max_records, make), task)
                 if found is not None:
                     yield found
@@ -497,7 +498,7 @@ class AsyncConsumer(Generic[K, V]):
 
     def _take_news(self) -> None:
         self._turn_is_due = False
-        if not self._core.closed:
+        if not self._core.life.is_closed:
             try:
                 self._core.turn()
             except Exception as error:
@@ -512,7 +513,7 @@ class AsyncConsumer(Generic[K, V]):
 
     def _woken(self) -> None:
         """The group wants something, or `stop` was called."""
-        self._core.wakeup.clear()
+        self._core.attention.wakeup.clear()
         self._notify()
 
     def _notify(self) -> None:
@@ -565,7 +566,7 @@ class AsyncConsumer(Generic[K, V]):
         """Raises ClosedError, ConcurrentUse in another loop than its own: it would wait for ever."""
         if self._loop is None or (self._closing is not None and self._closing.done()):
             raise ClosedError(_NOT_OPEN)
-        if self._core.is_forked:
+        if self._core.life.is_forked:
             raise ClosedError("the consumer was made before a fork: make one in each process")
         if self._loop is not asyncio.get_running_loop():
             raise ConcurrentUse("a consumer belongs to the event loop that started it")
@@ -588,7 +589,7 @@ class AsyncConsumer(Generic[K, V]):
 
         As for `Consumer`.
         """
-        return self._signals.handled(signals, lambda: self._core.closed)
+        return self._signals.handled(signals, lambda: self._core.life.is_closed)
 
     commit = _awaited(Consumer.commit)
 

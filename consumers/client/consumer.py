@@ -110,10 +110,10 @@ class Consumer(Generic[K, V]):
 
         Raises ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable.
         """
-        if self._core.closed:
+        if self._core.life.is_closed:
             raise ClosedError("the consumer is closed: make another one")
         self._check_thread()
-        if self._core.process is None:
+        if self._core.life.is_new:
             self._core.open()
         return self
 
@@ -130,7 +130,7 @@ class Consumer(Generic[K, V]):
         Ends within `timeout` seconds, whatever is dead or hangs; what could not be committed comes
         again. Raises what a callback raises, after all is closed. In a forked child it does nothing.
         """
-        if not self._core.closed and not self._core.is_forked:
+        if not self._core.life.is_closed and not self._core.life.is_forked:
             self._check_thread()
             if self._core.in_callback:
                 raise ConcurrentUse(_CALLED_BACK)
@@ -158,7 +158,7 @@ class Consumer(Generic[K, V]):
             self.close()
             return
         try:
-            if not self._core.closed and not self._core.is_forked:
+            if not self._core.life.is_closed and not self._core.life.is_forked:
                 self._close(CLOSE_TIMEOUT, processed=False)
         except Exception as another:  # the first error is the one to be seen
             log.error("closing a consumer after an error: %s", another)
@@ -207,7 +207,7 @@ class Consumer(Generic[K, V]):
         return chain.from_iterable(self._cursors())
 
     def _cursors(self) -> Iterator[Iterator[Record[Any, Any]]]:
-        while not self._core.stopped:
+        while not self._core.life.stopped:
             if (cursor := self._take(self._core.next_cursor())) is not None:
                 yield cursor.records
 
@@ -224,7 +224,7 @@ class Consumer(Generic[K, V]):
     def _iterate(
         self, max_records: int | None, make: Callable[[RecordBatchView], _Made]
     ) -> Iterator[_Made]:
-        while not self._core.stopped:
+        while not self._core.life.stopped:
             found = self._take(self._core.poll_one(TURN, max_records, make))
             if found is not None:
                 yield found
@@ -298,7 +298,7 @@ class Consumer(Generic[K, V]):
         handled the signals before does so again afterwards: if one came, when the consumer is closed.
         Raises ConcurrentUse off the main thread, which alone may handle signals.
         """
-        return self._signals.handled(signals, lambda: self._core.closed)
+        return self._signals.handled(signals, lambda: self._core.life.is_closed)
 
     # -- offsets ----------------------------------------------------------------------------------
 
@@ -489,9 +489,9 @@ class Consumer(Generic[K, V]):
 
     def _check_open(self) -> None:
         """For what any thread may call."""
-        if self._core.is_forked:
+        if self._core.life.is_forked:
             self._check_thread()
-        if self._core.closed or self._core.process is None:
+        if self._core.life.is_closed or self._core.life.is_new:
             raise ClosedError(_NOT_OPEN)
 
     def _check_usable(self) -> None:
@@ -500,7 +500,7 @@ class Consumer(Generic[K, V]):
 
     def _check_thread(self) -> None:
         """One thread owns the consumer: the one that started it."""
-        if self._core.is_forked:
+        if self._core.life.is_forked:
             raise ClosedError("the consumer was made before a fork: make one in each process")
         here = threading.get_ident()
         if self._thread is None:

@@ -1,9 +1,7 @@
 """What one consumer does, whoever waits for it: reading, its place in the group, offsets."""
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -11,11 +9,14 @@ from itertools import chain
 from math import isnan
 from typing import TYPE_CHECKING, Any, Final, Generic, SupportsIndex, TypeVar
 
+from folkmoot.consumers.client.attention import Attention
 from folkmoot.consumers.client.callbacks import CallbackRun
+from folkmoot.consumers.client.hand_out import HandOut, Take
 from folkmoot.consumers.client.health import Health, health_of
+from folkmoot.consumers.client.life import Life, Stage
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, settings_of
 from folkmoot.consumers.client.steps import Answer, Beside, Steps
-from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeError
+from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.lag import is_beyond
@@ -25,19 +26,16 @@ from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_o
 from folkmoot.consumers.offsets.validation import offset_and_metadata, partition_of, whole
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.consumers.records.deserialization import Deserialization, Skipped
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.groups import ownership
-from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
     ConfigError,
-    DeserializationError,
     NotAssigned,
     NotOwner,
     OffsetOutOfRange,
@@ -52,11 +50,9 @@ from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartiti
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from folkmoot.consumers.records.typed import TypedColumns
     from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
 _Made = TypeVar("_Made")
-Take = Callable[[int], "RecordBatchView | Skipped | None"]
 
 CLOSE_TIMEOUT: Final = 10.0
 METADATA_WAIT: Final = 15.0
@@ -65,9 +61,6 @@ TOPIC_PATIENCE: Final = 3.0
 LOOK_PAUSE: Final = 0.1
 TURN: Final = 1.0
 """The longest wait of an iteration, in seconds."""
-FETCH_PAUSE: Final = 0.002
-"""While there are records to hand out, the network is looked at once in this time."""
-ITERATED_RECORDS: Final = 10_000
 TABLE_RECORDS: Final = 100_000
 ALL_RECORDS: Final = 2**31
 ASKED_AT_ONCE: Final = 100
@@ -92,33 +85,14 @@ class ConsumerCore(Generic[K, V]):
         poller: Any = None,
     ) -> None:
         self.config = config
-        self.stopped = self.closed = False
-        self.is_ending = False
-        """It is being closed: reads that wait end with nothing."""
+        self.life = Life()
         self.in_callback = False
         """A callback asks: nothing that was handed out counts as processed by that."""
-        self.process: int | None = None
-        """The process that opened it; None before."""
-        self.wakeup = Wakeup()
-        # An owner with a poller of its own waits for it there.
-        self._woken_by = self.wakeup if poller is None else None
-        self.cursor: BatchCursor | None = None
-        """What is being iterated over."""
+        self.attention = Attention(has_poller=poller is not None)
         self.group: RebalanceListener | None = None
         self._call_back = call_back
-        self._deserialization = Deserialization(config.key_deserializer, config.value_deserializer)
         guarded = config.guardian and config.group is not None
         self._connect = connector(config.zookeeper, guarded=guarded)
-        self._attention = False  # the group wants something, or a commit is due
-        self._waited = True  # the wakeup may have ended that: it is to be silenced
-        self._is_leaving = False
-        self._fetched_at = 0.0  # when the network was looked at last
-        self._columns: tuple[object, ColumnDeserializer] | None = None
-        """What `poll_arrow` was given as a schema last, and what makes its columns."""
-        self._taken: RecordBatchView | None = None
-        """What the cursor was made of: bytes."""
-        self._undecided: tuple[tuple[TopicPartition, int], CallbackRun] | None = None
-        """The record of which nothing can be made, and the call of `on_decode_error` for it."""
         self.discovery: ZooKeeperDiscovery | Bootstrap
         if config.bootstrap:
             self.discovery = Bootstrap(config)
@@ -132,6 +106,7 @@ class ConsumerCore(Generic[K, V]):
             *(config, self.cluster, time.monotonic),
             *(self._begin, self.positions.cut),
         )
+        self.hand_out = HandOut[K, V](*(config, self.fetcher, self.positions, call_back, self.turn))
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -141,7 +116,7 @@ class ConsumerCore(Generic[K, V]):
             self.discovery.open()
         else:
             self._join(self.config)
-        self.process = os.getpid()
+        self.life.enter(Stage.OPEN)
 
     def _join(self, config: ConsumerConfig[K, V]) -> None:
         member = Member(settings_of(config), self._connect, self.wake)
@@ -154,52 +129,44 @@ class ConsumerCore(Generic[K, V]):
             member.stop(0.0)
             raise
 
-    @property
-    def is_forked(self) -> bool:
-        """This is a child of the process that opened it: the threads are not here, and what the two
-        have in common (sockets, the session) is the parent's."""
-        return self.process is not None and self.process != os.getpid()
-
     def stop(self) -> None:
         """Hand out nothing more. From any thread, or a signal handler."""
-        self.stopped = True
-        if not self.is_forked:
+        self.life.stopped = True
+        if not self.life.is_forked:
             self.wake()
 
     def wake(self) -> None:
         """Have what the group wants served soon. From any thread, or a signal handler."""
-        self._attention = True
-        cursor = self.cursor
+        self.attention.want()
+        cursor = self.hand_out.cursor
         if cursor is not None:
             cursor.cut()
-        self.wakeup.wake()
 
     def close(self, timeout: float, *, processed: bool) -> Steps[None]:
         """Whatever interrupts it, nothing is left open; `processed`: so is all that was handed out."""
-        self.is_ending = True
+        self.life.enter(Stage.CLOSING)
         try:
-            self.take_back()
+            self.hand_out.take_back()
             if processed:
                 self.positions.process_all()
             if self.group is not None:
-                self._is_leaving = True
                 yield from self.group.leave(time.monotonic() + timeout)
         finally:
-            self.closed = True
+            self.life.enter(Stage.CLOSED)
             if self.group is not None:  # whose session it is
                 self.group.member.stop(0.0)
             else:
                 self.discovery.close()
             self.cluster.close()
-            self.wakeup.close()
+            self.attention.close()
 
     # -- brokers ----------------------------------------------------------------------------------
 
     @property
     def is_urgent(self) -> bool:
         """There is something to do besides waiting for records."""
-        is_wanted = self._attention or self.fetcher.stopped() is not None
-        return is_wanted and not self._is_leaving
+        is_wanted = self.attention.is_wanted or self.fetcher.stopped() is not None
+        return is_wanted and not self.life.is_going
 
     def due(self) -> float:
         """When a turn is due though nothing comes (monotonic)."""
@@ -207,21 +174,17 @@ class ConsumerCore(Generic[K, V]):
 
     def turn(self, timeout: float = 0.0) -> None:
         """Take what brokers have sent, and ask for what is missing; wait at most `timeout` s for news."""
-        self._waited = True
-        if self._is_leaving:  # brokers may be dead, and the group's thread is all that counts
-            if self._woken_by is not None:
-                self._woken_by.wait(timeout)
+        self.attention.waits()
+        wakeup = self.attention.waits_for
+        if self.life.is_going:
+            if wakeup is not None:
+                wakeup.wait(timeout)
             return
-        self.fetcher.poll(0.0 if self.is_urgent else timeout, self._woken_by)
+        self.fetcher.poll(0.0 if self.is_urgent else timeout, wakeup)
         if self.group is not None:
             self.group.commit_starts()
         self.fetcher.ask()  # so that it is on its way while what has come is handed out
-        self._fetched_at = time.monotonic()
-
-    def _keep_fetching(self) -> None:
-        """Ask for what follows, and take what has come, so often that neither has to wait."""
-        if time.monotonic() - self._fetched_at >= FETCH_PAUSE:
-            self.turn()
+        self.hand_out.turned_at = time.monotonic()
 
     def _begin(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
         """Where to start was looked up; whether the group has to commit that before it is read."""
@@ -229,9 +192,7 @@ class ConsumerCore(Generic[K, V]):
         return by_policy and self.group is not None and self.group.starts_at(partition, offset)
 
     def _serve(self) -> None:
-        if self._attention or self._waited:  # what wakes us later ends the next wait
-            self._attention = self._waited = False
-            self.wakeup.clear()
+        self.attention.take()
         if self.group is not None:
             self.group.serve()
         self.fetcher.check()
@@ -247,9 +208,8 @@ class ConsumerCore(Generic[K, V]):
         self, timeout: float = 1.0, max_records: int | None = None
     ) -> Steps[list[Record[K, V]]]:
         limit = _limit(max_records, self.config.max_poll_records)
-        take = self._take_records if self._deserialization.is_wanted else None
         make: Callable[[RecordBatchView], list[Any]] = RecordBatchView.records
-        found = yield from self._read(timeout, limit, make, take=take)
+        found = yield from self._read(timeout, limit, make, take=self.hand_out.takes_records)
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
     def poll_batch(
@@ -287,12 +247,8 @@ class ConsumerCore(Generic[K, V]):
     def _poll_typed(
         self, timeout: float, limit: int, schema: object, headers: bool
     ) -> "Steps[pa.Table]":
-        from folkmoot.consumers.records.typed import TypedColumns, columns_of
-
-        if self._columns is None or self._columns[0] != schema:  # what it has looked up is kept
-            self._columns = schema, columns_of(schema, self.config.value_deserializer)
-        columns = TypedColumns(self._columns[1], headers, self.config.on_decode_error)
-        take = partial(self._take_made, columns)
+        columns = self.hand_out.columns_of(schema, headers=headers)
+        take = partial(self.hand_out.take_made, columns)
         made = yield from self._read(timeout, limit, columns.batch_of, take=take)
         self.fetcher.counters.records_skipped += columns.skipped
         return columns.table(made)
@@ -314,54 +270,20 @@ class ConsumerCore(Generic[K, V]):
         if isnan(deadline):  # that moment never comes
             raise ValueError(f"timeout={timeout} is no number of seconds")
         self._ask_for_more()
-        while not self.is_ending:
+        while not self.life.is_ending:
             self._serve()
             is_held = self.group is not None and self.group.is_held
-            made, is_empty = ([], True) if is_held else self._hand_out(limit, make, one, take)
+            made, is_empty = list[_Made](), True
+            if not is_held:
+                made, is_empty = self.hand_out.made_of(limit, make, self.life, one=one, take=take)
             remaining = deadline - time.monotonic()
-            if made or remaining <= 0 or self.stopped:
+            if made or remaining <= 0 or self.life.stopped:
                 if is_empty and not is_held:
                     self.turn()
                 return made
             if is_empty:
                 yield min(remaining, TURN)
         return []
-
-    def _hand_out(
-        self,
-        limit: int,
-        make: Callable[[RecordBatchView], _Made | None],
-        one: bool,
-        take: Take | None,
-    ) -> tuple[list[_Made], bool]:
-        """What is there → and whether that is nothing. Nothing counts as handed out before all that could
-        raise is behind us."""
-        take, rotation = take or self.fetcher.take_view, self.fetcher.rotation
-        rotation.keep()
-        try:
-            views: list[RecordBatchView | Skipped] = []
-            left = limit
-            while left > 0 and rotation.taken_bytes < self.config.buffer_bytes and not self.stopped:
-                try:
-                    view = take(left)
-                except _UndecidedError:
-                    view = None  # what is in front of it is handed out
-                if view is None:
-                    break
-                views.append(view)
-                # The group is looked at behind a record that is skipped: there may be many.
-                left = 0 if one or isinstance(view, Skipped) else left - len(view)
-            all_made = (make(view) for view in views if isinstance(view, RecordBatchView))
-            made = [each for each in all_made if each is not None]
-            if views:
-                self._keep_fetching()
-            for view in views:
-                offsets = () if isinstance(view, Skipped) else view.offsets
-                self.positions.hand_out(view.topic_partition, offsets, view.next_offset)
-        except BaseException:
-            rotation.take_all_back()
-            raise
-        return made, not views
 
     def next_cursor(self) -> Steps[BatchCursor | None]:
         """Records of one partition to be iterated over; None if none came within a turn.
@@ -371,114 +293,22 @@ class ConsumerCore(Generic[K, V]):
         method that the loop's body calls.
         """
         self._ask_for_more()
-        if self.is_ending:
+        if self.life.is_ending:
             return None
         self._serve()
-        view = None
+        cursor, is_empty = None, True
         if self.group is None or not self.group.is_held:
-            self.fetcher.rotation.keep()
-            try:
-                with suppress(_UndecidedError):
-                    view = self._take_records(ITERATED_RECORDS)
-                if view is not None:
-                    self._keep_fetching()
-                if isinstance(view, Skipped):
-                    self.positions.hand_out(view.topic_partition, (), view.next_offset)
-                    return None
-                self.cursor = None if view is None else BatchCursor(view)
-            except BaseException:
-                self.fetcher.rotation.take_all_back()
-                raise
-        cursor = self.cursor
-        if cursor is None:
+            cursor, is_empty = self.hand_out.begin_iteration(self.life, self.attention)
+        if is_empty:
             yield TURN
-        elif self._attention or self.stopped:  # it may have been said before there was this to cut
-            cursor.cut()
         return cursor
-
-    def _take_records(self, limit: int) -> RecordBatchView | Skipped | None:
-        """The records whose turn it is, with what the application's deserializers make of their bytes.
-
-        Those in front of one of which nothing can be made. That one comes next, alone: it is skipped,
-        handed out in bytes, or its error is raised.
-        """
-        if not self._deserialization.is_wanted:
-            self._taken = self.fetcher.take_view(limit)
-            return self._taken
-        return self._take_made(self._deserialization, min(limit, self.config.max_poll_records))
-
-    def _take_made(
-        self, deserialization: "Deserialization | TypedColumns", limit: int
-    ) -> RecordBatchView | Skipped | None:
-        while (view := self.fetcher.take_view(limit)) is not None:
-            made, failed = deserialization.rows_of(view)
-            self._taken = view.part(0, max(1, len(made)))
-            if failed is None:
-                return made
-            if not isinstance(failed, DeserializationError):
-                raise failed  # it may have gone by the next time
-            what = None
-            if len(made) == 0:
-                try:
-                    what = self._asked_about(failed)
-                except _UndecidedError:
-                    self.fetcher.rotation.take_back(view.topic_partition, view.offsets[0])
-                    raise
-            if what == "raise":
-                self.fetcher.stop_at(view.topic_partition, view.offsets[0], failed)
-                continue
-            if len(self._taken) < len(view):
-                next_offset = view.offsets[len(self._taken)]
-                self.fetcher.rotation.take_back(view.topic_partition, next_offset)
-            if what is None:
-                return made
-            if what == "raw":
-                return deserialization.raw(self._taken)
-            self.fetcher.counters.records_skipped += 1
-            return Skipped(view.topic_partition, view.offsets[0] + 1)
-        return None
-
-    def _asked_about(self, error: DeserializationError) -> OnDecodeError:
-        """What is to become of a record of which nothing can be made. Raises what the callback raises, and
-        _UndecidedError while it runs: the record's turn comes again."""
-        what: Any = self.config.on_decode_error
-        if callable(what):
-            where = error.record.topic_partition, error.record.offset
-            if self._undecided is None or self._undecided[0] != where:
-                self._undecided = where, self._call_back("on_decode_error", error)
-            run = self._undecided[1]
-            if not run.done():
-                raise _UndecidedError
-            self._undecided = None
-            what = run.result()
-            if what is not None and what not in ON_DECODE_ERROR:
-                raise ConfigError(
-                    f"on_decode_error may return 'raise', 'skip', 'raw' or None, not {what!r:.80}"
-                )
-        decided: OnDecodeError = what or "skip"
-        return decided
 
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
         if self.group is None and not self.fetcher.partitions():
             raise NotAssigned(READS_NOTHING)
-        self.take_back()
+        self.hand_out.take_back()
         self.positions.end_turn()
-
-    def take_back(self) -> None:
-        """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
-        cursor = self.cursor
-        if cursor is not None:
-            cursor.cut()
-            self._settle(cursor)
-            taken, row = self._taken, cursor.row
-            if taken is not None and row < len(taken):
-                self.fetcher.rotation.take_back(taken.topic_partition, taken.offsets[row])
-            self.cursor = None
-
-    def _settle(self, cursor: BatchCursor) -> None:
-        """Write down how far the iteration has come."""
-        self.positions.iterated(cursor.view.topic_partition, *cursor.progress())
 
     # -- partitions and the group -----------------------------------------------------------------
 
@@ -501,13 +331,14 @@ class ConsumerCore(Generic[K, V]):
         group = self.group
         if group is None:
             return
-        self.take_back()
+        self.hand_out.take_back()
         self.positions.process_all()
-        self._is_leaving = True
+        self.life.enter(Stage.LEAVING)
         try:
             yield from group.leave(time.monotonic() + timeout)
         finally:
-            self._is_leaving = False
+            if self.life.stage is Stage.LEAVING:
+                self.life.enter(Stage.OPEN)
             group.member.stop(0.0)
             for partition in self.assignment():  # what was not given up in time
                 self.fetcher.give_up(partition)
@@ -530,7 +361,7 @@ class ConsumerCore(Generic[K, V]):
             if target is not None
         }
         yield from self._check_exist(wanted)
-        self.take_back()
+        self.hand_out.take_back()
         for partition in self.assignment() - wanted:
             self.fetcher.give_up(partition)
             self.positions.forget(partition)
@@ -606,7 +437,7 @@ class ConsumerCore(Generic[K, V]):
         return owned[partition]
 
     def health(self) -> Health:
-        return health_of(self.group, self.fetcher, self.closed)
+        return health_of(self.group, self.fetcher, self.life.is_closed)
 
     def metrics(self) -> dict[str, float]:
         group = self.group  # read once: any thread may ask
@@ -677,8 +508,7 @@ class ConsumerCore(Generic[K, V]):
     def _in_hand(self, group: RebalanceListener) -> dict[TopicPartition, int]:
         """What is to be committed of all that was handed out."""
         if not self.in_callback:  # else what is processed is known: nothing is under way
-            if self.cursor is not None:
-                self._settle(self.cursor)
+            self.hand_out.settle()
             self.positions.process_all()
         return self.positions.uncommitted(group.epochs, sought=True)
 
@@ -754,7 +584,7 @@ class ConsumerCore(Generic[K, V]):
         return found
 
     def position(self, partition: TopicPartition) -> int | None:
-        cursor = self.cursor
+        cursor = self.hand_out.cursor
         if cursor is not None and cursor.view.topic_partition == partition:
             if (offset := cursor.next_offset) is not None:
                 return offset
@@ -793,7 +623,7 @@ class ConsumerCore(Generic[K, V]):
         return found
 
     def seek(self, partition: TopicPartition, target: SeekTarget) -> None:
-        self.take_back()
+        self.hand_out.take_back()
         go_on_at(self.fetcher, self.positions, partition, place_of(partition, target))
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -803,7 +633,7 @@ class ConsumerCore(Generic[K, V]):
         self._pause(partitions, False)
 
     def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        self.take_back()
+        self.hand_out.take_back()
         going = () if self.group is None else self.group.finishing
         for each in map(partition_of, partitions):
             self.fetcher.pause(each, paused or each in going)
@@ -811,10 +641,6 @@ class ConsumerCore(Generic[K, V]):
 
 def _limit(max_records: int | None, otherwise: int) -> int:
     return otherwise if max_records is None else whole("max_records", max_records, least=1)
-
-
-class _UndecidedError(Exception):
-    """An `on_decode_error` is running."""
 
 
 def _as_it_is(view: RecordBatchView) -> RecordBatchView:

@@ -177,9 +177,9 @@ def test_an_iterator_left_behind_goes_on_where_the_consumer_is(bench: Bench) -> 
 
 def test_a_batch_that_ends_in_the_loop_is_not_handed_out_again(bench: Bench) -> None:
     consumer: Any = Consumer(zookeeper="localhost:1")
-    consumer._core._taken = a_view(3)
-    consumer._core.cursor = BatchCursor(consumer._core._taken)
-    assert [record.offset for record in consumer._core.cursor.records] == [100, 101, 102]
-    consumer._core.take_back()
-    assert consumer._core.cursor is None
+    consumer._core.hand_out._taken = a_view(3)
+    consumer._core.hand_out.cursor = BatchCursor(consumer._core.hand_out._taken)
+    assert [record.offset for record in consumer._core.hand_out.cursor.records] == [100, 101, 102]
+    consumer._core.hand_out.take_back()
+    assert consumer._core.hand_out.cursor is None
     assert consumer._core.positions.of(WHERE).handed_out == 103

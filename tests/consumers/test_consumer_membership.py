@@ -285,7 +285,7 @@ def test_an_interrupted_close_leaves_no_member_behind(
     until(consumer, whole(consumer))
     own: Any = consumer._core
     if where != "on_revoke":
-        monkeypatch.setattr(own.wakeup, "wait", interrupt)
+        monkeypatch.setattr(own.attention.wakeup, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         consumer.close()
     eventually(lambda: not own.group.member._thread.is_alive(), 10.0)

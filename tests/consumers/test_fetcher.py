@@ -1,12 +1,12 @@
 """The fetcher's decisions: what it asks for, what it hands out, which answers no longer count."""
 
-import os
 import random
 from typing import Any, cast
 
 import pytest
 
 from folkmoot.consumers.client.consumer import Consumer
+from folkmoot.consumers.client.life import Stage
 from folkmoot.consumers.fetch import fetcher as module
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.columns import Columns
@@ -338,8 +338,9 @@ def test_what_follows_is_asked_for_before_what_has_come_is_handed_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = Consumer(zookeeper="nowhere:1")
-    monkeypatch.setattr(consumer._core, "process", os.getpid())
+    consumer._core.life.enter(Stage.OPEN)
     monkeypatch.setattr(consumer._core, "fetcher", bench.fetcher)
+    monkeypatch.setattr(consumer._core.hand_out, "_fetcher", bench.fetcher)
     bench.reading(ZERO, ONE)
     (asked,) = bench.cluster.asked
     bench.cluster.asked.clear()

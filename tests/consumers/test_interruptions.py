@@ -35,8 +35,8 @@ def interrupt_fetch_behind(consumer: Any, monkeypatch: pytest.MonkeyPatch) -> No
     """Interrupt the first fetch behind records that have been taken."""
     counters = consumer._core.fetcher.counters
     before = counters.records_taken
-    call = once(consumer._core._keep_fetching, lambda: counters.records_taken > before)
-    monkeypatch.setattr(consumer._core, "_keep_fetching", call)
+    call = once(consumer._core.hand_out._keep_fetching, lambda: counters.records_taken > before)
+    monkeypatch.setattr(consumer._core.hand_out, "_keep_fetching", call)
 
 
 def interrupted(read: Callable[[], object]) -> None:
