@@ -17,7 +17,7 @@ from folkmoot.consumers.client.life import Life, Stage
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, settings_of
 from folkmoot.consumers.client.steps import Answer, Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.fetch.fetcher import Fetcher
+from folkmoot.consumers.fetch.fetcher import Fetcher, Reader
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.lag import is_beyond
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, offsets_at
@@ -70,7 +70,7 @@ READS_NOTHING: Final = (
 )
 
 
-class ConsumerCore(Generic[K, V]):
+class ConsumerCore(Reader, Generic[K, V]):
     """A consumer without a thread: one owner at a time takes its steps (steps.py).
 
     A method that can wait returns `Steps`; of the others only `open` and `turn` wait. `turn` sends requests
@@ -102,10 +102,7 @@ class ConsumerCore(Generic[K, V]):
             )
         self.cluster = Cluster.of(config, self.discovery, poller=poller)
         self.positions = Positions(explicit_done=config.explicit_done)
-        self.fetcher = Fetcher(
-            *(config, self.cluster, time.monotonic),
-            *(self._begin, self.positions.cut),
-        )
+        self.fetcher = Fetcher(config, self.cluster, time.monotonic, self)
         self.hand_out = HandOut[K, V](*(config, self.fetcher, self.positions, call_back, self.turn))
 
     # -- life -------------------------------------------------------------------------------------
@@ -165,7 +162,7 @@ class ConsumerCore(Generic[K, V]):
     @property
     def is_urgent(self) -> bool:
         """There is something to do besides waiting for records."""
-        is_wanted = self.attention.is_wanted or self.fetcher.stopped() is not None
+        is_wanted = self.attention.is_wanted or self.fetcher.rotation.stopped() is not None
         return is_wanted and not self.life.is_going
 
     def due(self) -> float:
@@ -186,10 +183,12 @@ class ConsumerCore(Generic[K, V]):
         self.fetcher.ask()  # so that it is on its way while what has come is handed out
         self.hand_out.turned_at = time.monotonic()
 
-    def _begin(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
-        """Where to start was looked up; whether the group has to commit that before it is read."""
+    def begins(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
         self.positions.begin(partition, offset)
         return by_policy and self.group is not None and self.group.starts_at(partition, offset)
+
+    def is_cut(self, partition: TopicPartition, end: int, parts_at: int | None) -> None:
+        self.positions.cut(partition, end, parts_at)
 
     def _serve(self) -> None:
         self.attention.take()

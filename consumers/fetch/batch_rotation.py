@@ -1,6 +1,6 @@
 """Handing out what is buffered: partitions take turns, one batch each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from folkmoot.consumers.fetch.fetch_queue import FetchQueue
 from folkmoot.consumers.fetch.partition_state import PartitionFetchState
@@ -12,18 +12,18 @@ from folkmoot.protocol.records import TopicPartition
 class BatchRotation:
     """Whose turn it is. What was taken since `keep` can be taken back (PartitionBuffer).
 
-    The states belong to the fetcher, whose thread this is; `fail` is its, too.
+    The states belong to the fetcher, whose thread this is.
     """
 
     def __init__(
         self,
         states: Mapping[TopicPartition, PartitionFetchState],
         queue: FetchQueue,
-        fail: Callable[[PartitionFetchState, FolkmootError], None],
     ) -> None:
+        self.errors: dict[TopicPartition, FolkmootError] = {}
+        """Why partitions were stopped, until the application hears it."""
         self._states = states
         self._queue = queue
-        self._fail = fail
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
         self._taken: dict[TopicPartition, PartitionFetchState] = {}
         self.taken_bytes = 0
@@ -51,7 +51,7 @@ class BatchRotation:
                 taken = state.take(limit)
             except FolkmootError as error:
                 state.fetch_again()
-                self._fail(state, error)
+                self.stop(state, error)
                 continue
             finally:
                 del self._ready[partition]
@@ -62,6 +62,16 @@ class BatchRotation:
                 self.taken_bytes += taken[1]
                 return taken[0]
         return None
+
+    def stop(self, state: PartitionFetchState, error: FolkmootError) -> None:
+        """Read no further until the application has decided where."""
+        state.stopped = True
+        self.errors[state.partition] = error
+
+    def stopped(self) -> TopicPartition | None:
+        """A partition whose error is due: not before the good records in front of it are handed out, be it
+        paused or not, since a seek behind it would skip them unseen."""
+        return next((each for each in self.errors if not self._states[each].has_more), None)
 
     def keep(self) -> None:
         """What was taken so far is in the application's hands for good."""

@@ -28,7 +28,7 @@ class FetchQueue:
         """Those that want an offset, and those that want data."""
         offsets, data = [], []
         for partition, state in [*self._offered.items()]:
-            if state.in_flight or state.failed or state.uncommitted:
+            if state.in_flight or state.stopped or state.start.uncommitted:
                 del self._offered[partition]
             elif state.offset is None:
                 offsets.append(state)

@@ -117,6 +117,18 @@ class ConsumerCounters:
     """Could not be deserialized, and were left out as `on_decode_error` said."""
 
 
+class Reader:
+    """What hears from a fetcher where reading begins, and that a log ends below what was read."""
+
+    def begins(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
+        """An offset was looked up, not that of a time; by the reset policy it is the end. True: nothing is
+        fetched there before `Fetcher.committed`."""
+        return False
+
+    def is_cut(self, partition: TopicPartition, end: int, parts_at: int | None) -> None:
+        """The log ends there. It has what was read up to `parts_at`, if that is known."""
+
+
 class Fetcher:
     """Reads partitions ahead of their consumer; see the module's drawing."""
 
@@ -125,29 +137,21 @@ class Fetcher:
         config: ConsumerConfig[Any, Any],
         cluster: Cluster,
         clock: Callable[[], float],
-        found: Callable[[TopicPartition, int, bool], bool] = lambda *_: False,
-        cut: Callable[[TopicPartition, int, int | None], None] = lambda *_: None,
+        reader: Reader | None = None,
     ) -> None:
-        """`found` is called with each offset that was looked up (not with those of times), and whether
-        it is the end, where the reset policy starts; True: nothing is fetched there before `committed`.
-        `cut` is called where a log ends below what was read, and with what parts from that, if known.
-        """
         self.counters = ConsumerCounters()
         self._config = config
         self._cluster = cluster
         self._clock = clock
-        self._found = found
-        self._cut = cut
+        self._reader = reader or Reader()
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._topics = Counter[str]()  # so many partitions of each
         self._queue = FetchQueue(config.partition_fetch_bytes)
         self._budget = BufferBudget(config.buffer_bytes)
-        self.errors: dict[TopicPartition, FolkmootError] = {}
-        """What `check` is to raise."""
         self._sessions = FetchSessions(self._queue)
         self.retry_at = math.inf
         """When to ask again for what was refused."""
-        self.rotation = BatchRotation(self._states, self._queue, self._fail)
+        self.rotation = BatchRotation(self._states, self._queue)
 
     # -- what to read -----------------------------------------------------------------------------
 
@@ -159,7 +163,7 @@ class Fetcher:
         """
         self.remove(partition)
         buffer = PartitionBuffer(partition, self._budget)
-        state = PartitionFetchState(partition, buffer, topic_id, pinned=bool(topic_id))
+        state = PartitionFetchState(buffer, topic_id, pinned=bool(topic_id))
         self._states[partition] = state
         self._topics[partition.topic] += 1
         if offset is None:
@@ -173,7 +177,7 @@ class Fetcher:
             self._states.pop(partition).start_at(EARLIEST)
             self._topics[partition.topic] -= 1
         self._queue.discard(partition)
-        self.errors.pop(partition, None)
+        self.rotation.errors.pop(partition, None)
 
     def give_up(self, partition: TopicPartition) -> None:
         """Remove it for good: a topic of which nothing else is read is asked about no more."""
@@ -191,14 +195,14 @@ class Fetcher:
         if not state.pinned:
             state.topic_id = ""
         state.epochs.clear()
-        state.sought = place
+        state.start.sought = place
         self._start_at(state, place, since)
 
     def committed(self, partition: TopicPartition) -> None:
         """The group has committed where it starts in a partition, or more: it may be read."""
         state = self._states.get(partition)
-        if state is not None and state.uncommitted:
-            state.uncommitted = False
+        if state is not None and state.start.uncommitted:
+            state.start.uncommitted = False
             self._queue.offer(state)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
@@ -217,7 +221,7 @@ class Fetcher:
         Raises NotAssigned.
         """
         state = self._state(partition)
-        return None if state.offset is None or state.uncommitted else state.hand_out
+        return None if state.offset is None or state.start.uncommitted else state.hand_out
 
     def end(self, partition: TopicPartition) -> int:
         """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
@@ -246,9 +250,9 @@ class Fetcher:
         """Why nothing has come for some time of partitions that have a leader. From any thread."""
         since = self._clock() - TOLD_AFTER
         return {
-            partition: state.trouble
+            partition: error
             for partition, state in self._states.copy().items()
-            if state.failures and state.trouble is not None and state.failing_since <= since
+            if (error := state.failing.error) is not None and state.failing.since <= since
         }
 
     def metrics(self) -> dict[str, int]:
@@ -265,13 +269,8 @@ class Fetcher:
 
     def check(self) -> None:
         """Raise what has made reading a partition impossible, each once."""
-        if (partition := self.stopped()) is not None:
-            raise self.errors.pop(partition)
-
-    def stopped(self) -> TopicPartition | None:
-        """A partition whose error is to be told: not before the good records in front of it are handed
-        out, be it paused or not, since a seek behind it would skip them unseen."""
-        return next((each for each in self.errors if not self._states[each].has_more), None)
+        if (partition := self.rotation.stopped()) is not None:
+            raise self.rotation.errors.pop(partition)
 
     def take_view(self, limit: int) -> RecordBatchView | None:
         """Up to `limit` records of the partition whose turn it is, None if nothing is buffered."""
@@ -285,7 +284,7 @@ class Fetcher:
         if state is not None:
             self.rotation.take_back(partition, offset)
             state.fetch_again()
-            self._fail(state, reason)
+            self.rotation.stop(state, reason)
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
         """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""
@@ -317,7 +316,10 @@ class Fetcher:
         for address, states in _portions(self._due(lacking, now)) if lacking else ():
             entries = [
                 ListOffsetsEntry(
-                    each.partition.topic, each.topic_id, each.partition.partition, each.look_up
+                    each.partition.topic,
+                    each.topic_id,
+                    each.partition.partition,
+                    each.start.look_up,
                 )
                 for each in states
             ]
@@ -357,10 +359,10 @@ class Fetcher:
         """
         due: _ByBroker = {}
         for state in waiting:
-            if state.retry_at > now:
-                self.retry_at = min(self.retry_at, state.retry_at)
+            if state.failing.retry_at > now:
+                self.retry_at = min(self.retry_at, state.failing.retry_at)
             elif self._is_there(state, now):
-                if rack and state.from_leader_until <= now:
+                if rack and state.failing.from_leader_until <= now:
                     address = self._cluster.nearest_address(state.partition, rack)
                 else:
                     address = self._cluster.leader_address(state.partition)
@@ -373,18 +375,18 @@ class Fetcher:
         topic = state.partition.topic
         known = self._cluster.topic_id(topic)
         if known is not None and state.topic_id in ("", known):
-            state.topic_id, state.gone_since = known, None
+            state.topic_id, state.failing.gone_since = known, None
             return True
         missing = self._cluster.is_missing(topic)
         if known is None and not missing:
             return False  # metadata is on its way
         self._cluster.refresh()
-        if state.gone_since is None:
-            state.gone_since = now
-        if now - state.gone_since >= GONE_PATIENCE and not state.pinned:
+        if state.failing.gone_since is None:
+            state.failing.gone_since = now
+        if now - state.failing.gone_since >= GONE_PATIENCE and not state.pinned:
             what = f"topic {topic} was deleted and created again: seek() to read the new one"
             gone = UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
-            self._fail(state, gone if missing else StaleTopicId(what))
+            self.rotation.stop(state, gone if missing else StaleTopicId(what))
             if missing:
                 self._cluster.forget(topic)  # until something of it is sought
         return False
@@ -439,7 +441,8 @@ class Fetcher:
         fetch.found_no_room = is_full
         for state in () if is_full else silent:
             if state.in_flight is fetch and state.partition not in results:  # nothing is new
-                state.failures, state.end = 0, state.offset or 0
+                state.failing.ended()
+                state.end = state.offset or 0
         if reply.api is Api.FETCH and reply.response.kept:
             self._sessions.kept[reply.correlation_id] = fetch
         elif fetch.members:
@@ -461,11 +464,11 @@ class Fetcher:
         if found.error:
             self._refused(state, from_wire(found.error, found.message), address, found.leader)
             return
-        has_to_wait = state.since is None and self._found(
-            state.partition, found.offset, state.by_policy
+        has_to_wait = state.start.since is None and self._reader.begins(
+            state.partition, found.offset, state.start.by_policy
         )
-        self._start_at(state, found.offset, state.since)
-        state.uncommitted = has_to_wait
+        self._start_at(state, found.offset, state.start.since)
+        state.start.uncommitted = has_to_wait
 
     def _fetched(
         self, state: PartitionFetchState, result: FetchResult, data: memoryview, address: str
@@ -482,7 +485,8 @@ class Fetcher:
             self._refused(state, refusal, address, result.leader)
             return
         fetched, error = whole_batches(data)
-        state.failures = 0 if fetched or error is None else state.failures
+        if fetched or error is None:
+            state.failing.ended()
         if fetched:
             self.counters.batches_fetched += len(fetched)
             self.counters.records_fetched += sum(header.record_count for header, _ in fetched)
@@ -492,11 +496,15 @@ class Fetcher:
         elif error is not None:
             # What came before the damage was handed out first: the next fetch began with it.
             offset = state.offset or 0
-            if state.failures % REPORT_EVERY == 0:
+            if state.failing.count % REPORT_EVERY == 0:
                 self._cluster.report_damage(address, state.partition, state.topic_id, offset)
             # Its broker may get it back from another replica: the next fetch has it, or is told.
             is_last = not self._cluster.is_replicated(state.partition)
-            kind = CorruptBatch if is_last or state.failures >= BAD_BATCHES else OffsetNotAvailable
+            kind = (
+                CorruptBatch
+                if is_last or state.failing.count >= BAD_BATCHES
+                else OffsetNotAvailable
+            )
             self._refused(state, kind(str(error)), address)
 
     def _truncated(self, state: PartitionFetchState, parts_at: int) -> None:
@@ -506,8 +514,8 @@ class Fetcher:
         policy only noted, since reading goes on right where the logs part: nothing is passed over.
         """
         # While a time is still sought nothing was handed out since that seek.
-        if state.since is not None:
-            self._start_at(state, min(parts_at, state.hand_out), state.since)
+        if state.start.since is not None:
+            self._start_at(state, min(parts_at, state.hand_out), state.start.since)
             return
         if parts_at >= state.hand_out:
             state.fetch_again()
@@ -519,12 +527,12 @@ class Fetcher:
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "
             f"{parts_at} on are not on the log any more: an unclean election has lost them"
         )
-        self._cut(state.partition, parts_at, parts_at)
+        self._reader.is_cut(state.partition, parts_at, parts_at)
         error.topic, error.partition = state.partition
         error.offset, error.diverging_offset = state.hand_out, parts_at
         if self._config.auto_offset_reset == "error":
             self._start_at(state, state.hand_out)
-            self._fail(state, error)
+            self.rotation.stop(state, error)
             return
         self.counters.offset_resets += 1
         log.warning("%s; going on there", error)
@@ -543,14 +551,11 @@ class Fetcher:
         now = self._clock()
         leads = self._cluster.leader_address(state.partition) == address
         if self._config.rack and not leads:
-            was_nearest = state.from_leader_until <= now
-            state.from_leader_until = now + FROM_LEADER_FOR
+            was_nearest = state.failing.from_leader_until <= now
+            state.failing.from_leader_until = now + FROM_LEADER_FOR
             if was_nearest:
                 return
-        if not state.failures:
-            state.failing_since = now
-        state.failures, state.trouble = state.failures + 1, error
-        state.retry_at = now + RETRY_PAUSE
+        state.failing.failed(error, now, RETRY_PAUSE)
         match error:
             case LogTruncated():
                 if leads:  # else the next leader knows
@@ -559,17 +564,17 @@ class Fetcher:
                 state.has_more or self.rotation.has_taken(state.partition)
             ):  # what came before goes out first
                 self._reset(state, OffsetOutOfRange(state.about(error)))
-            case NotLeader() if leader is not None and state.failures == 1:
-                state.retry_at = 0.0  # the cluster knows the leader from this very answer
+            case NotLeader() if leader is not None and state.failing.count == 1:
+                state.failing.retry_at = 0.0  # the cluster knows the leader from this very answer
             case RetriableError() | OffsetOutOfRange():
                 log.debug("%s: %s", state.partition, error)
             case _:
-                self._fail(state, type(error)(state.about(error)))
+                self.rotation.stop(state, type(error)(state.about(error)))
 
     def _start_at(self, state: PartitionFetchState, place: int, since: int | None = None) -> None:
         state.start_at(place, since)
         self._queue.offer(state)
-        self.errors.pop(state.partition, None)
+        self.rotation.errors.pop(state.partition, None)
 
     def _reset(self, state: PartitionFetchState, reason: FolkmootError) -> None:
         """Go on where the policy says; a time that was sought is looked up again.
@@ -577,32 +582,29 @@ class Fetcher:
         The policy "latest" is for where nothing is known. Of a log that has lost its start, or its end, all
         that is left is read, since part of it is unread. An offset that was sought has to be there.
         """
-        if state.since is not None:
-            self._start_at(state, EARLIEST, state.since)
+        if state.start.since is not None:
+            self._start_at(state, EARLIEST, state.start.since)
             return
         policy = self._config.auto_offset_reset
         if isinstance(reason, OffsetOutOfRange):
             if state.end >= 0 and is_beyond(state.offset, state.end):
-                if state.sought == state.offset:
-                    self._fail(state, OffsetOutOfRange(f"{reason}: seek() to one that is there"))
+                if state.start.sought == state.offset:
+                    self.rotation.stop(
+                        state, OffsetOutOfRange(f"{reason}: seek() to one that is there")
+                    )
                     return
                 reason = OffsetOutOfRange(f"{reason}, which was there before: it has lost records")
-                self._cut(state.partition, state.end, None)
+                self._reader.is_cut(state.partition, state.end, None)
             policy = "error" if policy == "error" else "earliest"
         if policy == "error":
             hint = "and auto_offset_reset is 'error': seek()"
-            self._fail(state, type(reason)(f"{reason}, {hint}"))
+            self.rotation.stop(state, type(reason)(f"{reason}, {hint}"))
             return
         if isinstance(reason, OffsetOutOfRange):
             self.counters.offset_resets += 1
             log.warning("%s; going on at the %s offset", reason, policy)
         self._start_at(state, LATEST if policy == "latest" else EARLIEST)
-        state.by_policy = policy == "latest"
-
-    def _fail(self, state: PartitionFetchState, error: FolkmootError) -> None:
-        """Read no further until the application has decided where."""
-        state.failed = True
-        self.errors[state.partition] = error
+        state.start.by_policy = policy == "latest"
 
     def _state(self, partition: TopicPartition) -> PartitionFetchState:
         try:

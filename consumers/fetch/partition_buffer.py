@@ -43,16 +43,16 @@ class PartitionBuffer:
         "_fetched",
         "_kept",
         "_opened",
-        "_partition",
         "_row",
         "_turn",
+        "partition",
         "size",
     )
 
     def __init__(self, partition: TopicPartition, budget: BufferBudget) -> None:
         self.size = 0
         """Bytes of what is not open, as they came."""
-        self._partition = partition
+        self.partition = partition
         self._budget = budget
         self._fetched: deque[FetchedBatch] = deque()
         self._opened: list[_Open] = []
@@ -103,9 +103,9 @@ class PartitionBuffer:
             header = batch.header
             try:
                 body = batch.body()
-                view = view_of_batch(self._partition, header, batch.data, body)
+                view = view_of_batch(self.partition, header, batch.data, body)
             except FolkmootError as error:
-                where = f"{self._partition}, batch at {header.base_offset}"
+                where = f"{self.partition}, batch at {header.base_offset}"
                 raise type(error)(f"{where}: {error}") from None
             row = view.row_of_offset(behind)
             if since is not None:

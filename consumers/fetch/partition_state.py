@@ -33,50 +33,77 @@ class InFlightFetch:
     found_no_room: bool = False
 
 
+@dataclass(slots=True)
+class Start:
+    """Where reading begins, as long as no offset is known for it, and what is special about it."""
+
+    look_up: int = EARLIEST
+    """A time (ms), EARLIEST or LATEST: what the leader is asked the offset of."""
+    since: int | None = None
+    """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
+    by_policy: bool = False
+    """The end is looked up since the reset policy says that reading starts there."""
+    uncommitted: bool = False
+    """The group has yet to commit that it starts here: nothing is fetched before."""
+    sought: int | None = None
+    """The offset of the last seek: it is an error where the log does not reach so far."""
+
+
+@dataclass(slots=True)
+class Failing:
+    """Why a partition brings nothing, and when it is asked for again; times are the fetcher's clock."""
+
+    count: int = 0
+    """Since the last answer that brought something, or said that there is nothing."""
+    since: float = 0.0
+    error: FolkmootError | None = None
+    """The last one; None if nothing has failed since."""
+    retry_at: float = 0.0
+    from_leader_until: float = 0.0
+    """A follower could not serve it: until then no other is asked."""
+    gone_since: float | None = None
+    """Since when the topic is missing or another one."""
+
+    def failed(self, error: FolkmootError, now: float, pause: float) -> None:
+        self.since = self.since if self.count else now
+        self.count, self.error, self.retry_at = self.count + 1, error, now + pause
+
+    def ended(self) -> None:
+        """Something came, or there is nothing new."""
+        self.count, self.error = 0, None
+
+
 @dataclass(slots=True, eq=False)
 class PartitionFetchState:
     """`hand_out` is the next offset to hand out, `offset` the next one to fetch: between them lies what
     is left in the `buffer`.
 
     A `start_at` takes the partition out of the request that is `in_flight`: that answer no longer counts.
-    `failed` ends with the next `start_at`, `paused` only when the application says so.
+    `stopped` ends with the next `start_at`, `paused` only when the application says so.
     """
 
-    partition: TopicPartition
     buffer: PartitionBuffer
     topic_id: str = ""
     pinned: bool = False
     """The id was given, not learned: a topic with another id does not concern us."""
     offset: int | None = None
-    """None while `look_up` is being asked for."""
+    """None while `start.look_up` is being asked for."""
     epochs: list[tuple[int, int]] = field(default_factory=list)
     """The leader epochs of what was fetched in front of `offset`, each with its first offset."""
-    look_up: int = EARLIEST
-    since: int | None = None
-    """Nothing is handed out before the first record of this time (ms); the broker names its batch."""
+    start: Start = field(default_factory=Start)
+    failing: Failing = field(default_factory=Failing)
     in_flight: InFlightFetch | None = None
     """The request whose answer it waits for."""
-    from_leader_until: float = 0.0
-    """A follower could not serve it: until then no other is asked."""
-    failures: int = 0
-    """Since the last answer that brought something, or said that there is nothing."""
-    failing_since: float = 0.0
-    trouble: FolkmootError | None = None
-    """The last failure."""
-    retry_at: float = 0.0
-    gone_since: float | None = None
-    """Since when the topic is missing or another one."""
     paused: bool = False
-    by_policy: bool = False
-    """The end is looked up since the reset policy says that reading starts there."""
-    uncommitted: bool = False
-    """The group has yet to commit that it starts here: nothing is fetched before."""
-    failed: bool = False
-    sought: int | None = None
-    """The offset of the last seek: it is an error where the log does not reach so far."""
+    stopped: bool = False
+    """Nothing is read before the next `start_at`: the application is to hear why."""
     log_start: int = -1
     """As the last fetch of its own saw it, -1 before the first."""
     end: int = -1
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.buffer.partition
 
     @property
     def hand_out(self) -> int:
@@ -113,18 +140,18 @@ class PartitionFetchState:
         With `since`, at the first record of that time (ms) or later: from the offset on, if it is known
         where, else wherever a look-up finds it.
         """
-        self.failed = self.by_policy = self.uncommitted = False
+        self.stopped = False
         self._leave_fetch()
-        self.since = since
+        self.start = Start(since=since, sought=self.start.sought)
         self.buffer.clear(place if place >= 0 else self.hand_out)
         self.cut_epochs(place)
         if place >= 0:
             self.offset = place
         else:
-            self.offset, self.look_up = None, place
+            self.offset, self.start.look_up = None, place
             if since is not None:
                 # Two times before 1970 mean something else to a broker; an earlier one does no harm.
-                self.look_up = min(since, EARLIEST - 1) if since < 0 else since
+                self.start.look_up = min(since, EARLIEST - 1) if since < 0 else since
 
     def _leave_fetch(self) -> None:
         if self.in_flight is not None:
@@ -155,9 +182,9 @@ class PartitionFetchState:
     def take(self, limit: int) -> tuple[RecordBatchView, int] | None:
         """Up to `limit` records of one batch, and their bytes, decompressed. Raises what makes the next
         batch illegible."""
-        if not self.buffer.open_next(self.since):
+        if not self.buffer.open_next(self.start.since):
             return None
-        self.since = None
+        self.start.since = None
         return self.buffer.take(limit)
 
     def fetch_again(self) -> None:

@@ -178,7 +178,7 @@ def _first_records(
         while (view := fetcher.take_view(1)) is not None:
             fetcher.remove(view.topic_partition)
             yield view.topic_partition, (view.offsets[0], view.timestamps[0])
-        for partition, error in [*fetcher.errors.items()]:
+        for partition, error in [*fetcher.rotation.errors.items()]:
             fetcher.remove(partition)
             yield partition, error
         for partition in fetcher.partitions():

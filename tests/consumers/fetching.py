@@ -7,7 +7,7 @@ from crc32c import crc32c
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetched_batch import WORTH_A_THREAD_BYTES
-from folkmoot.consumers.fetch.fetcher import Fetcher
+from folkmoot.consumers.fetch.fetcher import Fetcher, Reader
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import HEADER_BYTES, LEADER_BYTES
@@ -19,7 +19,7 @@ ZERO, ONE, TWO = (TopicPartition("t", number) for number in range(3))
 ALL = 1_000_000
 
 
-class Bench:
+class Bench(Reader):
     """A fetcher, its cluster, its clock."""
 
     def __init__(self, **options: Any) -> None:
@@ -30,13 +30,15 @@ class Bench:
         self.cut: list[tuple[TopicPartition, int, int | None]] = []
         self.is_to_be_committed = False
         self.fetcher = Fetcher(
-            *(config, cast(Cluster, self.cluster), lambda: self.now, self._has_to_wait),
-            cut=lambda *cut: self.cut.append(cut),
+            *(config, cast(Cluster, self.cluster), lambda: self.now, self),
         )
 
-    def _has_to_wait(self, *found: Any) -> bool:
-        self.found.append(found)
+    def begins(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
+        self.found.append((partition, offset, by_policy))
         return self.is_to_be_committed
+
+    def is_cut(self, partition: TopicPartition, end: int, parts_at: int | None) -> None:
+        self.cut.append((partition, end, parts_at))
 
     def poll(self) -> None:
         """Ask for what is missing, take the replies that are there."""

@@ -203,7 +203,7 @@ def test_a_log_that_ends_below_what_was_read_is_told_to_who_commits(policy: str)
     bench.poll()
     assert bench.cut == [(ZERO, 20, None)]
     assert bench.fetcher.lag(ZERO) is None
-    assert bool(bench.fetcher.errors) is (policy == "error")
+    assert bool(bench.fetcher.rotation.errors) is (policy == "error")
 
 
 # -- what is mended -----------------------------------------------------------------------------------

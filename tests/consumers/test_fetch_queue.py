@@ -13,7 +13,7 @@ from tests.consumers.fetching import ONE, ZERO, Bench
 
 def a_state(number: int, offset: int | None = 0) -> PartitionFetchState:
     partition = TopicPartition("t", number)
-    state = PartitionFetchState(partition, PartitionBuffer(partition, BufferBudget()))
+    state = PartitionFetchState(PartitionBuffer(partition, BufferBudget()))
     state.offset = offset
     return state
 
@@ -43,7 +43,7 @@ def test_what_wants_nothing_any_more_is_dropped_until_it_is_offered_again() -> N
 def test_neither_what_is_paused_nor_what_is_stuck_nor_what_has_its_share_is_hungry() -> None:
     queue = FetchQueue(share_bytes=10)
     paused, failed, full = (a_state(number) for number in range(3))
-    paused.paused = failed.failed = True
+    paused.paused = failed.stopped = True
     full.buffer.size = 10
     for each in (paused, failed, full):
         queue.offer(each)

@@ -288,7 +288,7 @@ def test_an_error_of_a_paused_partition_is_told_after_the_good_records_before_it
     bench.fetched(spoiled(a_batch(1, b"bad")))
     bench.fetcher.pause(ZERO, True)
     bench.fetcher.check()  # a seek behind it would skip the good one
-    assert bench.fetcher.stopped() is None, "there is nothing to hurry for"
+    assert bench.fetcher.rotation.stopped() is None, "there is nothing to hurry for"
     bench.fetcher.pause(ZERO, False)
     assert bench.values() == [b"good"]
     bench.fetcher.pause(ZERO, True)
@@ -311,7 +311,7 @@ def test_out_of_range_behind_good_records_does_not_throw_them_away(policy: str) 
     bench.poll()
     bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code or 0)
     bench.poll()
-    assert bool(bench.fetcher.errors) is (policy == "error")
+    assert bool(bench.fetcher.rotation.errors) is (policy == "error")
 
 
 def test_one_corrupt_partition_does_not_stop_the_others(bench: Bench) -> None:
