@@ -128,16 +128,6 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
         assignors_of(self.assignors)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdminConfig(ClientConfig):
-    """Settings of an admin; durations in seconds."""
-
-    client_id: str = "admin"
-    session_timeout: _Duration = 10.0
-    timeout: _Duration = 30.0
-    """A call that is not told another `timeout` ends after this long."""
-
-
 def names_of(name: str, names: _Names) -> _Names:
     """The same. Raises ConfigError for one name alone, each letter of which would count as a name."""
     if isinstance(names, str):

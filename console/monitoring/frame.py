@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from folkmoot.admin.group_views import GroupSummary, truncated_said
+from folkmoot.admin.replica_moves import ReplicaSize
 from folkmoot.console.tables import plain
-from folkmoot.consumers.admin.group_views import GroupSummary, truncated_said
-from folkmoot.consumers.admin.replica_moves import ReplicaSize
 from folkmoot.consumers.lag import is_beyond, lag
 from folkmoot.coordination.cluster.cluster_status import ClusterStatus, PartitionStatus
 from folkmoot.protocol.quantities import counted

@@ -10,27 +10,28 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Literal, NamedTuple, Self, TypeVar
 
-from folkmoot.consumers.admin.group_views import (
+from folkmoot.admin.config import AdminConfig
+from folkmoot.admin.group_views import (
     GroupSummary,
     GroupView,
     MemberView,
     Progress,
     truncated_said,
 )
-from folkmoot.consumers.admin.offset_reset import (
+from folkmoot.admin.offset_reset import (
     Planned,
     Target,
     checked_target,
     planned,
     whole_offset,
 )
-from folkmoot.consumers.admin.replica_moves import (
+from folkmoot.admin.replica_moves import (
     PlannedMove,
     ReplicaMoves,
     ReplicaSize,
     RunningMove,
 )
-from folkmoot.consumers.config import AdminConfig, ConsumerConfig, names_of
+from folkmoot.consumers.config import ConsumerConfig, names_of
 from folkmoot.consumers.lag import is_beyond, lag
 from folkmoot.consumers.offsets.offset_lookup import (
     first_offsets,
