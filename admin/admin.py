@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Literal, NamedTuple, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
 from folkmoot.admin.config import AdminConfig
 from folkmoot.admin.group_views import (
     GroupSummary,
     GroupView,
-    MemberView,
-    Progress,
-    truncated_said,
+    PartitionEnds,
+    view_of,
 )
 from folkmoot.admin.offset_reset import (
     Planned,
@@ -32,11 +31,10 @@ from folkmoot.admin.replica_moves import (
     RunningMove,
 )
 from folkmoot.consumers.config import ConsumerConfig, names_of
-from folkmoot.consumers.lag import is_beyond, lag
+from folkmoot.consumers.lag import lag
 from folkmoot.consumers.offsets.offset_lookup import (
     first_offsets,
     first_timestamps,
-    no_answer,
     offsets_at,
 )
 from folkmoot.consumers.offsets.seek_target import ENDS
@@ -51,7 +49,7 @@ from folkmoot.coordination.cluster.cluster_status import (
 )
 from folkmoot.coordination.cluster.events import ClusterEvent
 from folkmoot.coordination.cluster.new_partitions import wait_until_led
-from folkmoot.coordination.connector import connect
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.deletions import asked_by
 from folkmoot.coordination.groups import (
     group_deletion,
@@ -63,16 +61,15 @@ from folkmoot.coordination.groups import (
 )
 from folkmoot.coordination.groups.history import Entry
 from folkmoot.coordination.groups.inspection import GroupState, PartitionState
-from folkmoot.coordination.groups.membership import instance_of
 from folkmoot.coordination.placement import racks_of
 from folkmoot.coordination.topic_config import LogConfig, as_texts, changed
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
+from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leaderless import Waiting, said_of
+from folkmoot.network.leaderless import Waiting
 from folkmoot.protocol.errors import (
     ClosedError,
     ConfigError,
@@ -91,13 +88,12 @@ from folkmoot.protocol.messages import (
 )
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import configured, parse
-from folkmoot.protocol.quantities import counted
+from folkmoot.protocol.quantities import EPOCH
 from folkmoot.protocol.records import TopicPartition
 
 TIMEOUT: Final = 30.0
 PATIENCE: Final = 5.0
 """So long the ends of partitions, and the ages of records, are waited for in a description."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T")
 
@@ -126,20 +122,16 @@ class Admin:
     @configured(AdminConfig)
     def __init__(self, config: AdminConfig) -> None:
         self.config = config
-        self._timeout, zookeeper = config.timeout, config.zookeeper
-        # For look-ups, which read as consumers do.
-        self._config = ConsumerConfig(
-            zookeeper=zookeeper,
+        self._timeout = config.timeout
+        # For look-ups of times, which read records as consumers do.
+        self._reading = ConsumerConfig(
+            zookeeper=config.zookeeper,
             listener=config.listener,
             client_id=config.client_id,
             session_timeout=config.session_timeout,
             request_timeout=config.request_timeout,
         )
-        self._connect: Connect = (
-            partial(connect, zookeeper, connect_timeout=config.timeout)
-            if isinstance(zookeeper, str)
-            else zookeeper
-        )
+        self._connect = connector(config.zookeeper, connect_timeout=config.timeout)
         self._is_open = False
         self._process: int | None = None
         self._session: Session | None = None
@@ -415,7 +407,7 @@ class Admin:
         Raises UnknownTopicOrPartition, RequestTimeout, ConfigError, InvalidName.
         """
         self._topic_ids(map(partition_of, times))
-        return first_offsets(self._config, self._discover(timeout), times, timeout)
+        return first_offsets(self._reading, self._discover(timeout), times, timeout)
 
     def delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
@@ -435,7 +427,7 @@ class Admin:
             each: partial(DeleteRecordsEntry, each.topic, ids[each], each.partition, offset=offset)
             for each, offset in checked.items()
         }
-        with Cluster.of(self._config, self._discover(timeout)) as cluster:
+        with Cluster.of(self.config, self._discover(timeout)) as cluster:
             deletion = ask_leaders(
                 *(cluster, Api.DELETE_RECORDS, wanted),
                 *(lambda entries, _: DeleteRecordsRequest(entries), deadline.left),
@@ -521,9 +513,10 @@ class Admin:
             if lag(at, earliest.get(partition, 0), latest.get(partition))
         }
         discover = self._discover(timeout)
-        stamps = first_timestamps(self._config, discover, unread, deadline.left)
-        ends = _Ends(ids, earliest, latest, leaderless, stamps)
-        return [_view(each, committed[each.name], ends) for each in states]
+        stamps = first_timestamps(self._reading, discover, unread, deadline.left)
+        ends = PartitionEnds(ids, earliest, latest, leaderless, stamps)
+        now = time.time()
+        return [view_of(each, committed[each.name], ends, now) for each in states]
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What a group has committed, of topics that exist. Raises UnknownGroup."""
@@ -610,7 +603,7 @@ class Admin:
         ]
         self._execute_all(moves, deadline.left)
         with suppress(ZooKeeperUnreachable):  # it is done, noted or not
-            record = history.record_reset(group, self._config.client_id, wanted)
+            record = history.record_reset(group, self.config.client_id, wanted)
             self._execute(record, deadline.left)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -660,7 +653,7 @@ class Admin:
         if not self._is_open:
             raise ClosedError("the admin is not open: use it in a with block, or call start()")
         if self._session is None or self._session.state is SessionState.LOST:
-            self._session = self._connect(self._config.session_timeout)
+            self._session = self._connect(self.config.session_timeout)
         try:
             yield self._session
         except ZooKeeperUnreachable:
@@ -716,7 +709,7 @@ class Admin:
 
     def _discover(self, timeout: float) -> Callable[[], list[str]]:
         """Finds the addresses of live brokers."""
-        return lambda: self._execute(brokers.addresses(self._config.listener), timeout)
+        return lambda: self._execute(brokers.addresses(self.config.listener), timeout)
 
     def _find(
         self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
@@ -725,7 +718,7 @@ class Admin:
 
         Raises BrokerUnreachable, or why no broker told.
         """
-        return offsets_at(place, self._config, self._discover(timeout), wanted, timeout)[0]
+        return offsets_at(place, self.config, self._discover(timeout), wanted, timeout)[0]
 
     def _known(
         self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
@@ -734,7 +727,7 @@ class Admin:
         discover = self._discover(timeout)
         if not (wanted and discover()):
             return {}, {}
-        return offsets_at(place, self._config, discover, wanted, timeout, need_all=False)
+        return offsets_at(place, self.config, discover, wanted, timeout, need_all=False)
 
     def _described(self, names: Iterable[str] | None) -> list[GroupState]:
         """All groups, or those of these names that exist. Raises InvalidName."""
@@ -799,38 +792,6 @@ def _committed(
     }
 
 
-def _notes(
-    rows: Sequence[Progress], leaderless: Waiting, unanswered: Sequence[TopicPartition]
-) -> Iterator[str]:
-    """What is not known of a group's progress, and why."""
-    if leaderless:
-        yield f"{said_of(leaderless)}; what is unread there is not known"
-    if unanswered:
-        yield f"{no_answer(unanswered)}; what is unread there is not known"
-    gone = sorted({each.partition.topic for each in rows if each.state == "deleted"})
-    if gone:
-        yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"
-    unsubscribed = sorted({each.partition.topic for each in rows if each.state == "unsubscribed"})
-    if unsubscribed:
-        yield (
-            f"no member subscribes to {', '.join(unsubscribed)} any more, and what is committed of it stays: "
-            "`folkmoot group delete-offsets` forgets it"
-        )
-    for each in rows:
-        if each.state == "truncated" and each.committed is not None and each.latest is not None:
-            yield truncated_said(each.partition, each.committed, each.latest)
-    uncommitted = sum(
-        each.committed is None and each.lag is None and bool(each.latest) for each in rows
-    )
-    if uncommitted:
-        what = counted(uncommitted, "partition")
-        its = "its" if uncommitted == 1 else "their"
-        yield (
-            f"nothing is committed in {what} with records: {its} lag is not known. Members that keep "
-            "offsets with their results can commit as well, for this view alone"
-        )
-
-
 class _Deadline:
     """The end of a call's timeout, of which each of its steps gets what is left."""
 
@@ -843,71 +804,9 @@ class _Deadline:
         return max(0.0, self._at - time.monotonic())
 
 
-class _Ends(NamedTuple):
-    """What brokers have answered about the partitions of groups."""
-
-    ids: Mapping[TopicPartition, str]
-    """The topics' ids; partitions of deleted topics are missing."""
-    earliest: Mapping[TopicPartition, int]
-    """Of those that some group has not read to the end."""
-    latest: Mapping[TopicPartition, int]
-    leaderless: Waiting
-    stamps: Mapping[tuple[TopicPartition, int], int]
-    """The timestamp (ms) of the first record at an offset or behind it."""
-
-
-def _view(state: GroupState, committed: Mapping[TopicPartition, int], ends: _Ends) -> GroupView:
-    now = time.time() * 1000
-    rows = []
-    for each in state.partitions:
-        at, end = committed.get(each.partition), ends.latest.get(each.partition)
-        start = ends.earliest.get(each.partition, 0)
-        stamp = None if at is None else ends.stamps.get((each.partition, max(at, start)))
-        behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
-        missing = lag(at, start, end)
-        is_there = each.partition in ends.ids
-        here = "truncated" if is_beyond(at, end) else state.state_of(each)
-        rows.append(
-            Progress(
-                partition=each.partition,
-                owner=each.owner,
-                epoch=None if each.offset is None else each.offset.epoch,
-                committed=at,
-                latest=end,
-                lag=missing,
-                behind=0.0 if missing == 0 else behind,
-                state=here if is_there else "deleted",
-            )
-        )
-    wanted = {each.partition for each in rows} & ends.ids.keys()
-    leaderless = {each: at for each, at in ends.leaderless.items() if each in wanted}
-    unknown = sorted(wanted - ends.latest.keys() - leaderless.keys())
-    return GroupView(
-        name=state.name,
-        state=state.state,
-        generation=state.plan.generation,
-        assignor=state.plan.assignor,
-        protocol=state.plan.protocol,
-        members=tuple(_member(state, assignee) for assignee in state.members),
-        partitions=tuple(rows),
-        notes=tuple(_notes(rows, leaderless, unknown)),
-    )
-
-
 def _before_now(length: timedelta) -> datetime:
     """What is longer ago than there are dates was before everything."""
     try:
-        return max(_EPOCH, datetime.now(UTC) - length)
+        return max(EPOCH, datetime.now(UTC) - length)
     except OverflowError:
-        return _EPOCH
-
-
-def _member(state: GroupState, assignee: str) -> MemberView:
-    member = state.members[assignee]
-    return MemberView(
-        name=member.name,
-        instance_id=instance_of(assignee),
-        info=member.info,
-        partitions=tuple(each.partition for each in state.partitions if each.owner == assignee),
-        age=round(max(0.0, time.time() - member.joined_ms / 1000), 1),
-    )
+        return EPOCH
