@@ -1,10 +1,11 @@
-"""A producer has Python change threads more often where it is asked to, and never less often."""
+"""A producer changes nothing for the whole process, unless it is asked."""
 
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from folkmoot.network.memory import keep_freed_memory
 from folkmoot.producers.producer import Producer
 from tests.producers.fakes import FakeCluster
 
@@ -33,3 +34,9 @@ def test_the_interval_is_made_shorter_and_never_longer(given: float, then: float
 def test_a_producer_leaves_the_interval_alone_unless_it_is_asked() -> None:
     with FakeCluster() as cluster, Producer(zookeeper=cluster.connect):
         assert sys.getswitchinterval() == pytest.approx(USUAL)
+
+
+def test_a_producer_leaves_the_allocator_alone() -> None:
+    keep_freed_memory.cache_clear()
+    with FakeCluster() as cluster, Producer(zookeeper=cluster.connect):
+        assert not keep_freed_memory.cache_info().currsize
