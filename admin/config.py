@@ -1,4 +1,4 @@
-"""What an admin can be told."""
+"""Options of an admin."""
 
 from dataclasses import dataclass
 from typing import Annotated

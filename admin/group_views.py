@@ -1,4 +1,4 @@
-"""What `Admin` tells of groups: plain values, made of what ZooKeeper and the brokers say."""
+"""Groups as `Admin` describes them: plain values, made of what ZooKeeper and the brokers answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A partition of a group. What is not known, or was not answered in time, is None."""
+    """A partition of a group. None stands for what is not known, or was not answered in time."""
 
     partition: TopicPartition
     owner: str | None
@@ -34,10 +34,10 @@ class Progress:
     committed: int | None
     latest: int | None
     lag: int | None
-    """Records on the log that are not processed, or not committed yet; None where nothing is committed, or
-    the log ends below that."""
+    """Records of the log behind the committed offset; None where nothing is committed, or the log ends below
+    that offset."""
     behind: float | None
-    """The age of the first of them, in seconds; 0 if there is none."""
+    """The age of the first of these records, in seconds; 0 if there is none."""
     state: str
 
 
@@ -48,23 +48,30 @@ class MemberView:
     name: str
     instance_id: str | None
     info: MemberInfo
-    """What it publishes: its host, what it wants, how long it may take to let go."""
+    """What it publishes: its host, its subscription, its time limit for giving partitions up."""
     partitions: tuple[TopicPartition, ...]
-    """What it owns."""
+    """The partitions that it owns."""
     age: float
-    """Since it joined; by the clocks of the server and of this machine."""
+    """Time since it joined, by the clocks of the server and of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupView:
-    """A group, read piece by piece while it goes on.
+    """A group, read piece by piece while it changes.
 
-    `state` is empty (nobody is there), rebalancing or stable. A partition is stable (owned as
-    planned), draining (its owner is to give it up), claiming (its next owner is about to take it),
-    kept (it waits for a static member), malformed (its offset cannot be read: a reset mends it), truncated
-    (its log ends below what is committed: a reset mends it), deleted (its topic does not exist any more),
-    unsubscribed (no member wants its topic any more) or unowned. `notes` say in sentences what is not known,
-    and why.
+    `state` is empty (no members), rebalancing or stable. The states of a partition:
+
+    - stable: owned as planned
+    - draining: its owner must give it up
+    - claiming: its next owner is about to take it
+    - kept: reserved for a static member
+    - malformed: its offset cannot be read; a reset repairs it
+    - truncated: its log ends below the committed offset; a reset repairs it
+    - deleted: its topic does not exist any more
+    - unsubscribed: no member subscribes to its topic any more
+    - unowned
+
+    `notes` are sentences: what is not known, and why.
     """
 
     name: str
@@ -78,12 +85,12 @@ class GroupView:
 
 
 class PartitionEnds(NamedTuple):
-    """What brokers have answered about the partitions of groups."""
+    """The brokers' answers about the partitions of groups."""
 
     ids: Mapping[TopicPartition, str]
     """The topics' ids; partitions of deleted topics are missing."""
     earliest: Mapping[TopicPartition, int]
-    """Of those that some group has not read to the end."""
+    """Missing where every group has read to the end."""
     latest: Mapping[TopicPartition, int]
     leaderless: Waiting
     stamps: Mapping[tuple[TopicPartition, int], int]
@@ -93,7 +100,10 @@ class PartitionEnds(NamedTuple):
 def view_of(
     state: GroupState, committed: Mapping[TopicPartition, int], ends: PartitionEnds, now: float
 ) -> GroupView:
-    """A group as it is at `now`, in seconds since the epoch. `committed`: offsets of topics that exist."""
+    """Make the view of a group at `now`, in seconds since the epoch.
+
+    `committed` has its offsets in topics that exist.
+    """
     rows = []
     for each in state.partitions:
         at, end = committed.get(each.partition), ends.latest.get(each.partition)
@@ -130,8 +140,8 @@ def view_of(
     )
 
 
-def truncated_said(partition: TopicPartition, committed: int, end: int) -> str:
-    """What is said of a log that ends below what a group has committed."""
+def describe_truncation(partition: TopicPartition, committed: int, end: int) -> str:
+    """Return the sentence about a log that ends below the committed offset."""
     return (
         f"{partition} ends at {end}, below {committed}, which is committed: it has lost records, and how "
         "many are unread is not known. `folkmoot group reset` sets the group to where it is to go on"
@@ -152,7 +162,7 @@ def _member(state: GroupState, assignee: str, now: float) -> MemberView:
 def _notes(
     rows: Sequence[Progress], leaderless: Waiting, unanswered: Sequence[TopicPartition]
 ) -> Iterator[str]:
-    """What is not known of a group's progress, and why."""
+    """Yield a sentence for each thing that is not known of a group's progress."""
     if leaderless:
         yield f"{said_of(leaderless)}; what is unread there is not known"
     if unanswered:
@@ -168,7 +178,7 @@ def _notes(
         )
     for each in rows:
         if each.state == "truncated" and each.committed is not None and each.latest is not None:
-            yield truncated_said(each.partition, each.committed, each.latest)
+            yield describe_truncation(each.partition, each.committed, each.latest)
     uncommitted = sum(
         each.committed is None and each.lag is None and bool(each.latest) for each in rows
     )
