@@ -13,6 +13,7 @@ TEST_FILES = ("test_*", "conftest")
 
 # Each top-level folder of code is one subpackage of folkmoot, with all packages below it.
 FOLDERS = (
+    "admin",
     "brokers",
     "console",
     "consumers",

@@ -133,7 +133,7 @@ def ways(tracer: Tracer, rounds: int) -> Iterator[tuple[str, list[dict[str, dict
         stack.enter_context(find("Broker", "brokers")(config, ensemble.connect))
         tracer.on_side("client")
         options = {"zookeeper": ensemble.connect, "session_timeout": 60.0}
-        admin = stack.enter_context(find("Admin", "consumers")(zookeeper=ensemble.connect))
+        admin = stack.enter_context(find("Admin", "admin")(zookeeper=ensemble.connect))
         admin.create_topic("t", 1)
         producer = stack.enter_context(find("Producer", "producers")(**options))
 

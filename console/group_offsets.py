@@ -22,8 +22,8 @@ from folkmoot.protocol.quantities import counted, duration
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin.admin import Admin
-    from folkmoot.consumers.admin.offset_reset import Planned, Target
+    from folkmoot.admin.admin import Admin
+    from folkmoot.admin.offset_reset import Planned, Target
 
 
 def add_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -168,7 +168,7 @@ def _scope(words: list[str]) -> tuple[list[str], list[TopicPartition]]:
 
 
 def _target(args: argparse.Namespace) -> "Target":
-    from folkmoot.consumers.admin.offset_reset import Shift
+    from folkmoot.admin.offset_reset import Shift
 
     if args.to_earliest:
         return "earliest"

@@ -21,7 +21,7 @@ from folkmoot.protocol.options import Declaration, declarations, parse
 from folkmoot.protocol.quantities import duration, moment, seconds
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin.admin import Admin
+    from folkmoot.admin.admin import Admin
     from folkmoot.coordination.zookeeper.session import Connect, Session
 
 _T = TypeVar("_T")
@@ -349,7 +349,7 @@ def connecting(
 
 def admin_of(args: argparse.Namespace) -> "Admin":
     """What administers the cluster at `--zookeeper`, within `--timeout`."""
-    from folkmoot.consumers.admin.admin import Admin
+    from folkmoot.admin.admin import Admin
 
     return Admin(
         zookeeper=connecting(args),

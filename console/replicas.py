@@ -20,7 +20,7 @@ from folkmoot.protocol.errors import ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.quantities import counted, size
 
 if TYPE_CHECKING:
-    from folkmoot.consumers.admin.replica_moves import PlannedMove, RunningMove
+    from folkmoot.admin.replica_moves import PlannedMove, RunningMove
 
 LOOK = 0.5
 PLAN = ("topic", "partition", "from", "to", "bytes to copy")

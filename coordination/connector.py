@@ -10,7 +10,13 @@ from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT, Kazoo
 from folkmoot.coordination.zookeeper.session import Connect
 
 
-def connector(zookeeper: str | Connect, *, guarded: bool = False, create: bool = False) -> Connect:
+def connector(
+    zookeeper: str | Connect,
+    *,
+    connect_timeout: float = CONNECT_TIMEOUT,
+    guarded: bool = False,
+    create: bool = False,
+) -> Connect:
     """Opens sessions with the servers of a connect string; whatever opens sessions stays as it is.
 
     A `guarded` session is closed at once when its process dies, where the system allows it; `create` is
@@ -18,7 +24,9 @@ def connector(zookeeper: str | Connect, *, guarded: bool = False, create: bool =
     """
     if not isinstance(zookeeper, str):
         return zookeeper
-    return partial(connect, zookeeper, guarded=guarded, create=create)
+    return partial(
+        connect, zookeeper, connect_timeout=connect_timeout, guarded=guarded, create=create
+    )
 
 
 def connect(

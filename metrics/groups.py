@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from threading import Lock
 from typing import Final, TypeVar
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.metrics import names
 from folkmoot.metrics.families import Metric, family
 from folkmoot.metrics.pages import Page

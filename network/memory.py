@@ -1,4 +1,4 @@
-"""Keeping the memory of large buffers, which come and go with every message."""
+"""Memory of large buffers, which come and go with every message."""
 
 from functools import cache
 from typing import Final
@@ -10,16 +10,16 @@ LARGEST_BYTES: Final = 8 * 1024 * 1024
 def keep_freed_memory() -> None:
     """Have the allocator keep what is freed in blocks of up to LARGEST_BYTES, from now on.
 
-    What a broker receives and reads, and what a producer fills, are blocks of hundreds of kilobytes and
-    more. By default glibc takes such a block from the kernel and gives it back when it is freed, and the
-    kernel clears every page of it again: up to half of what serving uncompressed batches costs. But
-    when it sees such a block freed it takes it that blocks of that size come and go, and keeps memory
-    for them, up to twice that size at the end of its heap. So one is freed here; it was never touched,
-    and has cost nothing. Other allocators do not mind.
+    Requests and decompressed batches are blocks of hundreds of kilobytes and more. By default glibc takes
+    such a block from the kernel and returns it when it is freed, and the kernel clears every page again:
+    up to half of what serving uncompressed batches costs. When glibc sees such a block freed, it keeps
+    memory for blocks of that size, up to twice the size at the end of its heap. So one is freed here. It
+    was never touched, and costs nothing. Other allocators are not changed by it, and neither is a process
+    with MALLOC_TRIM_THRESHOLD_ or the like in its environment.
 
-    This holds for the whole process, so brokers and producers do it, and consumers from when they
-    decompress ahead: another thread frees what was made than the one that has made it, and glibc would
-    keep none of that in the maker's heap. A process that says by
-    MALLOC_TRIM_THRESHOLD_ or the like what is to be kept is not concerned.
+    This holds for the whole process. Brokers do it, and consumers that decompress ahead: one thread frees
+    what another one has made, and glibc keeps little of that by itself. Without it, columns cost a consumer
+    1.4 times the CPU. Producers do not do it: glibc learns from the first blocks that they free, and the
+    rest is worth 0 to 7 % of their CPU.
     """
     bytes(LARGEST_BYTES)

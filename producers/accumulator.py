@@ -8,7 +8,6 @@ from random import Random
 from threading import Condition, RLock
 from typing import Any, Final, NamedTuple, Protocol
 
-from folkmoot.network.memory import keep_freed_memory
 from folkmoot.producers.appender import Appender, BatchBuilder, Delivery
 from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
@@ -307,7 +306,6 @@ class Accumulator:
 
     def open(self) -> None:
         """From here on records are taken."""
-        keep_freed_memory()
         with self.lock:
             self._closed = None
 

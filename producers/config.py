@@ -64,9 +64,9 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     """After this long a record that is not acknowledged has failed."""
     retry_backoff: Annotated[Seconds, Meta(ge=0)] = 0.1
     """Pause before a batch is sent again; doubles with every attempt, up to one second."""
-    switch_interval: Positive | None = 0.0005
-    """How long a busy thread may keep Python from the thread that sends: `sys.setswitchinterval` of the
-    whole process, made shorter if it is longer (Python's own is 0.005). None leaves it alone."""
+    switch_interval: Positive | None = None
+    """How long a thread that computes may keep Python from the thread that sends: `sys.setswitchinterval`
+    of the whole process, made shorter if it is longer (Python's own is 0.005). None leaves it alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

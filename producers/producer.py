@@ -432,8 +432,8 @@ def discovery_of(config: ProducerConfig[Any, Any]) -> ZooKeeperDiscovery | Boots
 
 
 def _let_others_run(interval: float | None) -> None:
-    """The sender's thread gives Python up at every call that waits, and gets it back from a busy
-    application only after this long: several times for each request."""
+    """Shorten how long the sender's thread waits for Python beside threads that compute: it gives Python
+    up at every call that waits, several times for each request."""
     if interval is not None and sys.getswitchinterval() > interval:
         sys.setswitchinterval(interval)
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from folkmoot.admin.config import AdminConfig
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.console.options import documented
 from folkmoot.consumers.client.consumer import ConsumerOptions
-from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.options import declarations

@@ -19,9 +19,9 @@ from uuid import uuid4
 import pytest
 
 import folkmoot
+from folkmoot.admin.admin import Admin
 from folkmoot.console.java import find_java, spark_java_home
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.producers.producer import Producer
 from tests.console.cluster import without
 from tests.tree import ROOT, code_folder, is_test, project_files, pyproject, python_files

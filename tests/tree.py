@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 
 # Which folder may import which: the architecture, in one table. Every folder may import itself.
 CLIENT_FOLDERS = frozenset(
-    {"protocol", "network", "coordination", "schemas", "producers", "consumers"}
+    {"protocol", "network", "coordination", "schemas", "producers", "consumers", "admin"}
 )
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
@@ -20,7 +20,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "brokers": frozenset({"protocol", "network", "coordination"}),
     "producers": frozenset({"protocol", "network", "coordination", "schemas"}),
     "consumers": frozenset({"protocol", "network", "coordination", "producers", "schemas"}),
-    "metrics": frozenset({"protocol", "brokers", "producers", "consumers"}),
+    "admin": frozenset({"protocol", "network", "coordination", "consumers"}),
+    "metrics": frozenset({"protocol", "brokers", "producers", "consumers", "admin"}),
     "spark_apps": CLIENT_FOLDERS,
     "console": CLIENT_FOLDERS | {"brokers", "metrics", "spark_apps", "integration"},
     "integration": CLIENT_FOLDERS | {"brokers", "spark_apps", "console"},
@@ -60,7 +61,6 @@ ROOMS: dict[str, frozenset[str]] = {
     "consumers/group": frozenset({"consumers", "consumers/assignors"}),
     "consumers/fetch": frozenset({"consumers", "consumers/records"}),
     "consumers/offsets": frozenset({"consumers", "consumers/fetch"}),
-    "consumers/admin": frozenset({"consumers", "consumers/offsets"}),
     "consumers/client": frozenset(
         {
             "consumers",

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from folkmoot.admin.group_views import GroupSummary, describe_truncation
+from folkmoot.admin.replica_moves import ReplicaSize
 from folkmoot.console.tables import plain
-from folkmoot.consumers.admin.group_views import GroupSummary, truncated_said
-from folkmoot.consumers.admin.replica_moves import ReplicaSize
 from folkmoot.consumers.lag import is_beyond, lag
 from folkmoot.coordination.cluster.cluster_status import ClusterStatus, PartitionStatus
 from folkmoot.protocol.quantities import counted
@@ -55,7 +55,7 @@ class Look:
         """What groups have committed that no live replica has."""
         ends = self.ends()
         return [
-            f"group {summary.name}: {truncated_said(partition, at, ends[partition])}"
+            f"group {summary.name}: {describe_truncation(partition, at, ends[partition])}"
             for summary, committed in self.groups
             for partition, at in sorted(committed.items())
             if is_beyond(at, ends.get(partition))

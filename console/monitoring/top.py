@@ -19,8 +19,8 @@ from folkmoot.console.options import (
 from folkmoot.protocol.errors import ConfigError, FolkmootError, UnknownGroup
 
 if TYPE_CHECKING:
+    from folkmoot.admin.admin import Admin
     from folkmoot.console.monitoring.frame import Group, Look
-    from folkmoot.consumers.admin.admin import Admin
 
 INTERVAL: Final = 2.0
 SHORTEST: Final = 0.1

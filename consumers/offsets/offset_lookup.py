@@ -18,7 +18,7 @@ from folkmoot.consumers.offsets.seek_target import milliseconds
 from folkmoot.consumers.offsets.validation import partition_of
 from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.client import Reply
-from folkmoot.network.cluster import Cluster
+from folkmoot.network.cluster import Cluster, ClusterConfig
 from folkmoot.network.leaderless import Waiting, said_of
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -84,7 +84,7 @@ def list_offsets(
 
 def offsets_at(
     place: int,
-    config: ConsumerConfig[Any, Any],
+    config: ClusterConfig,
     discover: Discover,
     wanted: Mapping[TopicPartition, str],
     timeout: float,

@@ -1,6 +1,6 @@
 """Where to go on in a partition: at an offset, at one of its ends, or at a time."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from folkmoot.consumers.fetch.fetcher import Fetcher
@@ -8,12 +8,12 @@ from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.validation import whole
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.messages import EARLIEST, LATEST
+from folkmoot.protocol.quantities import EPOCH
 from folkmoot.protocol.records import TopicPartition
 
 SeekTarget = int | Literal["earliest", "latest"] | datetime
 
 ENDS: Final[dict[str, int]] = {"earliest": EARLIEST, "latest": LATEST}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -48,4 +48,4 @@ def milliseconds(moment: datetime) -> int:
         raise ConfigError(f"{moment!r} is no time: give a datetime with its time zone")
     if moment.tzinfo is None:
         raise ConfigError(f"{moment} has no time zone: give one, as in datetime(…, tzinfo=UTC)")
-    return -((_EPOCH - moment) // _MILLISECOND)
+    return -((EPOCH - moment) // _MILLISECOND)

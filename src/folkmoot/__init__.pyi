@@ -1,16 +1,17 @@
 """The public names: each line is one, and where it lives. `__init__.py` reads them here."""
 
-from folkmoot.consumers.admin.admin import Admin as Admin
-from folkmoot.consumers.admin.async_admin import AsyncAdmin as AsyncAdmin
-from folkmoot.consumers.admin.group_views import GroupSummary as GroupSummary
-from folkmoot.consumers.admin.group_views import GroupView as GroupView
-from folkmoot.consumers.admin.group_views import MemberView as MemberView
-from folkmoot.consumers.admin.group_views import Progress as Progress
-from folkmoot.consumers.admin.offset_reset import Planned as Planned
-from folkmoot.consumers.admin.offset_reset import Shift as Shift
-from folkmoot.consumers.admin.replica_moves import PlannedMove as PlannedMove
-from folkmoot.consumers.admin.replica_moves import ReplicaSize as ReplicaSize
-from folkmoot.consumers.admin.replica_moves import RunningMove as RunningMove
+from folkmoot.admin.admin import Admin as Admin
+from folkmoot.admin.async_admin import AsyncAdmin as AsyncAdmin
+from folkmoot.admin.config import AdminConfig as AdminConfig
+from folkmoot.admin.group_views import GroupSummary as GroupSummary
+from folkmoot.admin.group_views import GroupView as GroupView
+from folkmoot.admin.group_views import MemberView as MemberView
+from folkmoot.admin.group_views import Progress as Progress
+from folkmoot.admin.offset_reset import Planned as Planned
+from folkmoot.admin.offset_reset import Shift as Shift
+from folkmoot.admin.replica_moves import PlannedMove as PlannedMove
+from folkmoot.admin.replica_moves import ReplicaSize as ReplicaSize
+from folkmoot.admin.replica_moves import RunningMove as RunningMove
 from folkmoot.consumers.assignors.assignor import AssignmentInput as AssignmentInput
 from folkmoot.consumers.assignors.assignor import Assignor as Assignor
 from folkmoot.consumers.assignors.assignor import Subscriber as Subscriber
@@ -24,7 +25,6 @@ from folkmoot.consumers.client.health import Health as Health
 from folkmoot.consumers.client.health import State as State
 from folkmoot.consumers.client.rebalance_listener import Starts as Starts
 from folkmoot.consumers.client.signals import Signalled as Signalled
-from folkmoot.consumers.config import AdminConfig as AdminConfig
 from folkmoot.consumers.config import ConsumerConfig as ConsumerConfig
 from folkmoot.consumers.group.events import Rebalanced as Rebalanced
 from folkmoot.consumers.offsets.seek_target import SeekTarget as SeekTarget

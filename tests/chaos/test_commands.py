@@ -19,6 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.children import free_port
 from folkmoot.console.completion import candidates
 from folkmoot.console.embedded import ZooKeeperConfig
@@ -26,7 +27,6 @@ from folkmoot.console.main import COMMANDS as FRONT
 from folkmoot.console.main import FAILED, INCOMPLETE, OK, UNREACHABLE, build_parser
 from folkmoot.console.options import DEGRADED, ENVIRONMENT
 from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.coordination import brokers
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
@@ -47,7 +47,7 @@ START_UP: Final = (
     sys.executable,
     "-c",
     "import folkmoot.producers.producer, folkmoot.consumers.client.consumer, "
-    "folkmoot.consumers.admin.admin, folkmoot.coordination.connector",
+    "folkmoot.admin.admin, folkmoot.coordination.connector",
 )
 """What a command does before it waits for anything."""
 

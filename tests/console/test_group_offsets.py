@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.formats import offset_files
 from folkmoot.console.main import main
 from folkmoot.console.options import write_text
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console import topic as topic_command
 from folkmoot.console import topic_changes
 from folkmoot.console.main import main
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.coordination import brokers, topics

@@ -9,12 +9,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
 
+from folkmoot.admin.admin import Admin
 from folkmoot.brokers.server import registration
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.storage.log_manager import cluster_of
 from folkmoot.console.main import main
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import paths
 from folkmoot.coordination.connector import connect

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.health import health_of

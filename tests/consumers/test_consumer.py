@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.health import State, health_of

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.brokers.storage.files.cluster_facts import topic_in
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.consumers.parts import Bench, take

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.consumers.admin.admin import Admin
-from folkmoot.consumers.admin.async_admin import AsyncAdmin
+from folkmoot.admin.admin import Admin
+from folkmoot.admin.async_admin import AsyncAdmin
 from folkmoot.protocol.errors import ClosedError
 from tests.consumers.parts import Bench, take
 from tests.consumers.tasks import member

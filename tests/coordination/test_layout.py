@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from kazoo.client import KazooClient
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import layout, paths, topics
 from folkmoot.coordination.connector import connect

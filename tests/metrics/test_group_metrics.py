@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.metrics.groups import GroupMetrics
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
+from folkmoot.admin.group_views import GroupSummary
+from folkmoot.admin.replica_moves import ReplicaSize
 from folkmoot.console.monitoring.frame import Group, Look, frame
 from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
-from folkmoot.consumers.admin.group_views import GroupSummary
-from folkmoot.consumers.admin.replica_moves import ReplicaSize
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster.cluster_status import ClusterStatus, PartitionStatus
 from folkmoot.coordination.cluster.controllers import Controller

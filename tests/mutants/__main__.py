@@ -29,7 +29,9 @@ import msgspec
 
 from tests.mutants.mutations import KINDS, Mutation, mutated, mutations
 
-FOLDERS: Final = ("protocol", "network", "brokers", "coordination", "producers", "consumers")
+FOLDERS: Final = (
+    *("protocol", "network", "brokers", "coordination", "producers", "consumers", "admin"),
+)
 TIMEOUT: Final = 600.0
 _LEFT_OUT: Final = shutil.ignore_patterns(
     *(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", ".bench", ".chaos", "*.egg-info"),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.producers import claims
 from folkmoot.producers.accumulator import WouldBlock
 from folkmoot.producers.async_producer import AsyncProducer

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from msgspec import Meta
 
+from folkmoot.admin.config import AdminConfig
 from folkmoot.consumers.client.async_consumer import AsyncConsumerOptions
 from folkmoot.consumers.client.consumer import ConsumerOptions
-from folkmoot.consumers.config import AdminConfig
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.errors import ConfigError, InvalidName

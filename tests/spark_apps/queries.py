@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.java import find_java, spark_java_home
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.zookeeper.execute import execute

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.main import main
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
 from folkmoot.coordination.cluster import controllers

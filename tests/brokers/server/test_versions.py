@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console import processes
 from folkmoot.console.processes import BrokerProcess
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol.messages import Api, HelloRequest
 from tests.brokers.parts import Peer
 from tests.brokers.server import one_release

@@ -14,12 +14,12 @@ from typing import Final
 
 from kazoo.client import KazooClient
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.children import ChildProcess
 from folkmoot.console.embedded import ZooKeeperConfig
 from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
 from folkmoot.console.spark.cluster import StandaloneCluster
 from folkmoot.console.spark.surroundings import surroundings
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.session import QUICK_START
 from tests import processes

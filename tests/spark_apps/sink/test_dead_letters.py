@@ -10,8 +10,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import ProducerFenced, UnknownTopicOrPartition
 from folkmoot.protocol.records import Record, TopicPartition

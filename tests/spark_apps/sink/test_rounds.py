@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.producers import producer
 from folkmoot.protocol.compression import Codec

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, concat, expr, lit, lpad, udf
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.protocol.records import TopicPartition
 from tests.spark_apps.queries import LONG, Scene
 from tests.spark_apps.sink.topics import contents, forget_last_commit

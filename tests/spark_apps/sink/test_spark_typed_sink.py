@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.spark_apps.queries import LONG, Scene
 from tests.spark_apps.sink.topics import forget_last_commit

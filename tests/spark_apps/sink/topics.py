@@ -5,7 +5,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from folkmoot.consumers.admin.admin import Admin
+from folkmoot.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.network.client import Connections
 from folkmoot.protocol.messages import Api, MetadataRequest

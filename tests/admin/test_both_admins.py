@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from folkmoot.consumers.admin.admin import Admin
-from folkmoot.consumers.admin.async_admin import AsyncAdmin
+from folkmoot.admin.admin import Admin
+from folkmoot.admin.async_admin import AsyncAdmin
 from folkmoot.protocol.errors import (
     ClosedError,
     ConfigError,

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from folkmoot.consumers.admin.admin import Admin
-from folkmoot.consumers.config import AdminConfig
+from folkmoot.admin.admin import Admin
+from folkmoot.admin.config import AdminConfig
 from folkmoot.protocol.options import configured, given
 
 P = ParamSpec("P")

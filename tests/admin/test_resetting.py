@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from folkmoot.consumers.admin.offset_reset import Planned, Shift, Target, checked_target, planned
+from folkmoot.admin.offset_reset import Planned, Shift, Target, checked_target, planned
 from folkmoot.protocol.errors import ConfigError, NoOffset, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
 

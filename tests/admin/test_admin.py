@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from folkmoot.admin.admin import Admin
 from folkmoot.console.processes import EmbeddedCluster
-from folkmoot.consumers.admin.admin import Admin
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.brokers import Registration
@@ -157,12 +157,14 @@ def test_a_topic_that_is_created_anew_after_the_check_keeps_its_records(
     bench.send(range(10))
     first = bench.partition(0)
     with Admin(zookeeper=bench.zookeeper) as admin:
-        checked = admin.plan_delete_records
+        checked = admin._deletion_offsets
 
         def then_it_is_created_anew(
-            before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float
+            ids: Mapping[TopicPartition, str],
+            before: Mapping[TopicPartition, int | Literal["latest"]],
+            timeout: float,
         ) -> dict[TopicPartition, int]:
-            found = checked(before, timeout)
+            found = checked(ids, before, timeout)
             admin.delete_topic(bench.topic)
             admin.create_topic(bench.topic, partitions=PARTITIONS)
             with Producer(zookeeper=bench.zookeeper) as producer:
@@ -170,7 +172,7 @@ def test_a_topic_that_is_created_anew_after_the_check_keeps_its_records(
                 eventually(lambda: all(each.done() for each in new), 20.0)
             return found
 
-        monkeypatch.setattr(admin, "plan_delete_records", then_it_is_created_anew)
+        monkeypatch.setattr(admin, "_deletion_offsets", then_it_is_created_anew)
         with pytest.raises(RecordsNotDeleted, match="created anew"):
             admin.delete_records({first: 7}, timeout=10.0)
         assert admin.offsets(bench.topic, "earliest")[first] == 0
@@ -210,8 +212,8 @@ def test_partitions_of_a_dead_leader_are_named_and_asking_again_completes(
             producer.send_batch("t", [b"v"] * 10, partition=partition).result(10.0)
         both = [TopicPartition("t", number) for number in (0, 1)]
         offsets = admin.plan_delete_records(dict.fromkeys(both, 7))
-        checked = admin.plan_delete_records
-        admin.plan_delete_records = lambda before, timeout=0.0: offsets  # type: ignore[method-assign]
+        checked = admin._deletion_offsets
+        admin._deletion_offsets = lambda *_: offsets  # type: ignore[method-assign]
         cluster.brokers[0].kill()
 
         def by_who_lives() -> RecordsNotDeleted | None:
@@ -226,7 +228,7 @@ def test_partitions_of_a_dead_leader_are_named_and_asking_again_completes(
         assert {dead, alive} == set(both)
         assert told.starts[alive] == 7
         cluster.brokers[0].start()
-        admin.plan_delete_records = checked  # type: ignore[method-assign]
+        admin._deletion_offsets = checked  # type: ignore[method-assign]
         assert admin.delete_records(offsets) == dict.fromkeys(both, 7)
 
 

@@ -1,4 +1,4 @@
-"""Which replicas go where: plans, what they cost, and how far it is."""
+"""Moves of replicas between brokers: plans, their costs, and their progress."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import reassignments
 from folkmoot.coordination.cluster.cluster_status import PartitionStatus, read_cluster
 from folkmoot.coordination.placement import move, racks_of
-from folkmoot.coordination.topics import names
+from folkmoot.coordination.topics import names, unknown
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 PATIENCE: Final = 5.0
-"""So long brokers are waited for that are to tell of sizes: a plan can do without."""
+"""Seconds to wait for the sizes of logs; a plan does without those that are missing."""
 
 
 class ReplicaSize(NamedTuple):
-    """How much of a partition lies on a broker, and where its log begins and ends there."""
+    """The size of a partition's log on one broker, and its first and last offset there."""
 
     broker: int
     partition: TopicPartition
@@ -46,8 +46,8 @@ class ReplicaSize(NamedTuple):
 
 
 class PlannedMove(NamedTuple):
-    """A partition's replicas go from `original` to `target`; so many bytes are copied, as far as its
-    leader has told."""
+    """A partition's replicas go from `original` to `target`, and `bytes` are copied for it; None if its
+    leader did not answer."""
 
     partition: TopicPartition
     original: list[int]
@@ -56,8 +56,8 @@ class PlannedMove(NamedTuple):
 
 
 class RunningMove(NamedTuple):
-    """A partition whose replicas are being moved. Of what the added ones are to copy, all of `bytes`,
-    `copied` is there; None where brokers have not told. `throttle`: bytes a second, 0: none."""
+    """A partition whose replicas are being moved. The added replicas must copy `bytes`, and have `copied`;
+    None where brokers did not answer. `throttle`: bytes a second, 0: no limit."""
 
     partition: TopicPartition
     original: list[int]
@@ -70,7 +70,7 @@ class RunningMove(NamedTuple):
 
 
 class ReplicaMoves:
-    """What Admin does about replicas, in one ZooKeeper session. It lives as long as one call."""
+    """Plans and starts moves in one ZooKeeper session. It lives as long as one call of Admin."""
 
     def __init__(self, session: Session, config: ClusterConfig, timeout: float) -> None:
         self._session = session
@@ -78,10 +78,10 @@ class ReplicaMoves:
         self._timeout = timeout
 
     def sizes(self, topics: Sequence[str] | None) -> list[ReplicaSize]:
-        """What the live brokers have, as far as they answer in time. Raises UnknownTopicOrPartition."""
+        """Return the logs of the live brokers that answer in time. Raises UnknownTopicOrPartition."""
         known = self._execute(names()) if topics is not None else []
         for missing in sorted(set(topics or ()).difference(known)):
-            raise UnknownTopicOrPartition(f"topic {missing} does not exist")
+            raise unknown(missing)
         live = self._execute(brokers.live())
         return sorted(self._sizes(live, topics))
 
@@ -119,7 +119,10 @@ class ReplicaMoves:
         on: Sequence[int] | None,
         replicas: int | None,
     ) -> list[PlannedMove]:
-        """`on` these brokers, in this order for one partition, in turns for several; or so many replicas."""
+        """Plan moves to the brokers `on`, or to a number of `replicas`.
+
+        Named partitions are all placed in the order of `on`; the partitions of a whole topic take turns.
+        """
         cluster = read_cluster(self._session, self._timeout, [topic])
         known = {each.partition: each for each in cluster.partitions}
         numbers = sorted(known if partitions is None else set(partitions))
@@ -139,7 +142,7 @@ class ReplicaMoves:
         return self._planned([known[each] for each in numbers], targets, cluster.brokers)
 
     def plan_drain(self, broker: int) -> list[PlannedMove]:
-        """Everything that a broker has, to others."""
+        """Plan to move all replicas of a broker to others."""
         cluster = read_cluster(self._session, self._timeout)
         usable = racks_of(self._execute(brokers.usable()))
         usable.pop(broker, None)
@@ -152,7 +155,7 @@ class ReplicaMoves:
             raise InvalidReplicaAssignment(f"broker {broker} is not registered and holds nothing")
         moves = []
         for topic, found in by_topic.items():
-            # What is on brokers that are away goes to others, too: nothing ends without all of them.
+            # Replicas on dead brokers are moved, too: a move ends only when all its targets are in sync.
             targets = move(topic, {each.partition: each.replicas for each in found}, usable)
             moves += self._planned(found, targets, cluster.brokers)
         return moves
@@ -178,11 +181,11 @@ class ReplicaMoves:
     # -- doing it ---------------------------------------------------------------------------------
 
     def drain(self, broker: int, throttle: int) -> list[PlannedMove]:
-        """Have a broker get nothing new, and what it has go to others: all of a topic, or none of it.
+        """Give a broker no new replicas, and move its own to others, topic by topic.
 
-        To ask again goes on from there.
+        A second call continues where the first one ended.
         """
-        self.plan_drain(broker)  # refused before anything is done
+        self.plan_drain(broker)  # raises before anything is changed
         self._execute(brokers.set_drained(broker, True))
         planned = self.plan_drain(broker)
         by_topic: dict[str, dict[int, list[int]]] = {}
@@ -193,20 +196,19 @@ class ReplicaMoves:
         return planned
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
-        """Have a broker get replicas again, and keep what is still being moved away from it."""
+        """Give a broker replicas again, and cancel the moves away from it."""
         self._execute(brokers.set_drained(broker, False))
         kept: list[TopicPartition] = []
         while back := self._leaving(broker):
             for topic, numbers in back.items():
-                # One that has ended meanwhile needs nothing to be taken back, but the others do: all of it
-                # is looked at again.
+                # If one of them has ended meanwhile, none was cancelled: the loop reads all again.
                 with suppress(NoReassignmentInProgress, UnknownTopicOrPartition):
                     taken_back = self._execute(reassignments.cancel(topic, numbers))
                     kept += [TopicPartition(topic, number) for number in taken_back]
         return kept
 
     def _leaving(self, broker: int) -> dict[str, list[int]]:
-        """What is being moved away from a broker, by topic."""
+        """Return the partitions that are being moved away from a broker, by topic."""
         found: dict[str, list[int]] = {}
         for each in read_cluster(self._session, self._timeout).partitions:
             moved = each.reassignment
@@ -215,7 +217,7 @@ class ReplicaMoves:
         return found
 
     def running(self, topics: Sequence[str] | None) -> list[RunningMove]:
-        """What is being moved, and how much of it is there."""
+        """Return the moves under way, and how much of each is copied."""
         cluster = read_cluster(self._session, self._timeout, topics)
         moving = [each for each in cluster.partitions if each.reassignment is not None]
         found_in = sorted({each.topic for each in moving})
@@ -248,7 +250,7 @@ def _running(each: PartitionStatus, sizes: Mapping[tuple[int, TopicPartition], i
 
 
 def _assigned(each: PartitionStatus) -> list[int]:
-    """Where the replicas are, or go."""
+    """Return the brokers of the replicas, or those they are moved to."""
     return each.replicas if each.reassignment is None else each.reassignment.target
 
 

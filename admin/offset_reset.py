@@ -1,6 +1,6 @@
-"""Where a group's offsets shall go: what was asked for, as one offset per partition.
+"""Where a reset moves a group: one offset per partition, worked out from a target.
 
-Pure: the earliest and latest offsets, and those of a time, are looked up by whoever asks.
+Pure: the caller looks up the earliest and latest offsets, and those of a time.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ from folkmoot.protocol.records import TopicPartition
 
 @dataclass(frozen=True)
 class Shift:
-    """So many records on from what is committed, or back; as far as there are any."""
+    """`by` records forward from the committed offset, backward if negative; it stops at the log's ends."""
 
     by: int
 
 
 Target = Literal["earliest", "latest"] | int | datetime | timedelta | Shift
-"""An end, an offset, a time, so long before now, so many records from where the group is."""
+"""An end, an offset, a time, a length of time before now, or a shift."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A partition of a reset: where the group is, where it shall go, and what there is."""
+    """A partition of a reset: the committed offset, the new one, and the log's first and last."""
 
     partition: TopicPartition
     committed: int | None
@@ -38,7 +38,7 @@ class Planned:
 def checked_target(
     to: Target | Mapping[TopicPartition, int],
 ) -> Target | Mapping[TopicPartition, int]:
-    """The same with whole numbers for its offsets, numpy's too. Raises ConfigError."""
+    """Return the target with its offsets as ints, numpy's too. Raises ConfigError."""
     match to:
         case Mapping():
             return {partition_of(each): whole_offset(each, at) for each, at in to.items()}
@@ -50,7 +50,7 @@ def checked_target(
 
 
 def whole_offset(partition: tuple[str, int], offset: object) -> int:
-    """Raises ConfigError for what is no offset of any partition."""
+    """Return the offset as an int. Raises ConfigError for a value that is no offset."""
     return whole(f"offset of {partition_of(partition)}", offset)
 
 
@@ -61,10 +61,10 @@ def planned(
     latest: Mapping[TopicPartition, int],
     by_time: Mapping[TopicPartition, int],
 ) -> list[Planned]:
-    """What a reset would do to the partitions of `committed`, in their order.
+    """Return what a reset would do to the partitions of `committed`, sorted.
 
-    `by_time` has the offsets of a time, if `to` is one. An offset that is named must exist: raises
-    OffsetOutOfRange. A shift goes as far as it can; raises NoOffset where nothing is committed.
+    `by_time` has the offsets of a time, if `to` is one. Raises OffsetOutOfRange for a given offset that
+    the log does not have, and NoOffset for a shift where nothing is committed.
     """
     plan = []
     for each, before in sorted(committed.items()):

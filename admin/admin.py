@@ -1,4 +1,4 @@
-"""What is done to topics, records and groups as a whole, for applications and the command line."""
+"""Administration of topics, records and groups, for applications and the command line."""
 
 import math
 import os
@@ -8,34 +8,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Literal, NamedTuple, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
-from folkmoot.consumers.admin.group_views import (
+from folkmoot.admin.config import AdminConfig
+from folkmoot.admin.group_views import (
     GroupSummary,
     GroupView,
-    MemberView,
-    Progress,
-    truncated_said,
+    PartitionEnds,
+    view_of,
 )
-from folkmoot.consumers.admin.offset_reset import (
+from folkmoot.admin.offset_reset import (
     Planned,
     Target,
     checked_target,
     planned,
     whole_offset,
 )
-from folkmoot.consumers.admin.replica_moves import (
+from folkmoot.admin.replica_moves import (
     PlannedMove,
     ReplicaMoves,
     ReplicaSize,
     RunningMove,
 )
-from folkmoot.consumers.config import AdminConfig, ConsumerConfig, names_of
-from folkmoot.consumers.lag import is_beyond, lag
+from folkmoot.consumers.config import ConsumerConfig, names_of
+from folkmoot.consumers.lag import lag
 from folkmoot.consumers.offsets.offset_lookup import (
     first_offsets,
     first_timestamps,
-    no_answer,
     offsets_at,
 )
 from folkmoot.consumers.offsets.seek_target import ENDS
@@ -50,7 +49,7 @@ from folkmoot.coordination.cluster.cluster_status import (
 )
 from folkmoot.coordination.cluster.events import ClusterEvent
 from folkmoot.coordination.cluster.new_partitions import wait_until_led
-from folkmoot.coordination.connector import connect
+from folkmoot.coordination.connector import connector
 from folkmoot.coordination.deletions import asked_by
 from folkmoot.coordination.groups import (
     group_deletion,
@@ -62,16 +61,15 @@ from folkmoot.coordination.groups import (
 )
 from folkmoot.coordination.groups.history import Entry
 from folkmoot.coordination.groups.inspection import GroupState, PartitionState
-from folkmoot.coordination.groups.membership import instance_of
 from folkmoot.coordination.placement import racks_of
 from folkmoot.coordination.topic_config import LogConfig, as_texts, changed
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.session import Connect, Session, SessionState
+from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leaderless import Waiting, said_of
+from folkmoot.network.leaderless import Waiting
 from folkmoot.protocol.errors import (
     ClosedError,
     ConfigError,
@@ -90,19 +88,18 @@ from folkmoot.protocol.messages import (
 )
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.options import configured, parse
-from folkmoot.protocol.quantities import counted
+from folkmoot.protocol.quantities import EPOCH
 from folkmoot.protocol.records import TopicPartition
 
 TIMEOUT: Final = 30.0
 PATIENCE: Final = 5.0
-"""So long the ends of partitions, and the ages of records, are waited for in a description."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Seconds to wait for the ends of partitions and the ages of records in a description."""
 
 T = TypeVar("T")
 
 
 class Admin:
-    """Topics: created, grown, deleted, their oldest records given up. Groups: looked at, reset, deleted.
+    """Creates, changes, describes and deletes topics, replicas, records and groups.
 
     ```
     with Admin(zookeeper="localhost:2181") as admin:
@@ -112,10 +109,9 @@ class Admin:
         admin.reset_offsets("billing", {each.partition: each.new for each in plan})
     ```
 
-    Every call asks anew and waits for its answer, for `timeout` seconds at most: where ZooKeeper does
-    not answer by then it raises ZooKeeperUnreachable, and the next call connects anew. What a call was
-    to change may have been changed all the same. Nothing is kept between two calls but the ZooKeeper
-    session. One thread uses it. In a forked child it is closed.
+    Every call reads ZooKeeper anew and waits for `timeout` seconds at most. It then raises
+    ZooKeeperUnreachable, and the next call connects anew; a change may have been made all the same.
+    Only the ZooKeeper session lives between two calls. One thread uses it. In a forked child it is closed.
 
     Options: docs/configuration.md.
     """
@@ -125,20 +121,16 @@ class Admin:
     @configured(AdminConfig)
     def __init__(self, config: AdminConfig) -> None:
         self.config = config
-        self._timeout, zookeeper = config.timeout, config.zookeeper
-        # For look-ups, which read as consumers do.
-        self._config = ConsumerConfig(
-            zookeeper=zookeeper,
+        self._timeout = config.timeout
+        # For look-ups of times, which read records as consumers do.
+        self._reading = ConsumerConfig(
+            zookeeper=config.zookeeper,
             listener=config.listener,
             client_id=config.client_id,
             session_timeout=config.session_timeout,
             request_timeout=config.request_timeout,
         )
-        self._connect: Connect = (
-            partial(connect, zookeeper, connect_timeout=config.timeout)
-            if isinstance(zookeeper, str)
-            else zookeeper
-        )
+        self._connect = connector(config.zookeeper, connect_timeout=config.timeout)
         self._is_open = False
         self._process: int | None = None
         self._session: Session | None = None
@@ -166,11 +158,11 @@ class Admin:
     # -- the cluster ------------------------------------------------------------------------------
 
     def cluster(self) -> ClusterStatus:
-        """The live brokers, the controller, and who leads each partition and is in sync."""
+        """Return the live brokers, the controller, and the leader and in-sync replicas of each partition."""
         return self._cluster(None)
 
     def cluster_events(self) -> list[ClusterEvent]:
-        """The last changes that the controller saw, oldest first: brokers, leaders, in-sync replicas, topics.
+        """Return the last changes of brokers, leaders, in-sync replicas and topics, oldest first.
 
         For people: entries may be missing, and nothing depends on them.
         """
@@ -179,13 +171,21 @@ class Admin:
     # -- topics -----------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return self._execute(topics.names())
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Raises UnknownTopicOrPartition, InvalidName."""
         count = len(self._topic(topic).partitions)
         return [TopicPartition(topic, number) for number in range(count)]
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of the topics that exist. A topic that is made anew has another id.
+
+        Raises InvalidName.
+        """
+        found = self._topics(names_of("topics", topics))
+        return {name: topic.topic_id for name, topic in found.items()}
 
     def create_topic(
         self,
@@ -195,17 +195,17 @@ class Admin:
         replicas: int | None = None,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """Spread a new topic over the live brokers, replicas of a partition over different racks; how many
-        of each partition, the brokers' `default_replicas` says if `replicas` is None.
+        """Create a topic, spread over the live brokers; the replicas of a partition are on different racks.
 
-        `options` are the topic's own, such as `{"retention": 86_400, "cleanup_policy": "compact"}`; what
-        it does not say the brokers do (`LogConfig` has them all).
+        Without `replicas` each partition has the brokers' `default_replicas`. `options` are the topic's
+        own, such as `{"retention": 86_400, "cleanup_policy": "compact"}`; the brokers' options count for
+        all others (`LogConfig` has them all).
 
         Returns once each partition has a leader; after the admin's `timeout`, 5 s without progress, or
         where there is no controller, it returns all the same: the topic exists.
 
         Raises TopicExists, BrokerUnreachable, InvalidReplicationFactor if fewer brokers are alive than
-        it is to have replicas, ConfigError, InvalidName.
+        `replicas`, ConfigError, InvalidName.
         """
         count = whole("number of partitions", partitions)
         live = self._execute(brokers.usable())
@@ -217,16 +217,16 @@ class Admin:
         self._execute_until_led(creation)
 
     def topic_options(self, topic: str) -> dict[str, object]:
-        """A topic's own options. Raises UnknownTopicOrPartition, InvalidName."""
+        """Return a topic's own options. Raises UnknownTopicOrPartition, InvalidName."""
         return {**parse(LogConfig, self._topic(topic).config)}
 
     def set_topic_options(
         self, topic: str, options: Mapping[str, object], *, unset: Iterable[str] = ()
     ) -> dict[str, object]:
-        """Change a topic's own options while its brokers run, take back those `unset` → what it has then.
+        """Change a topic's own options, remove those in `unset`, and return the options that it then has.
 
-        Raises UnknownTopicOrPartition, ConfigError for one that is unknown, out of its range, or does
-        not go with the others, InvalidName.
+        Brokers need no restart. Raises UnknownTopicOrPartition, InvalidName, and ConfigError for an option
+        that is unknown, out of its range, or in conflict with the others.
         """
         changes = changed(self._topic(topic).config, options, unset)
         return {**parse(LogConfig, self._execute(topics.configure(topic, changes)).config)}
@@ -234,7 +234,7 @@ class Admin:
     def describe_topics(
         self, topics: Sequence[str] | None = None
     ) -> dict[str, list[PartitionStatus]]:
-        """Who leads each partition of these topics, or of all, and which replicas are in sync.
+        """Return the leader and the in-sync replicas of each partition of these topics, or of all.
 
         Raises UnknownTopicOrPartition, InvalidName.
         """
@@ -244,7 +244,7 @@ class Admin:
         return found
 
     def describe_brokers(self) -> dict[int, Registration]:
-        """The live brokers by their ids: where they listen, in which rack, what they are told."""
+        """Return the live brokers by their ids, with their listeners, racks and options."""
         return self._cluster(()).brokers
 
     def _cluster(self, topics: Sequence[str] | None) -> ClusterStatus:
@@ -252,10 +252,10 @@ class Admin:
             return read_cluster(session, self._timeout, names_of("topics", topics))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Have the topic have so many. Records of a key may go to another partition from then on.
+        """Raise the number of a topic's partitions to `partitions`. Keys may go to other partitions then.
 
-        What was written stays where it is, so a key's records may then be in two partitions, with no
-        order between them. Waits for leaders as `create_topic`. Raises UnknownTopicOrPartition,
+        Records stay where they are, so a key's records may be in two partitions, with no order between
+        them. Waits for leaders as `create_topic`. Raises UnknownTopicOrPartition,
         BrokerUnreachable, InvalidReplicationFactor, ConfigError, InvalidName.
         """
         check_name("topic", topic)
@@ -278,13 +278,12 @@ class Admin:
         brokers: Sequence[int] | None = None,
         replicas: int | None = None,
     ) -> list[PlannedMove]:
-        """Where replicas of a topic, or of some of its partitions, would go; nothing is changed.
+        """Plan to move replicas of a topic, or of some of its partitions; nothing is changed.
 
-        `brokers`: each partition on all of these, the preferred leader first; without `partitions` they
-        take turns in that. `replicas`: so many each, moving as little as possible. What
-        could not be begun is refused as by `reassign`. Raises UnknownTopicOrPartition,
-        InvalidReplicationFactor, InvalidReplicaAssignment, ReassignmentInProgress, ConfigError,
-        InvalidName.
+        `brokers`: each partition is on all of these, the preferred leader first; without `partitions` the
+        partitions prefer them in turns. `replicas`: the number for each partition, with as few moves as
+        possible. Raises what `reassign` would raise: UnknownTopicOrPartition, InvalidReplicationFactor,
+        InvalidReplicaAssignment, ReassignmentInProgress, ConfigError, InvalidName.
         """
         check_name("topic", topic)
         if (brokers is None) is (replicas is None):
@@ -297,11 +296,11 @@ class Admin:
     def reassign(
         self, topic: str, targets: Mapping[int, Sequence[int]], *, throttle: int = 0
     ) -> None:
-        """Begin to move partitions' replicas to these brokers: partition → brokers, preferred first.
+        """Start to move partitions' replicas to these brokers: partition → brokers, preferred first.
 
-        All or none; the controller does it, and `reassignments` tells how far it is. Records stay
-        readable and writable meanwhile. `throttle`: so many bytes a second each broker copies at most
-        for what it does not have in sync yet, 0: no limit. Raises UnknownTopicOrPartition,
+        All moves are started or none. The controller carries them out, and `reassignments` returns their
+        progress. Records stay readable and writable meanwhile. `throttle` limits how many bytes a second
+        each broker copies for replicas that are not in sync yet; 0: no limit. Raises UnknownTopicOrPartition,
         InvalidReplicaAssignment, ReassignmentInProgress, ConfigError if the topic's `min_in_sync` is
         above the number of replicas, InvalidName.
         """
@@ -311,7 +310,7 @@ class Admin:
         self._execute(reassignments.start(topic, checked, rate))
 
     def throttle_reassignments(self, topic: str, throttle: int) -> list[int]:
-        """Change the rate of what is being moved of a topic → which partitions.
+        """Change the throttle of a topic's moves, and return the partitions that are being moved.
 
         Raises UnknownTopicOrPartition, NoReassignmentInProgress, ConfigError, InvalidName.
         """
@@ -321,16 +320,16 @@ class Admin:
     def cancel_reassignments(
         self, topic: str, partitions: Iterable[int] | None = None
     ) -> list[int]:
-        """Have what is being moved of a topic go back to where it was → which partitions.
+        """Move replicas of a topic back to where they were, and return their partitions.
 
-        Nothing is lost: it ends when enough of the original replicas are in sync. Raises
+        Nothing is lost: a move ends when enough of the original replicas are in sync. Raises
         UnknownTopicOrPartition, NoReassignmentInProgress, InvalidName.
         """
         check_name("topic", topic)
         return self._execute(reassignments.cancel(topic, partitions))
 
     def reassignments(self, topics: Sequence[str] | None = None) -> list[RunningMove]:
-        """What is being moved of these topics, or of all, and how far it is.
+        """Return the moves of these topics, or of all, with their progress.
 
         Raises UnknownTopicOrPartition, InvalidName.
         """
@@ -338,30 +337,30 @@ class Admin:
             return moves.running(names_of("topics", topics))
 
     def plan_drain(self, broker: int) -> list[PlannedMove]:
-        """Where everything that a broker holds would go; nothing is changed.
+        """Plan to move all replicas of a broker to others; nothing is changed.
 
-        Raises InvalidReplicationFactor if nobody else can hold it, InvalidReplicaAssignment if the
+        Raises InvalidReplicationFactor if too few others are alive, InvalidReplicaAssignment if the
         broker is the last in-sync replica of a partition, ReassignmentInProgress.
         """
         with self._moves() as moves:
             return moves.plan_drain(whole("broker id", broker))
 
     def drain(self, broker: int, *, throttle: int = 0) -> list[PlannedMove]:
-        """Have a broker get nothing new until `cancel_drain`, and begin to move away what it holds.
+        """Give a broker no new replicas until `cancel_drain`, and start to move its replicas away.
 
-        Raises what `plan_drain` does, and then has done nothing.
+        Raises what `plan_drain` raises; then nothing was changed.
         """
         rate = whole("throttle", throttle)
         with self._moves() as moves:
             return moves.drain(whole("broker id", broker), rate)
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
-        """Have a broker get replicas again, and keep what it still has → what is taken back."""
+        """Give a broker replicas again, cancel the moves away from it, and return their partitions."""
         with self._moves() as moves:
             return moves.cancel_drain(whole("broker id", broker))
 
     def log_sizes(self, topics: Sequence[str] | None = None) -> list[ReplicaSize]:
-        """How much of these topics, or of all, lies on each broker, as far as they answer.
+        """Return the sizes of the logs of these topics, or of all, on the brokers that answer.
 
         Raises UnknownTopicOrPartition.
         """
@@ -381,7 +380,7 @@ class Admin:
         place: Literal["earliest", "latest"],
         timeout: float = TIMEOUT,
     ) -> dict[TopicPartition, int]:
-        """The first offset, or the one behind the last, of each partition of a topic, or of those given.
+        """Return the first offset, or the one behind the last, of a topic's partitions or of those given.
 
         Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError, InvalidName.
         """
@@ -393,7 +392,7 @@ class Admin:
         place: Literal["earliest", "latest"],
         timeout: float = TIMEOUT,
     ) -> tuple[dict[TopicPartition, int | None], Waiting]:
-        """As `offsets`, None where no leader tells in time, and which partitions nobody leads.
+        """As `offsets`, with None where no leader answers in time, and the partitions without a leader.
 
         Raises UnknownTopicOrPartition, ConfigError, InvalidName.
         """
@@ -402,60 +401,68 @@ class Admin:
         return {each: found.get(each) for each in ids}, leaderless
 
     def _ids_of(self, topic: str | Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Of each partition its topic's id. Raises UnknownTopicOrPartition, InvalidName."""
+        """Return the topic's id of each partition. Raises UnknownTopicOrPartition, InvalidName."""
         named = self.partitions_of(topic) if isinstance(topic, str) else map(partition_of, topic)
         return self._topic_ids(named)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = TIMEOUT
     ) -> dict[TopicPartition, int | None]:
-        """The first offset at each time or later; None: none yet. As `Consumer` has it.
+        """Return the first offset at each time or later; None: none yet. As `Consumer` has it.
 
         Raises UnknownTopicOrPartition, RequestTimeout, ConfigError, InvalidName.
         """
         self._topic_ids(map(partition_of, times))
-        return first_offsets(self._config, self._discover(timeout), times, timeout)
+        return first_offsets(self._reading, self._discover(timeout), times, timeout)
 
     def delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """Give up all records before an offset, for good; returns where each partition begins now.
+        """Delete all records before an offset, and return the first offset of each partition after that.
 
-        Consumers that are further back go on there, unless their `auto_offset_reset` is "error". An
+        Consumers that are further back continue there, unless their `auto_offset_reset` is "error". An
         offset before the earliest changes nothing. The offsets are checked first: UnknownTopicOrPartition,
-        OffsetOutOfRange, ConfigError and InvalidName are raised before anything is deleted. What fails
-        afterwards is told by RecordsNotDeleted: partitions are independent, and to ask again is harmless.
+        OffsetOutOfRange, ConfigError and InvalidName are raised before anything is deleted. A later failure
+        is raised as RecordsNotDeleted: partitions are independent, and a second call is harmless.
         """
-        # Read before the offsets are: if the topic is created anew meanwhile, the new one is left alone.
         deadline = _Deadline(timeout)
-        ids = self._topic_ids(partition_of(each) for each in before)
-        checked = self.plan_delete_records(before, timeout)
+        # Read before the offsets: if the topic is created anew meanwhile, the new one is left alone.
+        ids = self._topic_ids(map(partition_of, before))
+        checked = self._deletion_offsets(ids, before, timeout)
         wanted = {
             each: partial(DeleteRecordsEntry, each.topic, ids[each], each.partition, offset=offset)
             for each, offset in checked.items()
         }
-        with Cluster.of(self._config, self._discover(timeout)) as cluster:
+        with Cluster.of(self.config, self._discover(timeout)) as cluster:
             deletion = ask_leaders(
                 *(cluster, Api.DELETE_RECORDS, wanted),
                 *(lambda entries, _: DeleteRecordsRequest(entries), deadline.left),
             )
         starts = {each: result.log_start for each, result in deletion.results.items()}
         if deletion.failed:
-            said = "; ".join(f"{each}: {why}" for each, why in sorted(deletion.failed.items()))
+            reasons = "; ".join(f"{each}: {why}" for each, why in sorted(deletion.failed.items()))
             raise RecordsNotDeleted(
-                f"not all records were deleted: {said}", starts, deletion.failed
+                f"not all records were deleted: {reasons}", starts, deletion.failed
             )
         return {each: starts[each] for each in wanted}
 
     def plan_delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """The offsets that `delete_records` would delete up to, in the order of the partitions.
+        """Return the offsets that `delete_records` would delete up to, in the order of the partitions.
 
         Raises UnknownTopicOrPartition, OffsetOutOfRange, ConfigError, InvalidName, BrokerUnreachable.
         """
+        return self._deletion_offsets(self._topic_ids(map(partition_of, before)), before, timeout)
+
+    def _deletion_offsets(
+        self,
+        ids: Mapping[TopicPartition, str],
+        before: Mapping[TopicPartition, int | Literal["latest"]],
+        timeout: float,
+    ) -> dict[TopicPartition, int]:
         given = {partition_of(each): _before(each, offset) for each, offset in before.items()}
-        latest = self._find(self._topic_ids(given), LATEST, timeout)
+        latest = self._find(ids, LATEST, timeout)
         for partition, offset in given.items():
             if offset != "latest" and offset > latest[partition]:
                 raise OffsetOutOfRange(
@@ -468,11 +475,11 @@ class Admin:
     # -- groups -----------------------------------------------------------------------------------
 
     def group_names(self) -> list[str]:
-        """Of all groups, sorted; which costs one read, however many there are."""
+        """Return the names of all groups, sorted: one read, however many there are."""
         return self._execute(inspection.names())
 
     def groups(self, names: Iterable[str] | None = None) -> list[GroupSummary]:
-        """All groups, by name, or those of these names that exist. Raises InvalidName."""
+        """Return all groups, by name, or those of these names that exist. Raises InvalidName."""
         return [
             GroupSummary(
                 name=state.name,
@@ -485,7 +492,7 @@ class Admin:
         ]
 
     def describe_group(self, group: str, timeout: float = PATIENCE) -> GroupView:
-        """A group with its members, who owns what, and how far it is. Raises UnknownGroup."""
+        """Return a group with its members, owners and progress. Raises UnknownGroup."""
         for view in self.describe_groups((group,), timeout):
             return view
         raise _unknown(group)
@@ -495,15 +502,15 @@ class Admin:
     ) -> list[GroupView]:
         """`describe_group` of all groups, or of those of these names that exist.
 
-        Brokers are asked once for all groups, and waited for `timeout` seconds in all: where one does not
-        answer, `latest`, `lag` and `behind` of its partitions are None. Raises InvalidName.
+        Brokers are asked once for all groups, and have `timeout` seconds in all. `latest`, `lag` and
+        `behind` are None for partitions of a broker that does not answer. Raises InvalidName.
         """
         states = self._described(names)
         keys = {each.partition for state in states for each in state.partitions}
         by_topic = self.topic_ids({each.topic for each in keys})
         ids = {each: by_topic[each.topic] for each in sorted(keys) if each.topic in by_topic}
         deadline = _Deadline(timeout)
-        # A broker that does not answer leaves the other half for what the others can say.
+        # A broker that does not answer leaves half of the time for the answers of the others.
         latest, leaderless = self._known(ids, LATEST, timeout / 2)
         committed = {each.name: _committed(each.partitions, by_topic) for each in states}
         behind_end = {
@@ -520,19 +527,20 @@ class Admin:
             if lag(at, earliest.get(partition, 0), latest.get(partition))
         }
         discover = self._discover(timeout)
-        stamps = first_timestamps(self._config, discover, unread, deadline.left)
-        ends = _Ends(ids, earliest, latest, leaderless, stamps)
-        return [_view(each, committed[each.name], ends) for each in states]
+        stamps = first_timestamps(self._reading, discover, unread, deadline.left)
+        ends = PartitionEnds(ids, earliest, latest, leaderless, stamps)
+        now = time.time()
+        return [view_of(each, committed[each.name], ends, now) for each in states]
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """What a group has committed, of topics that exist. Raises UnknownGroup."""
+        """Return the committed offsets of a group, in topics that exist. Raises UnknownGroup."""
         self._check_known(group)
         partitions = sorted(self._execute(inspection.with_offsets(group)))
         ids = self.topic_ids(each.topic for each in partitions)
         return _committed(self._offsets(group, partitions), ids)
 
     def group_events(self, group: str) -> list[Entry]:
-        """What the group has noted of its last rebalances and resets, oldest first.
+        """Return the notes of a group's last rebalances and resets, oldest first.
 
         For people: entries may be missing, and nothing depends on them. Raises UnknownGroup.
         """
@@ -553,10 +561,10 @@ class Admin:
         partitions: Iterable[TopicPartition] = (),
         timeout: float = TIMEOUT,
     ) -> list[Planned]:
-        """What `reset_offsets` would be given; nothing is changed.
+        """Plan a reset, for `reset_offsets`; nothing is changed.
 
-        In the partitions named, and in all of the `topics` named; without both, in all topics of the
-        group. A group that does not exist yet can be given offsets: then something must be named.
+        It covers the given `partitions`, and all partitions of the given `topics`; without both, all topics
+        of the group. For a group that does not exist yet, one of them must be given.
         Raises UnknownGroup, UnknownTopicOrPartition, OffsetOutOfRange, NoOffset, BrokerUnreachable,
         ConfigError, InvalidName.
         """
@@ -587,52 +595,47 @@ class Admin:
         offsets: Mapping[TopicPartition, int],
         timeout: float = TIMEOUT,
     ) -> None:
-        """Have a group go on at these offsets, also while it runs.
+        """Commit these offsets for a group, also while it runs.
 
-        Its owners are fenced: what they have under way cannot be committed any more, they hear
-        `on_lost` and then `on_assign`, and go on there. All offsets are checked first; partitions are
-        then reset each for itself, and to do it again is harmless. Raises
-        UnknownTopicOrPartition, OffsetOutOfRange, BrokerUnreachable, ConfigError, InvalidName.
+        Its owners are fenced: they cannot commit the records under way, get `on_lost` and then
+        `on_assign`, and continue at the new offsets. All offsets are checked first. Each partition is then
+        reset by itself, and a second call is harmless. Raises UnknownTopicOrPartition, OffsetOutOfRange,
+        BrokerUnreachable, ConfigError, InvalidName.
         """
+        check_name("group", group)
         wanted = {
             partition_of(each): whole_offset(each, offset) for each, offset in offsets.items()
         }
         deadline = _Deadline(timeout)
         ids = self._topic_ids(wanted)
-        self.plan_reset(group, wanted, timeout=deadline.left)
         if not wanted:
             return
+        earliest = self._find(ids, EARLIEST, deadline.left)
+        latest = self._find(ids, LATEST, deadline.left)
+        planned(wanted, dict.fromkeys(ids), earliest, latest, {})
         mark = secrets.token_hex(8)
         moves = [
             offset_admin.reset(group, each, topic_id, wanted[each], mark)
             for each, topic_id in ids.items()
         ]
         self._execute_all(moves, deadline.left)
-        with suppress(ZooKeeperUnreachable):  # it is done, noted or not
-            record = history.record_reset(group, self._config.client_id, wanted)
+        with suppress(ZooKeeperUnreachable):  # the reset is done, with or without a note
+            record = history.record_reset(group, self.config.client_id, wanted)
             self._execute(record, deadline.left)
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of those topics that exist: a topic that is made anew gets another one.
-
-        Raises InvalidName.
-        """
-        found = self._topics(names_of("topics", topics))
-        return {name: topic.topic_id for name, topic in found.items()}
-
     def delete_group(self, group: str, force: bool = False) -> None:
-        """Forget all that a group has committed. Raises UnknownGroup, GroupNotEmpty.
+        """Delete a group with all its offsets. Raises UnknownGroup, GroupNotEmpty.
 
-        With `force` also while members live: they join anew, and start as those of a new group do.
+        With `force` also while it has members: they join again, and start as members of a new group.
         """
         check_name("group", group)
         self._execute(group_deletion.delete(group, force))
 
     def delete_group_offsets(self, group: str, topic: str) -> None:
-        """Forget what a group has committed of one topic, whether that exists or not.
+        """Delete a group's offsets in one topic, whether the topic exists or not.
 
         Raises UnknownGroup, GroupNotEmpty while live members subscribe to the topic,
-        UnknownTopicOrPartition if there is nothing to forget, InvalidName.
+        UnknownTopicOrPartition if the group has no offsets there, InvalidName.
         """
         check_name("topic", topic)
         self._execute(group_deletion.delete_offsets(check_name("group", group), topic))
@@ -641,7 +644,7 @@ class Admin:
 
     @property
     def _is_forked(self) -> bool:
-        """The threads that its calls wait for are not here."""
+        """Whether this is a child process, which has none of the threads that a call waits for."""
         return self._process not in (None, os.getpid())
 
     def _check_process(self) -> None:
@@ -650,16 +653,16 @@ class Admin:
 
     @contextmanager
     def _opened(self) -> Iterator[Session]:
-        """The session, another one if it is over.
+        """The session; a new one if the last one is over.
 
-        One that does not answer is given up: what waits in it to be sent would be done later, when the
-        caller has been told that it was not. What was sent already may be done.
+        A session that does not answer is closed: what it has not sent must not be done after the caller
+        got an error. What it has sent may be done.
         """
         self._check_process()
         if not self._is_open:
             raise ClosedError("the admin is not open: use it in a with block, or call start()")
         if self._session is None or self._session.state is SessionState.LOST:
-            self._session = self._connect(self._config.session_timeout)
+            self._session = self._connect(self.config.session_timeout)
         try:
             yield self._session
         except ZooKeeperUnreachable:
@@ -668,7 +671,7 @@ class Admin:
             raise
 
     def _execute_until_led(self, recipe: Recipe[TopicInfo]) -> None:
-        """Make partitions, and wait for their leaders; those are not needed for the call to succeed."""
+        """Make partitions and wait for their leaders; the call succeeds without them, too."""
         topic = self._execute(recipe)
         with self._opened() as session:
             wait_until_led(session, topic, self._timeout)
@@ -684,7 +687,7 @@ class Admin:
             return execute_all(session, recipes, timeout=limit)
 
     def _topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Those that exist. Raises InvalidName."""
+        """Return the topics that exist. Raises InvalidName."""
         wanted = sorted({check_name("topic", name) for name in names})
         found = self._execute_all(map(topics.read, wanted))
         return {name: info for name, info in zip(wanted, found, strict=True) if info is not None}
@@ -697,7 +700,7 @@ class Admin:
         return found
 
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """The ids of the partitions' topics, in the order of the partitions.
+        """Return the ids of the partitions' topics, in the order of the partitions.
 
         Raises UnknownTopicOrPartition, InvalidName.
         """
@@ -714,29 +717,29 @@ class Admin:
         return {each: found[each.topic].topic_id for each in ordered}
 
     def _discover(self, timeout: float) -> Callable[[], list[str]]:
-        """Finds the addresses of live brokers."""
-        return lambda: self._execute(brokers.addresses(self._config.listener), timeout)
+        """Return a function that finds the addresses of live brokers."""
+        return lambda: self._execute(brokers.addresses(self.config.listener), timeout)
 
     def _find(
         self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
     ) -> dict[TopicPartition, int]:
-        """The offsets at EARLIEST or LATEST, of partitions with their topics' ids.
+        """Return the offsets at EARLIEST or LATEST, of partitions with their topics' ids.
 
-        Raises BrokerUnreachable, or why no broker told.
+        Raises BrokerUnreachable, or why no broker answered.
         """
-        return offsets_at(place, self._config, self._discover(timeout), wanted, timeout)[0]
+        return offsets_at(place, self.config, self._discover(timeout), wanted, timeout)[0]
 
     def _known(
         self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
     ) -> tuple[dict[TopicPartition, int], Waiting]:
-        """The offsets at EARLIEST or LATEST that leaders tell in time, and what nobody leads."""
+        """Return the offsets that leaders answer in time, and the partitions without a leader."""
         discover = self._discover(timeout)
         if not (wanted and discover()):
             return {}, {}
-        return offsets_at(place, self._config, discover, wanted, timeout, need_all=False)
+        return offsets_at(place, self.config, discover, wanted, timeout, need_all=False)
 
     def _described(self, names: Iterable[str] | None) -> list[GroupState]:
-        """All groups, or those of these names that exist. Raises InvalidName."""
+        """Return all groups, or those of these names that exist. Raises InvalidName."""
         named = self.group_names() if names is None else names_of("names", names)
         wanted = [check_name("group", each) for each in named]
         with self._opened() as session:
@@ -788,7 +791,7 @@ def _unknown(group: str) -> UnknownGroup:
 def _committed(
     partitions: Iterable[PartitionState], ids: Mapping[str, str]
 ) -> dict[TopicPartition, int]:
-    """What is committed in the topics with these ids: in one that was made anew it means nothing."""
+    """Return the offsets in topics with these ids: in a topic that was made anew they mean nothing."""
     return {
         each.partition: each.offset.offset
         for each in partitions
@@ -798,40 +801,8 @@ def _committed(
     }
 
 
-def _notes(
-    rows: Sequence[Progress], leaderless: Waiting, unanswered: Sequence[TopicPartition]
-) -> Iterator[str]:
-    """What is not known of a group's progress, and why."""
-    if leaderless:
-        yield f"{said_of(leaderless)}; what is unread there is not known"
-    if unanswered:
-        yield f"{no_answer(unanswered)}; what is unread there is not known"
-    gone = sorted({each.partition.topic for each in rows if each.state == "deleted"})
-    if gone:
-        yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"
-    unsubscribed = sorted({each.partition.topic for each in rows if each.state == "unsubscribed"})
-    if unsubscribed:
-        yield (
-            f"no member subscribes to {', '.join(unsubscribed)} any more, and what is committed of it stays: "
-            "`folkmoot group delete-offsets` forgets it"
-        )
-    for each in rows:
-        if each.state == "truncated" and each.committed is not None and each.latest is not None:
-            yield truncated_said(each.partition, each.committed, each.latest)
-    uncommitted = sum(
-        each.committed is None and each.lag is None and bool(each.latest) for each in rows
-    )
-    if uncommitted:
-        what = counted(uncommitted, "partition")
-        its = "its" if uncommitted == 1 else "their"
-        yield (
-            f"nothing is committed in {what} with records: {its} lag is not known. Members that keep "
-            "offsets with their results can commit as well, for this view alone"
-        )
-
-
 class _Deadline:
-    """The end of a call's timeout, of which each of its steps gets what is left."""
+    """The end of a call's timeout; each step of the call gets what is left of it."""
 
     def __init__(self, timeout: float) -> None:
         self._at = time.monotonic() + timeout
@@ -842,71 +813,9 @@ class _Deadline:
         return max(0.0, self._at - time.monotonic())
 
 
-class _Ends(NamedTuple):
-    """What brokers have answered about the partitions of groups."""
-
-    ids: Mapping[TopicPartition, str]
-    """The topics' ids; partitions of deleted topics are missing."""
-    earliest: Mapping[TopicPartition, int]
-    """Of those that some group has not read to the end."""
-    latest: Mapping[TopicPartition, int]
-    leaderless: Waiting
-    stamps: Mapping[tuple[TopicPartition, int], int]
-    """The timestamp (ms) of the first record at an offset or behind it."""
-
-
-def _view(state: GroupState, committed: Mapping[TopicPartition, int], ends: _Ends) -> GroupView:
-    now = time.time() * 1000
-    rows = []
-    for each in state.partitions:
-        at, end = committed.get(each.partition), ends.latest.get(each.partition)
-        start = ends.earliest.get(each.partition, 0)
-        stamp = None if at is None else ends.stamps.get((each.partition, max(at, start)))
-        behind = None if stamp is None else round(max(0.0, now - stamp) / 1000, 3)
-        missing = lag(at, start, end)
-        is_there = each.partition in ends.ids
-        here = "truncated" if is_beyond(at, end) else state.state_of(each)
-        rows.append(
-            Progress(
-                partition=each.partition,
-                owner=each.owner,
-                epoch=None if each.offset is None else each.offset.epoch,
-                committed=at,
-                latest=end,
-                lag=missing,
-                behind=0.0 if missing == 0 else behind,
-                state=here if is_there else "deleted",
-            )
-        )
-    wanted = {each.partition for each in rows} & ends.ids.keys()
-    leaderless = {each: at for each, at in ends.leaderless.items() if each in wanted}
-    unknown = sorted(wanted - ends.latest.keys() - leaderless.keys())
-    return GroupView(
-        name=state.name,
-        state=state.state,
-        generation=state.plan.generation,
-        assignor=state.plan.assignor,
-        protocol=state.plan.protocol,
-        members=tuple(_member(state, assignee) for assignee in state.members),
-        partitions=tuple(rows),
-        notes=tuple(_notes(rows, leaderless, unknown)),
-    )
-
-
 def _before_now(length: timedelta) -> datetime:
-    """What is longer ago than there are dates was before everything."""
+    """Return the time `length` ago, at the earliest the epoch."""
     try:
-        return max(_EPOCH, datetime.now(UTC) - length)
+        return max(EPOCH, datetime.now(UTC) - length)
     except OverflowError:
-        return _EPOCH
-
-
-def _member(state: GroupState, assignee: str) -> MemberView:
-    member = state.members[assignee]
-    return MemberView(
-        name=member.name,
-        instance_id=instance_of(assignee),
-        info=member.info,
-        partitions=tuple(each.partition for each in state.partitions if each.owner == assignee),
-        age=round(max(0.0, time.time() - member.joined_ms / 1000), 1),
-    )
+        return EPOCH

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.consumers.admin import replica_moves
-from folkmoot.consumers.admin.replica_moves import ReplicaMoves
-from folkmoot.consumers.config import AdminConfig
+from folkmoot.admin import replica_moves
+from folkmoot.admin.config import AdminConfig
+from folkmoot.admin.replica_moves import ReplicaMoves
 from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster.cluster_status import ClusterStatus, read_cluster

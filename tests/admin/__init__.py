@@ -1,0 +1,1 @@
+"""Tests of administration: topics, replicas, groups and their offsets."""
