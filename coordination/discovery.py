@@ -65,9 +65,16 @@ class ZooKeeperDiscovery:
     """
 
     def __init__(
-        self, connect: Callable[[float], Session | None], session_timeout: float, listener: str
+        self,
+        connect: Callable[[float], Session | None],
+        session_timeout: float,
+        listener: str,
+        look_wait: float | None = None,
     ) -> None:
+        """A look for brokers waits for `look_wait` seconds at most, LOOK_WAIT if it is None: an event loop
+        gives 0."""
         self._connect = connect
+        self._look_wait = look_wait
         self._session_timeout = session_timeout
         self._listener = listener
         self._lock = Lock()
@@ -108,15 +115,16 @@ class ZooKeeperDiscovery:
             return self._session
 
     def __call__(self) -> list[str] | None:
-        """None while they are looked for: call again. Waits for LOOK_WAIT, not for ZooKeeper.
+        """None while they are looked for: call again. It does not wait for ZooKeeper.
 
         Raises ZooKeeperUnreachable.
         """
-        until = time.monotonic() + LOOK_WAIT
+        wait = LOOK_WAIT if self._look_wait is None else self._look_wait
+        until = time.monotonic() + wait
         try:
             looking = self._looking  # read once: another thread may ask, too
             if looking is None:
-                session = _answering(self._opened(LOOK_WAIT))
+                session = _answering(self._opened(wait))
                 question = addresses(self._listener)
                 looking = self._looking = _begin(partial(execute, session, question, ANSWER_WAIT))
             found = looking.result(max(0.0, until - time.monotonic()))

@@ -98,7 +98,8 @@ class ConsumerCore(Reader, Generic[K, V]):
             self.discovery = Bootstrap(config)
         else:
             self.discovery = ZooKeeperDiscovery(
-                self._session, config.session_timeout, config.listener
+                *(self._session, config.session_timeout, config.listener),
+                look_wait=None if poller is None else 0.0,
             )
         self.cluster = Cluster.of(config, self.discovery, poller=poller)
         self.positions = Positions(explicit_done=config.explicit_done)

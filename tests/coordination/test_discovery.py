@@ -1,5 +1,6 @@
 """Finding brokers while ZooKeeper takes long to answer: who polls or closes does not wait for it."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from threading import Event
@@ -7,6 +8,7 @@ from threading import Event
 import msgspec
 import pytest
 
+from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import discovery as discovery_module
 from folkmoot.coordination import paths
@@ -85,6 +87,23 @@ def test_a_look_that_is_answered_in_time_has_the_brokers_at_once(
     discovery.open()
     assert discovery() == ["127.0.0.1:1"]
     discovery.close()
+
+
+def test_a_look_on_an_event_loop_waits_for_nothing(
+    servers: SlowServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery_module, "LOOK_WAIT", PATIENT)
+    servers.become_slow()
+
+    async def poll() -> None:
+        consumer = AsyncConsumer(zookeeper=servers.connect)
+        looked = consumer._core.discovery()
+        assert looked is None
+        servers.word.set()
+
+    began = time.monotonic()
+    asyncio.run(poll())
+    assert time.monotonic() - began < PATIENT / 2
 
 
 def test_a_session_that_is_opened_after_the_close_is_closed(servers: SlowServers) -> None:
