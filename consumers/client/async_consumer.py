@@ -99,12 +99,14 @@ class AsyncConsumerOptions(ConsumerConfig[K, V]):
 
 
 class LoopPoller:
-    """In place of `select.poll`: an event loop waits, and calls `news` when there is some."""
+    """In place of `select.poll`: an event loop waits, and calls `news` soon when there is some, once for all
+    descriptors that are ready."""
 
     def __init__(self, news: Callable[[], None]) -> None:
         self._news = news
         self._loop: asyncio.AbstractEventLoop | None = None
         self._events: dict[int, int] = {}
+        self._is_due = False
 
     def register(self, descriptor: int, events: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -122,6 +124,12 @@ class LoopPoller:
 
     def _found(self, descriptor: int) -> None:
         self._events[descriptor] = select.POLLIN
+        if not self._is_due and self._loop is not None:
+            self._is_due = True
+            self._loop.call_soon(self._call)
+
+    def _call(self) -> None:
+        self._is_due = False
         self._news()
 
 
@@ -239,7 +247,6 @@ class AsyncConsumer(Generic[K, V]):
         """The one that has started it."""
         self._waiting: set[asyncio.Future[None]] = set()
         """Of each task that waits for news."""
-        self._turn_is_due = False
         self._turn_error: Exception | None = None
         """What a turn raised while no task waited; the next task that waits raises it."""
         self._is_reading = False
@@ -252,7 +259,7 @@ class AsyncConsumer(Generic[K, V]):
         self._end_of_loop: AsyncGenerator[None, None] | None = None
 
     def _make(self) -> ConsumerCore[K, V]:
-        return ConsumerCore[K, V](self.config, self._call_back, LoopPoller(self._turn_soon))
+        return ConsumerCore[K, V](self.config, self._call_back, LoopPoller(self._take_news))
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -490,14 +497,8 @@ class AsyncConsumer(Generic[K, V]):
         finally:
             self._waiting.discard(news)
 
-    def _turn_soon(self) -> None:
-        """A broker has sent something: read it soon, once for all descriptors that are ready."""
-        if not self._turn_is_due and self._loop is not None:
-            self._turn_is_due = True
-            self._loop.call_soon(self._take_news)
-
     def _take_news(self) -> None:
-        self._turn_is_due = False
+        """A broker has sent something."""
         if not self._core.life.is_closed:
             try:
                 self._core.turn()
@@ -541,7 +542,7 @@ class AsyncConsumer(Generic[K, V]):
         def ended(_: object) -> None:
             self._callbacks.discard(mark)
             if self._core.group is not None:
-                self._core.group.callback_ended()
+                self._core.group.callbacks.ended()
             self._notify()
 
         task.add_done_callback(ended)

@@ -180,13 +180,15 @@ class ConsumerCore(Reader, Generic[K, V]):
             return
         self.fetcher.poll(0.0 if self.is_urgent else timeout, wakeup)
         if self.group is not None:
-            self.group.commit_starts()
+            self.group.commits.commit_starts()
         self.fetcher.ask()  # so that it is on its way while what has come is handed out
         self.hand_out.turned_at = time.monotonic()
 
     def begins(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
         self.positions.begin(partition, offset)
-        return by_policy and self.group is not None and self.group.starts_at(partition, offset)
+        return (
+            by_policy and self.group is not None and self.group.commits.starts_at(partition, offset)
+        )
 
     def is_cut(self, partition: TopicPartition, end: int, parts_at: int | None) -> None:
         self.positions.cut(partition, end, parts_at)
@@ -272,7 +274,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         self._ask_for_more()
         while not self.life.is_ending:
             self._serve()
-            is_held = self.group is not None and self.group.is_held
+            is_held = self.group is not None and self.group.callbacks.is_held
             made, is_empty = list[_Made](), True
             if not is_held:
                 made, is_empty = self.hand_out.made_of(limit, make, self.life, one=one, take=take)
@@ -297,7 +299,7 @@ class ConsumerCore(Reader, Generic[K, V]):
             return None
         self._serve()
         cursor, is_empty = None, True
-        if self.group is None or not self.group.is_held:
+        if self.group is None or not self.group.callbacks.is_held:
             cursor, is_empty = self.hand_out.begin_iteration(self.life, self.attention)
         if is_empty:
             yield TURN
@@ -470,7 +472,7 @@ class ConsumerCore(Reader, Generic[K, V]):
                 metadata[partition] = text
         if beyond := self._beyond(group, wanted):
             yield Beside(partial(self._check_within_logs, wanted, beyond, timeout))
-        pending = group.begin_to_commit(wanted, metadata)
+        pending = group.commits.begin(wanted, metadata)
         if pending.outcome is not None and wait:
             left = group.time_to_answer(began + timeout - time.monotonic())
             try:
@@ -479,7 +481,7 @@ class ConsumerCore(Reader, Generic[K, V]):
                 raise RequestTimeout(
                     f"ZooKeeper did not answer a commit within {timeout:g} s: it may still come to pass"
                 ) from None
-        group.end_commit(pending)
+        group.commits.end(pending)
 
     def done(self, what: Record[K, V] | RecordBatchView) -> None:
         """From any thread."""

@@ -112,7 +112,7 @@ def _state(listener: RebalanceListener | None, closed: bool) -> State:
     if listener is None:
         return State.ALONE
     member = listener.member
-    if member.error is not None or listener.replaced:
+    if member.error is not None or listener.is_replaced:
         return State.FAILED
     liveness = member.state.liveness
     if liveness.poll_state is PollState.EXPIRED:

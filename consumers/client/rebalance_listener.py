@@ -8,16 +8,14 @@ waits for the group thread alone, so that any thread may, and a callback.
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Set
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import inf
-from threading import Lock
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
-from folkmoot.consumers.client.callbacks import CallbackRun
+from folkmoot.consumers.client.callbacks import CallbackRun, Callbacks
+from folkmoot.consumers.client.group_commits import GroupCommits
 from folkmoot.consumers.client.steps import Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
@@ -37,12 +35,8 @@ from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
 from folkmoot.consumers.offsets.validation import partition_of
 from folkmoot.protocol.errors import (
-    CommitBehind,
     ConfigError,
-    InstanceReplaced,
     NotAssigned,
-    NotOwner,
-    RequestTimeout,
 )
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
@@ -50,27 +44,6 @@ from folkmoot.protocol.records import TopicPartition
 log = thread_log(__name__)
 
 _LOOK: Final = 0.5
-
-
-class _Call(NamedTuple):
-    """A callback that was called; `then` gets what tells its result, once it has ended.
-
-    `holds`: nothing is read meanwhile.
-    """
-
-    run: CallbackRun
-    then: Callable[[Callable[[], Any]], None]
-    holds: bool
-
-
-class PendingCommit(NamedTuple):
-    """A commit that was asked for: what of it is not ours, where the group is further, and the outcome of
-    the rest, if there is one."""
-
-    offsets: Mapping[TopicPartition, int]
-    not_ours: Set[TopicPartition]
-    behind: Mapping[TopicPartition, int]
-    outcome: Future[Committed] | None
 
 
 Starts = Mapping[TopicPartition, SeekTarget | None]
@@ -103,31 +76,17 @@ class RebalanceListener:
         """Partitions that are to be given up, each with the time (monotonic) until which what is under way
         may end. While no callback runs, `on_revoke` was called for none of them. Written by the owner,
         read by any thread."""
-        self.left = False
-        self.replaced = False
-        """Another process has our instance id: every call raises it from then on."""
+        self.commits = GroupCommits(config, member, positions, self.epochs)
+        self.callbacks = Callbacks(call_back)
+        self.ended: Left | Replaced | None = None
+        """What has ended the membership. Where another process has our instance id, every call raises it."""
         self._config = config
         self._fetcher = fetcher
         self._positions = positions
-        self._call_back = call_back
         self._notices: deque[Notice] = deque()
-        # The group thread gets offsets in the order in which they were noted: none goes back.
-        self._asking = Lock()
-        self._call: _Call | None = None
-        self._error: Exception | None = None
-        """What a callback raised that ended between two calls of `serve`, which raises it."""
         self._unaccepted: dict[TopicPartition, Assigned] = {}
         """Ours, but on_assign has failed for them: not read before it has succeeded."""
-        self._starts: dict[TopicPartition, int] = {}
-        """Where the policy has partitions start: yet to be committed."""
         self._leave_by: float | None = None
-        self._commit_at = 0.0
-        self._plan_commit()
-
-    @property
-    def is_held(self) -> bool:
-        """A callback runs during which nothing is read."""
-        return self._call is not None and self._call.holds
 
     def serve(self) -> None:
         """Act on what the group thread said since the last time, and commit when it is due.
@@ -136,13 +95,10 @@ class RebalanceListener:
         """
         self.member.polled(time.monotonic())
         self._pump()
-        if (error := self._error) is not None:
-            self._error = None
-            raise error
-        self._end_call()
-        if self.finishing and self._call is None:
+        self.callbacks.serve()
+        if self.finishing and not self.callbacks.is_busy:
             self._revoke_finished()
-        while self._notices and self._call is None:
+        while self._notices and not self.callbacks.is_busy:
             notice = self._notices.popleft()
             match notice:
                 case Assigned():
@@ -152,48 +108,23 @@ class RebalanceListener:
                 case Lost():
                     self._lost([notice, *self._more(Lost)])
                 case Rebalanced():
-                    self._call_application("on_rebalance", notice, _raise_error)
+                    self.callbacks.call("on_rebalance", notice, _raise_error)
                 case Left():
-                    self.left = True
-        if self.replaced:
-            self._check_member()
-        if self._unaccepted and self._leave_by is None and self._call is None:
+                    self.ended = self.ended or notice
+        if self.is_replaced:
+            self.commits.check_member()
+        if self._unaccepted and self._leave_by is None and not self.callbacks.is_busy:
             self._assigned([*self._unaccepted.values()])
-        if self._config.auto_commit and time.monotonic() >= self._commit_at:
-            self._plan_commit()
-            with self._asking:
-                if offsets := self._positions.due(self.epochs):
-                    self.member.commit(offsets, self.epochs)
+        self.commits.commit_due()
 
-    def callback_ended(self) -> None:
-        """Act on its end at once: what it was called for is not to wait for the next `serve`."""
-        try:
-            self._end_call()
-        except Exception as error:
-            self._error = error
+    @property
+    def is_replaced(self) -> bool:
+        return isinstance(self.ended, Replaced)
 
-    def _call_application(
-        self,
-        name: str,
-        notice: Any,
-        then: Callable[[Callable[[], Any]], None],
-        *,
-        holds: bool = True,
-    ) -> None:
-        self._call = _Call(self._call_back(name, notice), then, holds)
-        self._end_call()
-
-    def _end_call(self) -> None:
-        call = self._call
-        if call is not None and call.run.done():
-            self._call = None
-            call.then(call.run.result)
-
-    def _abandon_call(self) -> None:
-        """While leaving: the rest of the time is the member's. Raises RequestTimeout."""
-        call, self._call = self._call, None
-        if call is not None:
-            call.then(_not_ended)
+    def time_to_answer(self, timeout: float) -> float:
+        """How long a commit may be waited for: no longer than there is to leave."""
+        by = self._leave_by
+        return timeout if by is None else min(timeout, by - time.monotonic())
 
     def beyond_said(self) -> list[str]:
         """What the group has committed that its log does not have any more. From any thread."""
@@ -202,82 +133,6 @@ class RebalanceListener:
             "records. A commit of what is there, or `folkmoot group reset`, ends that"
             for each, (committed, end) in sorted(self._positions.group.beyond().items())
         ]
-
-    # -- commits ----------------------------------------------------------------------------------
-
-    def time_to_answer(self, timeout: float) -> float:
-        """How long a commit may be waited for: no longer than there is to leave."""
-        by = self._leave_by
-        return timeout if by is None else min(timeout, by - time.monotonic())
-
-    def begin_to_commit(
-        self,
-        offsets: Mapping[TopicPartition, int],
-        metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
-    ) -> PendingCommit:
-        """Ask for a commit of what we own, where the group is not further. From any thread.
-
-        Raises InstanceReplaced, and what ended the group thread.
-        """
-        self._check_member()
-        self.member.polled_at = time.monotonic()
-        epochs = self.epochs.copy()
-        ours = {each: offset for each, offset in offsets.items() if each in epochs}
-        with self._asking:
-            forward, behind = self._positions.group.ask(ours)
-            outcome = self.member.commit(forward, epochs, metadata) if forward else None
-        return PendingCommit(offsets, offsets.keys() - ours.keys(), behind, outcome)
-
-    def end_commit(self, pending: PendingCommit) -> None:
-        """Raises what kept a part of it from being committed, as far as that is known. From any thread."""
-        refused, outcome = pending.not_ours, pending.outcome
-        if outcome is not None and outcome.done():
-            written = outcome.result()
-            self._positions.group.written(written.offsets)
-            refused = refused | written.refused
-        if refused:
-            self._check_member()
-            some = ", ".join(map(str, sorted(refused)))
-            raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
-        for partition, committed in sorted(pending.behind.items()):
-            raise CommitBehind(
-                f"not committed: {pending.offsets[partition]} in {partition} lies before {committed}, "
-                "which is committed already; only `folkmoot group reset` sets a group back"
-            )
-
-    def _check_member(self) -> None:
-        """Raises what ended the group thread, InstanceReplaced."""
-        if self.member.error is not None:
-            raise again(self.member.error) from self.member.error
-        if self.member.replaced:
-            raise InstanceReplaced(
-                f"another process has joined group {self._config.group} as "
-                f"{self._config.instance_id}, and it is the younger one"
-            )
-
-    def starts_at(self, partition: TopicPartition, offset: int) -> bool:
-        """The policy has a partition start there; whether that is to be committed before it is read.
-
-        Else whoever has it next would look it up again: "latest" would pass over what came meanwhile.
-        """
-        is_committed = self._positions.group.committed(partition) is not None
-        if partition not in self.epochs or is_committed:
-            return False
-        self._starts[partition] = offset
-        return True
-
-    def commit_starts(self) -> None:
-        """Commit the starts that were found, whatever `auto_commit` is, without waiting for it."""
-        if self._starts:
-            starts, self._starts = self._starts, {}
-            with self._asking:
-                self.member.commit(self._positions.group.ask(starts)[0], self.epochs)
-
-    def _plan_commit(self) -> None:
-        """The next automatic commit; the application may be busy with one batch for longer."""
-        self._commit_at = time.monotonic() + self._config.commit_interval
-        if self._config.auto_commit:
-            self.member.remind(self._commit_at)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -292,18 +147,18 @@ class RebalanceListener:
         error: Exception | None = None
         try:
             self.member.begin_to_leave(deadline)
-            while not (self.left or (self.replaced and not self._notices) or self.member.error):
+            while not (self._has_left or self.member.error):
                 try:
                     if time.monotonic() >= abandon_at:
-                        self._abandon_call()
+                        self.callbacks.abandon()
                     self.serve()
                 except Exception as raised:
                     error = error or raised
                 now = time.monotonic()
                 if now >= deadline:
                     break
-                if not self.left:
-                    until = deadline if self._call is None else max(now, abandon_at)
+                if not isinstance(self.ended, Left):
+                    until = max(now, abandon_at) if self.callbacks.is_busy else deadline
                     yield min(until - now, _LOOK)
         except BaseException:
             self.member.stop(0.0)
@@ -312,6 +167,10 @@ class RebalanceListener:
         if error is not None:
             raise error
 
+    @property
+    def _has_left(self) -> bool:
+        return self.ended is not None and not (self.is_replaced and self._notices)
+
     # -- what the group thread says ---------------------------------------------------------------
 
     def _pump(self) -> None:
@@ -319,7 +178,8 @@ class RebalanceListener:
         while self.member.notices:
             notice = self.member.notices.popleft()
             if not isinstance(notice, Committed):
-                self.replaced = self.replaced or isinstance(notice, Replaced)
+                if isinstance(notice, Replaced):
+                    self.ended = self.ended or notice
                 self._notices.append(notice)
                 continue
             self._positions.group.written(notice.offsets)
@@ -350,7 +210,7 @@ class RebalanceListener:
             self._reject(notices)
             raise
         partitions = [notice.partition for notice in notices]
-        self._call_application("on_assign", partitions, partial(self._accept, notices))
+        self.callbacks.call("on_assign", partitions, partial(self._accept, notices))
 
     def _accept(self, notices: list[Assigned], result: Callable[[], Any]) -> None:
         try:
@@ -420,7 +280,7 @@ class RebalanceListener:
             self._release(partitions, is_done=False)
             raise
         revoked = partial(self._revoked, partitions)
-        self._call_application("on_revoke", partitions, revoked, holds=False)
+        self.callbacks.call("on_revoke", partitions, revoked, holds=False)
 
     def revoking(self) -> dict[TopicPartition, float]:
         """Partitions that are to be given up, with the seconds that are left. From any thread."""
@@ -437,13 +297,9 @@ class RebalanceListener:
 
     def _release(self, partitions: list[TopicPartition], *, is_done: bool) -> None:
         """Let go of partitions; what was processed is committed if the application is done with them."""
-        commits = is_done and self._config.auto_commit
-        with self._asking:
-            final = self._positions.due(frozenset(partitions)) if commits else {}
-            for partition in partitions:
-                epoch = self.epochs[partition]
-                self._give_up(partition)
-                self.member.drained(partition, epoch, final.get(partition))
+        self.commits.release(partitions, is_done=is_done)
+        for each in partitions:
+            self._give_up(each)
 
     def _lost(self, notices: list[Lost]) -> None:
         named = [each.partition for each in notices]
@@ -454,18 +310,15 @@ class RebalanceListener:
             log.warning("%s is no longer ours: %s", notice.partition, notice.reason)
             self._give_up(notice.partition)
         if partitions:
-            self._call_application("on_lost", partitions, _raise_error)
+            self.callbacks.call("on_lost", partitions, _raise_error)
 
     def _give_up(self, partition: TopicPartition) -> None:
         self._fetcher.give_up(partition)
         self._positions.release(partition)
-        for kept in (self.epochs, self.finishing, self._unaccepted, self._starts):
+        self.commits.forget(partition)
+        for kept in (self.epochs, self.finishing, self._unaccepted):
             kept.pop(partition, None)
 
 
 def _raise_error(result: Callable[[], Any]) -> None:
     result()
-
-
-def _not_ended() -> None:
-    raise RequestTimeout("a callback did not end before the consumer had to be closed")

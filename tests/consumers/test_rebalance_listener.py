@@ -133,13 +133,13 @@ class Scene:
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
         """As the consumer does it."""
-        pending = self.listener.begin_to_commit(offsets)
+        pending = self.listener.commits.begin(offsets)
         if pending.outcome is not None:
             try:
                 pending.outcome.result(max(0.0, self.listener.time_to_answer(timeout)))
             except TimeoutError:
                 raise RequestTimeout from None
-        self.listener.end_commit(pending)
+        self.listener.commits.end(pending)
 
     def leave(self, deadline: float) -> None:
         """Until it has left, waiting for nothing."""
@@ -288,14 +288,14 @@ def test_a_start_that_was_found_is_committed_unless_something_is_or_the_partitio
     scene: Scene,
 ) -> None:
     scene.serve(*assigned(ZERO, ONE), *assigned(TWO))
-    assert not scene.listener.starts_at(ZERO, 12)  # the claim said where to go on
+    assert not scene.listener.commits.starts_at(ZERO, 12)  # the claim said where to go on
     scene.serve(*(Assigned(each, "id", None, 2) for each in (ONE, TWO)))
-    assert scene.listener.starts_at(ONE, 12)
-    assert scene.listener.starts_at(TWO, 13)
+    assert scene.listener.commits.starts_at(ONE, 12)
+    assert scene.listener.commits.starts_at(TWO, 13)
     scene.serve(Lost(TWO, "stolen"))
-    assert not scene.listener.starts_at(TWO, 14)
+    assert not scene.listener.commits.starts_at(TWO, 14)
     for _ in range(2):
-        scene.listener.commit_starts()
+        scene.listener.commits.commit_starts()
     assert scene.member.asked == [{ONE: 12}]
 
 
@@ -401,7 +401,7 @@ def test_what_is_read_again_is_committed_by_itself_from_where_it_goes_beyond(
     scene.serve(*assigned(ZERO))
     for offset, commits in ((4, []), (5, []), (6, [{ZERO: 6}]), (3, [{ZERO: 6}])):
         scene.process(ZERO, offset)
-        monkeypatch.setattr(scene.listener, "_commit_at", 0.0)
+        monkeypatch.setattr(scene.listener.commits, "_due_at", 0.0)
         scene.serve()
         assert scene.member.asked == commits
     scene.serve(Revoking(ZERO))
