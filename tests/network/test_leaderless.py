@@ -2,8 +2,8 @@
 
 import pytest
 
-from folkmoot.network.cluster import Metadata
 from folkmoot.network.leaderless import TOLD_AFTER, Leaderless, Waiting, said_of
+from folkmoot.network.metadata import Metadata
 from folkmoot.protocol.messages import (
     BrokerInfo,
     MetadataResponse,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from folkmoot.network.cluster import DOUBT, LONGEST_PAUSE, Metadata
+from folkmoot.network.metadata import DOUBT, LONGEST_PAUSE, Metadata
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.messages import (
     MAX_ENTRIES,

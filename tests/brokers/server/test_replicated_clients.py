@@ -213,7 +213,7 @@ def test_records_that_an_unclean_election_has_lost_are_told_of_and_nothing_is_pa
         strict,
         lenient,
     ):  # in the tests' memory nobody tells them of a broker that moves
-        consumer._core.cluster._discover = lambda: where
+        consumer._core.cluster._choice.discover = lambda: where
     scene.send(*[b"new %d" % number for number in range(since)])
     with lenient:
         assert read(lenient, since) == [b"new %d" % number for number in range(since)]
