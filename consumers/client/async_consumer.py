@@ -567,8 +567,7 @@ class AsyncConsumer(Generic[K, V]):
         """Raises ClosedError, ConcurrentUse in another loop than its own: it would wait for ever."""
         if self._loop is None or (self._closing is not None and self._closing.done()):
             raise ClosedError(_NOT_OPEN)
-        if self._core.life.is_forked:
-            raise ClosedError("the consumer was made before a fork: make one in each process")
+        self._core.life.check_process()
         if self._loop is not asyncio.get_running_loop():
             raise ConcurrentUse("a consumer belongs to the event loop that started it")
 

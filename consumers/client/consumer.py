@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 _T = TypeVar("_T")
 
-_NOT_OPEN: Final = "the consumer is not open: use it in a with block, or call start()"
 _CALLED_BACK: Final = "a callback may not poll, subscribe or close: call stop() to end"
 
 log = thread_log(__name__)
@@ -112,6 +111,7 @@ class Consumer(Generic[K, V]):
         """
         if self._core.life.is_closed:
             raise ClosedError("the consumer is closed: make another one")
+        self._core.life.check_process()
         self._check_thread()
         if self._core.life.is_new:
             self._core.open()
@@ -327,7 +327,7 @@ class Consumer(Generic[K, V]):
         """
         if offsets is None:
             return self._ask(self._core.commit(None, timeout, wait=wait))
-        self._check_open()
+        self._core.life.check_open()
         return self._run(self._core.commit(offsets, timeout, wait=wait))
 
     def done(self, what: Record[K, V] | RecordBatchView) -> None:
@@ -337,7 +337,7 @@ class Consumer(Generic[K, V]):
         longer ours it changes nothing: its records come to its next owner from what was committed.
         Raises ConfigError without `explicit_done`, or for anything else than a record or a batch.
         """
-        self._check_open()
+        self._core.life.check_open()
         self._core.done(what)
 
     def revoking(self) -> dict[TopicPartition, float]:
@@ -347,7 +347,7 @@ class Consumer(Generic[K, V]):
         were handed out are done, and at the latest after `max_processing_time` (`revoke_timeout` if that
         is None); the others are read on meanwhile. From any thread.
         """
-        self._check_open()
+        self._core.life.check_open()
         return self._core.revoking()
 
     @overload
@@ -487,21 +487,12 @@ class Consumer(Generic[K, V]):
 
     # -- who may call -----------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
-        """For what any thread may call."""
-        if self._core.life.is_forked:
-            self._check_thread()
-        if self._core.life.is_closed or self._core.life.is_new:
-            raise ClosedError(_NOT_OPEN)
-
     def _check_usable(self) -> None:
-        self._check_open()
+        self._core.life.check_open()
         self._check_thread()
 
     def _check_thread(self) -> None:
         """One thread owns the consumer: the one that started it."""
-        if self._core.life.is_forked:
-            raise ClosedError("the consumer was made before a fork: make one in each process")
         here = threading.get_ident()
         if self._thread is None:
             self._thread = here

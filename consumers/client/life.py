@@ -4,6 +4,8 @@ import os
 from enum import Enum
 from typing import Final
 
+from folkmoot.protocol.errors import ClosedError
+
 
 class Stage(Enum):
     """What a consumer is doing.
@@ -49,6 +51,17 @@ class Life:
             self.stage = stage
         if stage is Stage.OPEN:
             self._process = os.getpid()
+
+    def check_process(self) -> None:
+        """Raises ClosedError in a forked child."""
+        if self._process is not None and self._process != os.getpid():
+            raise ClosedError("the consumer was made before a fork: make one in each process")
+
+    def check_open(self) -> None:
+        """Raises ClosedError."""
+        self.check_process()
+        if self.stage in (Stage.NEW, Stage.CLOSED):
+            raise ClosedError("the consumer is not open: use it in a with block, or call start()")
 
     @property
     def is_new(self) -> bool:
