@@ -9,10 +9,10 @@ from threading import Condition, RLock
 from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.network.memory import keep_freed_memory
-from folkmoot.producers.appender import Appender, BatchBuilder, Delivery
+from folkmoot.producers.appender import Appender, Delivery
+from folkmoot.producers.batch import Batch, State
 from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.partition_queue import Batch
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     BufferFull,
@@ -112,6 +112,7 @@ class Accumulator:
             strategy=config.partitioner,
             random=random,
             delivery=delivery,
+            batch=Batch,
             framed=writes_schema_id(config.value_serializer),
         )
         self.counts: dict[str, int] = {}  # partitions of the topics known
@@ -133,42 +134,40 @@ class Accumulator:
         self._asleep = False
         self._sleeps_until = inf
         self._asked = False  # somebody wants the sender's thread to look
-        self._opened: dict[BatchBuilder, Batch] = {}
+        self._opened: dict[Batch, None] = {}
         self._filled: list[Batch] = []
         self._number = 0
         self._flush_up_to = 0
         self._records_done = 0
         self._purges = 0
         self._purged = 0.0
-        self._failed: list[BatchBuilder] = []
+        self._failed: list[Batch] = []
         self._closed: FolkmootError | None = ClosedError(NOT_OPEN)
         self._orphaned: FolkmootError | None = None  # why nobody here works on what was appended
 
     # -- the appender, in callers' threads ----------------------------------------------------------
 
-    def batch_opened(self, builder: BatchBuilder) -> None:
+    def batch_opened(self, batch: Batch) -> None:
         """It has got its first record. The second time means nothing.
 
         Whatever interrupts it (Ctrl-C, want of memory), the appender calls again until it has ended.
         Another thread may have told of it meanwhile, and the batch may be delivered by now.
         """
         with self.lock:
-            if builder.done or builder.batch is not None or builder in self._opened:
+            if batch.state is not State.NEW or batch in self._opened:
                 return
-            now, number = self._clock(), self._number + 1
-            batch = self._opened[builder] = Batch(builder, number, now)
-            self._number = number
-            builder.batch = batch
+            now = batch.opened_at = self._clock()
+            self._number = batch.number = self._number + 1
+            self._opened[batch] = None
             if self._asleep and now + self.patience < self._sleeps_until:
                 self._wake()
 
-    def batch_full(self, builder: BatchBuilder) -> None:
+    def batch_full(self, batch: Batch) -> None:
         """It is closed, since it is as large as it may become."""
         with self.lock:
-            self.batch_opened(builder)
-            if isinstance(builder.batch, Batch):
-                self._filled.append(builder.batch)
-                self._wake()
+            self.batch_opened(batch)
+            self._filled.append(batch)
+            self._wake()
 
     def admit(self, topic: str, partition: int = -1) -> None:
         """Return when the topic is known, and that partition if one is named, and there is room, at most
@@ -302,7 +301,7 @@ class Accumulator:
         """The first error, since the last call, of a record that nobody has asked about."""
         with self.lock:
             failed, self._failed = self._failed, []
-        errors = (builder.error for builder in failed if builder.unobserved)
+        errors = (batch.error for batch in failed if batch.unobserved)
         return next(errors, None)
 
     def open(self) -> None:
@@ -339,9 +338,9 @@ class Accumulator:
             hurry = self.flushing or self.appender.used >= self.appender.limit
             purge = self._purges if self._purges > self._purged else 0
             # In this order nothing is lost when memory is wanting in between.
-            taken = Taken(list(self._opened.values()), self._filled, hurry, purge)
+            taken = Taken(list(self._opened), self._filled, hurry, purge)
             for batch in taken.opened:
-                batch.builder.batch = batch
+                batch.state = State.WAITING
             self._opened, self._filled = {}, []
             return taken
 
@@ -349,7 +348,7 @@ class Accumulator:
         """What was opened and not taken; all is closed."""
         with self.lock:
             rest, self._opened = self._opened, {}
-            return list(rest.values())
+            return list(rest)
 
     def sleep(self, until: float) -> float:
         """Until when the sender's thread may sleep; not at all if somebody has asked for it."""
@@ -405,7 +404,7 @@ class Accumulator:
                 self.appender.released(batch.size)
                 self._records_done += batch.count
                 if batch.error is not None and not isinstance(batch.error, RecordsPurged):
-                    self._note_failed(batch.builder)
+                    self._note_failed(batch)
             self._notify()
 
     def settle(self, oldest: float) -> None:
@@ -422,13 +421,13 @@ class Accumulator:
             self._notify()
 
     def _first_opened(self) -> Batch:
-        return next(iter(self._opened.values()))
+        return next(iter(self._opened))
 
-    def _note_failed(self, builder: BatchBuilder) -> None:
+    def _note_failed(self, batch: Batch) -> None:
         if len(self._failed) == FAILED_KEPT:
             self._failed = [each for each in self._failed if each.unobserved]
-        if builder.unobserved and len(self._failed) < FAILED_KEPT:
-            self._failed.append(builder)
+        if batch.unobserved and len(self._failed) < FAILED_KEPT:
+            self._failed.append(batch)
 
     def _wake(self) -> None:
         """Have the sender's thread look: wake it, if it sleeps and nobody has yet."""

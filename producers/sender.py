@@ -12,12 +12,13 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.batch import Batch, describe
 from folkmoot.producers.claims import Claims
 from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.partition_queue import MISPLACED, Batch, describe
+from folkmoot.producers.partition_queue import MISPLACED
 from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol.errors import (
     ClosedError,

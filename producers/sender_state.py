@@ -10,16 +10,11 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.network.leaderless import Waiting, said_of
+from folkmoot.producers.batch import Batch, compress_together
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.partition_queue import (
-    GATHERING,
-    Batch,
-    PartitionQueue,
-    Terms,
-    compress_together,
-)
+from folkmoot.producers.partition_queue import GATHERING, PartitionQueue, Terms
 from folkmoot.producers.partitioner import place_again
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
@@ -167,7 +162,7 @@ class SenderState:
     def refuse(self, batch: Batch, error: FolkmootError) -> None:
         """Fail a batch that was opened and not added, or not wholly."""
         if not batch.done:
-            batch.finish(-1, error)
+            batch.end(-1, error)
             self._finished(batch)
 
     def filled(self, batch: Batch) -> None:
@@ -207,7 +202,7 @@ class SenderState:
     def expire(self, now: float) -> None:
         """Fail what is older than `delivery_timeout`."""
         while (oldest := self._oldest()) is not None and self._deadline(oldest) <= now:
-            oldest.builder.close()
+            oldest.close()
             queue, batch = self._left_of(oldest)
             error = DeliveryTimeout(
                 f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
@@ -353,7 +348,7 @@ class SenderState:
 
     def _examine(self, queue: PartitionQueue, now: float = -inf) -> bool:
         """Something has happened to it: find out when it is to send. → whether it is ready as of `now`."""
-        if not queue.batches or (queue.batches[0].flying and queue.batches[-1].flying):
+        if not queue.batches or queue.is_all_in_flight:
             return False
         busy = False
         if self._in_flight and self._config.linger < GATHERING:

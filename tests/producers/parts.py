@@ -5,8 +5,8 @@ from typing import Any
 
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.appender import Delivery
+from folkmoot.producers.batch import Batch
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.partition_queue import Batch
 from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.messages import ProduceResponse, ProduceResult

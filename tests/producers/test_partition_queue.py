@@ -416,5 +416,5 @@ def test_a_batch_is_delivered_whose_first_answer_was_lost_when_its_producer_was_
         bench.now += 2.0
         ((number, shipment),) = bench.ship()
         bench.answer(number, shipment, base=append(shipment))
-    assert [batch.builder.base_offset for batch in bench.done] == [0, 1]
+    assert [batch.base_offset for batch in bench.done] == [0, 1]
     assert [batch.error for batch in bench.done] == [None, None]

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from folkmoot.producers import sender_state
+from folkmoot.producers.batch import Batch, compress_together, describe
 from folkmoot.producers.columns import RECORD_OVERHEAD_BYTES
-from folkmoot.producers.partition_queue import GATHERING, Batch, compress_together, describe
+from folkmoot.producers.partition_queue import GATHERING
 from folkmoot.producers.sender import run_callbacks
 from folkmoot.protocol.batch_header import UnsealedBatch
 from folkmoot.protocol.errors import (
@@ -244,7 +245,7 @@ class Unwritable:
     """Has batches fail when their bytes are made, by their number."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, errors: dict[int, Exception]) -> None:
-        packed = Batch.packed
+        packed = Batch.body
 
         def failing(batch: Batch) -> UnsealedBatch:
             error = errors.get(batch.number)
@@ -252,7 +253,7 @@ class Unwritable:
                 raise error
             return packed(batch)
 
-        monkeypatch.setattr(Batch, "packed", failing)
+        monkeypatch.setattr(Batch, "body", failing)
 
 
 def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
