@@ -141,7 +141,8 @@ class ByHand:
             shipments = list(self.sender.shipments(time.monotonic(), hurry=True))
         done, self.sender.finished = self.sender.finished, []
         self.accumulator.complete(done)
-        self.accumulator.settle(self.sender.oldest_number())
+        self.accumulator.settle(done)
+        self.sender.next_event()
 
 
 def nothing(

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from math import inf, isnan
 from random import Random
 from threading import Condition, RLock
@@ -10,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.network.memory import keep_freed_memory
 from folkmoot.producers.appender import Appender, Delivery
-from folkmoot.producers.batch import Batch, State
+from folkmoot.producers.batch import NEW, WAITING, Batch
 from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.errors import (
@@ -134,7 +135,8 @@ class Accumulator:
         self._asleep = False
         self._sleeps_until = inf
         self._asked = False  # somebody wants the sender's thread to look
-        self._opened: dict[Batch, None] = {}
+        self._opened: dict[Batch, None] = {}  # not taken over by the sender's thread
+        self._unsettled: OrderedDict[Batch, None] = OrderedDict()  # opened, in order
         self._filled: list[Batch] = []
         self._number = 0
         self._flush_up_to = 0
@@ -154,11 +156,12 @@ class Accumulator:
         Another thread may have told of it meanwhile, and the batch may be delivered by now.
         """
         with self.lock:
-            if batch.state is not State.NEW or batch in self._opened:
+            if batch.state is not NEW or batch in self._opened:
                 return
             now = batch.opened_at = self._clock()
-            self._number = batch.number = self._number + 1
-            self._opened[batch] = None
+            if not batch.number:
+                self._number = batch.number = self._number + 1
+            self._unsettled[batch] = self._opened[batch] = None
             if self._asleep and now + self.patience < self._sleeps_until:
                 self._wake()
 
@@ -337,18 +340,16 @@ class Accumulator:
             self.appender.place()
             hurry = self.flushing or self.appender.used >= self.appender.limit
             purge = self._purges if self._purges > self._purged else 0
-            # In this order nothing is lost when memory is wanting in between.
             taken = Taken(list(self._opened), self._filled, hurry, purge)
             for batch in taken.opened:
-                batch.state = State.WAITING
+                batch.state = WAITING
             self._opened, self._filled = {}, []
             return taken
 
-    def take_rest(self) -> list[Batch]:
-        """What was opened and not taken; all is closed."""
+    def unsettled(self) -> list[Batch]:
+        """All that were opened and are not settled, taken over or not."""
         with self.lock:
-            rest, self._opened = self._opened, {}
-            return list(rest)
+            return list(self._unsettled)
 
     def sleep(self, until: float) -> float:
         """Until when the sender's thread may sleep; not at all if somebody has asked for it."""
@@ -357,7 +358,7 @@ class Accumulator:
             if self._asked:
                 return -inf
             if self._opened:
-                until = min(until, self._first_opened().opened_at + self.patience)
+                until = min(until, next(iter(self._opened)).opened_at + self.patience)
             self._asleep, self._sleeps_until = True, until
             return until
 
@@ -397,21 +398,26 @@ class Accumulator:
                 wanted.error = error
             self._notify()
 
-    def complete(self, batches: Iterable[Batch]) -> None:
-        """These are done: there is room again, and whoever waits for their records is told."""
+    def complete(self, batches: Sequence[Batch]) -> None:
+        """These are done: there is room again, and all who wait for their records wake up.
+
+        Those without callbacks are settled at once: a `flush` that follows their last record returns.
+        """
         with self.lock:
             for batch in batches:
                 self.appender.released(batch.size)
                 self._records_done += batch.count
                 if batch.error is not None and not isinstance(batch.error, RecordsPurged):
                     self._note_failed(batch)
-            self._notify()
+            self.settle(batch for batch in batches if not batch.callbacks)
 
-    def settle(self, oldest: float) -> None:
-        """What is done was told; `oldest` is the lowest number among the batches that are not done."""
+    def settle(self, batches: Iterable[Batch]) -> None:
+        """These are done, and their callbacks were called."""
         with self.lock:
-            opened = self._first_opened().number if self._opened else self._number + 1
-            self.settled = int(min(oldest, opened)) - 1
+            for batch in batches:
+                self._unsettled.pop(batch, None)
+            oldest = next(iter(self._unsettled), None)
+            self.settled = self._number if oldest is None else oldest.number - 1
             self._notify()
 
     def purged(self, number: float) -> None:
@@ -419,9 +425,6 @@ class Accumulator:
         with self.lock:
             self._purged = number
             self._notify()
-
-    def _first_opened(self) -> Batch:
-        return next(iter(self._opened))
 
     def _note_failed(self, batch: Batch) -> None:
         if len(self._failed) == FAILED_KEPT:

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from functools import reduce
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 from folkmoot.producers.appender import BatchBuilder, Delivery
 from folkmoot.producers.idempotence import NOBODY, Identity
@@ -31,6 +31,13 @@ class State(Enum):
     DONE = auto()
 
 
+NEW, WAITING, IN_FLIGHT, EXPIRED, DONE = State
+"""A name is looked up in an Enum much more slowly than here."""
+
+Outcomes = tuple[tuple[int, int, int, int, FolkmootError | None], ...]
+"""Of runs of records: rank of the first, how many, partition, base offset, error."""
+
+
 class Batch(BatchBuilder):
     """Records of one partition, from the first one that callers append until their outcome is known.
 
@@ -52,26 +59,24 @@ class Batch(BatchBuilder):
     The fields below are the sender's, but for `number` and `opened_at`, which the accumulator sets.
     """
 
-    __slots__ = (
-        *("attempts", "callbacks", "last_error", "maybe_written", "number", "opened_at"),
-        *("outcomes", "payload", "send_order", "state", "unsigned", "was_oldest"),
-    )
-
-    def __init__(self, topic_partition: TopicPartition, owner: Any, count: int = 0) -> None:
-        super().__init__(topic_partition, owner, count)
-        self.callbacks: Iterable[tuple[Callable[[Delivery], object], Delivery]] = ()
-        self.number = 0  # among all batches of the producer, from 1 on
-        self.opened_at = 0.0
-        self.state = State.NEW
-        self.unsigned: batch_header.UnsealedBatch | None = None  # made ahead of `payload`
-        self.payload: bytes | None = None
-        self.send_order = -1  # among those of the partition that were signed; -1: to be signed
-        self.was_oldest = False  # of those not done, when it was sent last
-        self.maybe_written = False  # an attempt was sent and never answered
-        self.attempts = 0
-        self.last_error: FolkmootError | None = None
-        self.outcomes: list[tuple[int, int, int, int, FolkmootError | None]] = []
-        """Of parts that are done: rank of the first record, how many, partition, base offset, error."""
+    callbacks: Iterable[tuple[Callable[[Delivery], object], Delivery]] = ()
+    number = 0
+    """Among all batches of the producer, from 1 on."""
+    opened_at = 0.0
+    state = NEW
+    unsigned: batch_header.UnsealedBatch | None = None
+    """What `payload` is made of, if that was made ahead."""
+    payload: bytes | None = None
+    send_order = -1
+    """Its place among those of the partition that were signed; -1: it is to be signed."""
+    was_oldest = False
+    """Whether it was the oldest that was not done when it was sent last."""
+    maybe_written = False
+    """Whether an attempt was sent and never answered."""
+    attempts = 0
+    last_error: FolkmootError | None = None
+    outcomes: Outcomes = ()
+    """Of parts that are done."""
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -123,11 +128,11 @@ class Batch(BatchBuilder):
         if self.outcomes:
             error = self._join_parts(error)
         self.callbacks = self.finish(base_offset, error)
-        self.state = State.EXPIRED if self.state is State.IN_FLIGHT else State.DONE
-        if self.parts is not None:
-            for first, count, failure in self._ended():
-                if failure is None:  # nobody has to ask about these
-                    self.observe(first, count)
+        if self.state is not EXPIRED:
+            self.state = DONE
+        for first, count, failure in self._ended() if self.outcomes else ():
+            if failure is None:  # nobody has to ask about these
+                self.observe(first, count)
 
     def _join_parts(self, error: FolkmootError | None) -> FolkmootError | None:
         """Set `parts`; records of parts that have not ended fail with `error`. → the first error."""
@@ -227,12 +232,11 @@ class Batch(BatchBuilder):
 class Part(Batch):
     """Some records of a batch that was not taken whole; that one is done with the last of its parts."""
 
-    __slots__ = ("_ranks", "_whole")
+    state = WAITING
 
     def __init__(self, whole: Batch, ranks: Sequence[int], topic_partition: TopicPartition) -> None:
         super().__init__(topic_partition, whole.owner, len(ranks))
         self.number, self.opened_at = whole.number, whole.opened_at
-        self.state = State.WAITING
         self._whole, self._ranks = whole, ranks
 
     @property
@@ -245,11 +249,12 @@ class Part(Batch):
 
     def end(self, base_offset: int, error: FolkmootError | None) -> None:
         super().end(base_offset, error)
-        whole, number = self._whole, self.topic_partition.partition
+        whole, number, runs = self._whole, self.topic_partition.partition, []
         for _, run in groupby(enumerate(self._ranks), lambda pair: pair[1] - pair[0]):
             (at, first), *more = run
             base = base_offset + at if base_offset >= 0 else -1
-            whole.outcomes.append((first, 1 + len(more), number, base, error))
+            runs.append((first, 1 + len(more), number, base, error))
+        whole.outcomes += tuple(runs)
         if sum(count for _, count, _, _, _ in whole.outcomes) == whole.count:
             whole.end(-1, None)
 

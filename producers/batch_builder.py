@@ -173,7 +173,7 @@ class BatchBuilder:
         if error is not None:
             for delivery in calls[1::2]:
                 self.observe(delivery._rank)
-        return zip(calls[::2], calls[1::2], strict=True)
+        return zip(calls[::2], calls[1::2], strict=True) if calls else ()
 
     def call_when_done(self, call: Callback, delivery: Delivery) -> bool:
         """Call `call` with the handle once it is done. → False if it is done already."""

@@ -1,13 +1,13 @@
 """A partition's batches on their way: which one goes next, and when, and what an answer means."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from folkmoot.producers.batch import Batch, Part, State
+from folkmoot.producers.batch import DONE, EXPIRED, IN_FLIGHT, WAITING, Batch, Part
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Identity, Sequences
 from folkmoot.producers.metrics import ProducerCounters
@@ -52,14 +52,20 @@ _REFUSALS: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What all queues of a sender share. `finished` is told of each batch that is done."""
+    """What all queues of a sender share."""
 
     config: ProducerConfig[Any, Any]
     codec: int
     sequences: Sequences | None
     counters: ProducerCounters
     random: Random
-    finished: Callable[[Batch], None]
+
+
+class Failed(NamedTuple):
+    """A batch that its queue has given up, and why; the caller is to end it."""
+
+    batch: Batch
+    error: FolkmootError
 
 
 class PartitionQueue:
@@ -83,6 +89,8 @@ class PartitionQueue:
 
     A topic made anew. It has nothing of what was sent, and may be that of another cluster in the place of
     the first, where others have the same producer ids: it goes on as above, under a new id.
+
+    The queue calls nothing: it returns which batches have failed, and its caller ends those.
 
     Until `_retry_at` nothing leaves. `leader`, `leader_epoch` and `topic_id` are as of the metadata's
     `version`; `timer` is when the sender looks at it again by itself. Owner: the sender.
@@ -138,12 +146,12 @@ class PartitionQueue:
         if not self.batches or self._expired or self._broken is not None:
             return None
         oldest = self.batches[0]
-        if oldest.state is State.WAITING:
+        if oldest.state is WAITING:
             return oldest
         if oldest.attempts or self._signed - oldest.send_order >= self._window:
             return None
         for batch in self.batches:
-            if batch.state is State.WAITING:
+            if batch.state is WAITING:
                 return batch if batch.send_order < 0 else None
         return None
 
@@ -153,37 +161,34 @@ class PartitionQueue:
         made = batch is None or batch.payload is not None or batch.unsigned is not None
         return None if made else batch
 
-    def send(self, now: float) -> Batch | None:
+    def send(self, now: float) -> Batch | Failed | None:
         """The next batch, with its bytes, which are made if this is its first attempt; it is under way.
 
-        One that cannot be written fails, and the one behind it takes its place. None if none is left,
-        a producer id is wanting, or it is too early.
+        Or one that has failed, since it cannot be written: the one behind it is the next. None if none is
+        left, a producer id is wanting, or it is too early.
         """
-        if self._retry_at > now:
+        batch, sequences = self._next(), self._terms.sequences
+        if batch is None or self._retry_at > now:
             return None
-        sequences = self._terms.sequences
-        while (batch := self._next()) is not None:
-            if batch.send_order < 0:
-                if sequences is not None and not self._in_flight:
-                    sequences.break_silence(self.partition, now)
-                identity = None if sequences is None else sequences.next(self.partition)
-                if sequences is not None and identity is None:
-                    return None
-                batch.close()
-                try:
-                    self._sign(batch, identity)
-                except Exception as error:  # of any kind, want of memory too: the others are to go
-                    self.end(batch, _unwritable(batch, error))
-                    continue
-                if sequences is not None:
-                    sequences.advance(self.partition, batch.count, now)
-                batch.send_order = self._signed
-                self._signed += 1
-            self._in_flight += 1
-            batch.state = State.IN_FLIGHT
-            batch.was_oldest = batch is self.batches[0]
-            return batch
-        return None
+        if batch.send_order < 0:
+            if sequences is not None and not self._in_flight:
+                sequences.break_silence(self.partition, now)
+            identity = None if sequences is None else sequences.next(self.partition)
+            if sequences is not None and identity is None:
+                return None
+            batch.close()
+            try:
+                self._sign(batch, identity)
+            except Exception as error:  # of any kind, want of memory too: the others are to go
+                return self.fail(batch, _unwritable(batch, error))
+            if sequences is not None:
+                sequences.advance(self.partition, batch.count, now)
+            batch.send_order = self._signed
+            self._signed += 1
+        self._in_flight += 1
+        batch.state = IN_FLIGHT
+        batch.was_oldest = batch is self.batches[0]
+        return batch
 
     def _sign(self, batch: Batch, identity: Identity | None) -> None:
         terms = self._terms
@@ -195,42 +200,40 @@ class PartitionQueue:
 
     # -- how an attempt ends ------------------------------------------------------------------------
 
-    def delivered(self, batch: Batch, base_offset: int) -> None:
-        """It is in the log."""
-        if self._landed(batch):
-            # In this order nothing that fails in between, want of memory, say, leaves it in nobody's hands.
-            batch.end(base_offset, None)
-            self._terms.finished(batch)
-            self._take_out(batch)
-            self.last_error = None
-        self._mend()
+    def delivered(self, batch: Batch) -> bool:
+        """It is in the log. False if it has failed before."""
+        if not self._landed(batch):
+            return False
+        self._take_out(batch)
+        self.last_error = None
+        return True
 
     def refused(
         self, batch: Batch, error: FolkmootError, now: float, *, sent: bool, at_once: bool
-    ) -> None:
+    ) -> list[Failed]:
         """The attempt has failed: another one, or none. `sent`: the broker may have got the batch.
 
         `at_once`: the first time without a pause.
         """
-        if self._landed(batch):
-            if sent and not isinstance(error, _REFUSALS):
-                batch.maybe_written = True
-            misplaced = self._terms.sequences is not None and isinstance(error, MISPLACED)
-            if misplaced or isinstance(error, RetriableError):
-                batch.attempts += 1
-                batch.last_error = self.last_error = error
-                self._terms.counters.batches_retried += 1
-                # A misplaced one that was not the oldest: what was before it did not get there.
-                if misplaced and batch.was_oldest:
-                    self._broken = self._broken or error
-                if not misplaced or (batch.was_oldest and batch.attempts > 1):
-                    pause = 0.0 if at_once and batch.attempts == 1 else self._pause(batch.attempts)
-                    self._retry_at = now + pause
-            elif batch.count > 1 and not batch.maybe_written and _may_pass_in_parts(batch, error):
-                self._halve(batch, error)
-            else:
-                self.end(batch, error)
-        self._mend()
+        if not self._landed(batch):
+            return []
+        if sent and not isinstance(error, _REFUSALS):
+            batch.maybe_written = True
+        misplaced = self._terms.sequences is not None and isinstance(error, MISPLACED)
+        if misplaced or isinstance(error, RetriableError):
+            batch.attempts += 1
+            batch.last_error = self.last_error = error
+            self._terms.counters.batches_retried += 1
+            # A misplaced one that was not the oldest: what was before it did not get there.
+            if misplaced and batch.was_oldest:
+                self._broken = self._broken or error
+            if not misplaced or (batch.was_oldest and batch.attempts > 1):
+                pause = 0.0 if at_once and batch.attempts == 1 else self._pause(batch.attempts)
+                self._retry_at = now + pause
+            return []
+        if batch.count > 1 and not batch.maybe_written and _may_pass_in_parts(batch, error):
+            return self._halve(batch, error)
+        return [self.fail(batch, error)]
 
     @property
     def is_idle(self) -> bool:
@@ -240,7 +243,8 @@ class PartitionQueue:
     @property
     def is_all_in_flight(self) -> bool:
         """Whether nothing of it waits to be sent."""
-        return all(each.state is not State.WAITING for each in (self.batches[0], self.batches[-1]))
+        batches = self.batches
+        return batches[0].state is not WAITING and batches[-1].state is not WAITING
 
     @property
     def awaits_answers(self) -> bool:
@@ -251,14 +255,14 @@ class PartitionQueue:
         """Another attempt need not wait: what went wrong did so at an earlier leader."""
         self._retry_at = -inf
 
-    def is_of(self, topic_id: str) -> None:
+    def is_of(self, topic_id: str) -> list[Failed]:
         """What the topic's id is now. One made anew has nothing of what was sent."""
         former, self.topic_id = self.topic_id, topic_id
         if former not in ("", topic_id) and self._signed and self._terms.sequences is not None:
             self._broken = StaleTopicId(f"topic {self.partition.topic} was made anew")
-            self._mend()
+        return self.mend()
 
-    def _halve(self, batch: Batch, error: FolkmootError) -> None:
+    def _halve(self, batch: Batch, error: FolkmootError) -> list[Failed]:
         """Send its records in two batches, in its place; only a record that is too large alone fails.
 
         They have been sent before, so nothing leaves behind them, and they go one by one.
@@ -268,44 +272,34 @@ class PartitionQueue:
         try:
             parts = batch.halves(self._terms.codec, self._terms.config.compression_level)
         except Exception:  # of any kind, want of memory too
-            self.end(batch, error)
-            return
+            return [self.fail(batch, error)]
         self._terms.counters.batches_retried += 1
-        self._replace(batch, parts)
-
-    def _replace(self, batch: Batch, parts: list[Part]) -> None:
         at = self.batches.index(batch)
-        self.batches[at] = parts[-1]
-        for part in parts[-2::-1]:
-            self.batches.insert(at, part)
+        first, self.batches[at] = parts
+        self.batches.insert(at, first)
+        return []
 
     def displaced(
         self, error: FolkmootError, place: Callable[[Sequence[bytes | None]], Sequence[int]]
-    ) -> Iterator[Part]:
+    ) -> tuple[list[Part], list[Failed]]:
         """Its partition is gone. → what goes to another one, which `place` finds by the keys: records that
-        named none and are certainly in no log. The others fail, but for what is under way.
-
-        Each is in both queues for a moment, lest it be in none when memory is wanting.
-        """
-        terms = self._terms
-        for batch in list(self.batches):
-            if batch.state is not State.WAITING:
-                continue
+        named none and are certainly in no log; and the others, which fail, but for what is under way."""
+        terms, moved, failed = self._terms, list[Part](), list[Failed]()
+        for batch in self._waiting():
             if batch.maybe_written:
-                self.end(batch, error)
+                failed.append(self.fail(batch, error))
                 continue
             try:
                 parts = batch.elsewhere(place, terms.codec, terms.config.compression_level)
             except Exception as failure:  # of any kind, want of memory too
-                self.end(batch, _unwritable(batch, failure))
+                failed.append(self.fail(batch, _unwritable(batch, failure)))
                 continue
-            self._replace(batch, parts)
-            for part in parts:
-                if part.topic_partition == self.partition:
-                    self.end(part, error)
-                else:
-                    yield part
-                    self._take_out(part)
+            self._take_out(batch)
+            moved += [part for part in parts if part.topic_partition != self.partition]
+            failed += [
+                Failed(part, error) for part in parts if part.topic_partition == self.partition
+            ]
+        return moved, failed
 
     def insert(self, batch: Batch) -> None:
         """Behind what was opened before it, and behind all that is signed."""
@@ -318,26 +312,30 @@ class PartitionQueue:
             at -= 1
         self.batches.insert(at, batch)
 
-    def end_waiting(self, error: FolkmootError) -> None:
-        """Fail all that is not under way."""
-        for batch in [each for each in self.batches if each.state is State.WAITING]:
-            self.end(batch, error)
+    def fail(self, batch: Batch, error: FolkmootError) -> Failed:
+        """Give it up, also if it is under way."""
+        self._take_out(batch)
+        return Failed(batch, error)
+
+    def fail_waiting(self, error: FolkmootError) -> list[Failed]:
+        """Give up all that is not under way."""
+        return [self.fail(batch, error) for batch in self._waiting()]
+
+    def fail_all(self, error: FolkmootError) -> list[Failed]:
+        """Give up all, also what is under way."""
+        return [self.fail(batch, error) for batch in list(self.batches)]
+
+    def _waiting(self) -> list[Batch]:
+        return [batch for batch in self.batches if batch.state is WAITING]
 
     def _landed(self, batch: Batch) -> bool:
         """It is not under way any more. False if it was a ghost, which nobody waits for."""
         self._in_flight -= 1
-        has_expired = batch.state is State.EXPIRED
+        has_expired = batch.state is EXPIRED
         if has_expired:
             self._expired -= 1
-        batch.state = State.DONE if has_expired else State.WAITING
+        batch.state = DONE if has_expired else WAITING
         return not has_expired
-
-    def end(self, batch: Batch, error: FolkmootError) -> None:
-        """Fail it, wherever it is."""
-        if not batch.done:
-            batch.end(-1, error)
-        self._terms.finished(batch)
-        self._take_out(batch)
 
     def _take_out(self, batch: Batch) -> None:
         if batch is self.batches[0]:
@@ -345,21 +343,21 @@ class PartitionQueue:
             self._retry_at = -inf
         else:
             self.batches.remove(batch)
-        if batch.state is State.EXPIRED:
+        if batch.state is IN_FLIGHT:
+            batch.state = EXPIRED
             self._expired += 1
 
-    def _mend(self) -> None:
+    def mend(self) -> list[Failed]:
         """Begin the next epoch if sequences are broken and nothing is under way."""
         error, sequences = self._broken, self._terms.sequences
         if error is None or sequences is None or self._in_flight:
-            return
+            return []
         self._broken = None
         if not sequences.gives_epochs:
-            for batch in list(self.batches):
-                self.end(batch, error)
-            return
+            return self.fail_all(error)
         sequences.restart(self.partition, new_id=isinstance(error, ProducerFenced | StaleTopicId))
         self._terms.counters.epochs_begun += 1
+        failed = []
         for batch in list(self.batches):
             batch.send_order = -1
             if batch.maybe_written:
@@ -367,7 +365,8 @@ class PartitionQueue:
                     f"{counted(batch.count, 'record')} for {self.partition} may be in the log or not: an "
                     f"answer was lost, and the broker cannot tell any more: {error}"
                 )
-                self.end(batch, failure)
+                failed.append(self.fail(batch, failure))
+        return failed
 
     def _pause(self, attempts: int) -> float:
         """How long to wait before the next attempt."""

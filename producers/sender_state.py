@@ -14,7 +14,7 @@ from folkmoot.producers.batch import Batch, compress_together
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.partition_queue import GATHERING, PartitionQueue, Terms
+from folkmoot.producers.partition_queue import GATHERING, Failed, PartitionQueue, Terms
 from folkmoot.producers.partitioner import place_again
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
@@ -120,9 +120,7 @@ class SenderState:
         self._version = view.version
         self._sequences = sequences or (Sequences() if config.is_idempotent else None)
         codec = Codec.named(config.compression)
-        self._terms = Terms(
-            *(config, codec, self._sequences, self.counters, random, self._finished)
-        )
+        self._terms = Terms(config, codec, self._sequences, self.counters, random)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._order: deque[Batch] = deque()
         self._ready: dict[str | None, dict[PartitionQueue, None]] = {}  # by leader; None: not known
@@ -158,12 +156,6 @@ class SenderState:
         queue.batches.append(batch)
         self._order.append(batch)
         self._examine(queue)
-
-    def refuse(self, batch: Batch, error: FolkmootError) -> None:
-        """Fail a batch that was opened and not added, or not wholly."""
-        if not batch.done:
-            batch.end(-1, error)
-            self._finished(batch)
 
     def filled(self, batch: Batch) -> None:
         """It grows no more."""
@@ -209,7 +201,7 @@ class SenderState:
                 f"within {self._config.delivery_timeout:g} s{self._why(batch)}"
             )
             error.__cause__ = self._cause(batch)
-            queue.end(batch, error)
+            self._fail([queue.fail(batch, error)])
             self._examine(queue)
 
     def purge(self) -> None:
@@ -219,7 +211,7 @@ class SenderState:
             "send it was not answered"
         )
         for queue in self._queues.values():
-            queue.end_waiting(error)
+            self._fail(queue.fail_waiting(error))
             self._examine(queue)
 
     def topics(self) -> set[str]:
@@ -231,18 +223,15 @@ class SenderState:
         for partition, queue in list(self._queues.items()):
             if partition.topic != topic:
                 continue
-            while queue.batches:
-                queue.end(queue.batches[0], error)
+            self._fail(queue.fail_all(error))
             if queue.is_idle:
                 del self._queues[partition]
                 if self._sequences is not None:
                     self._sequences.forget(partition)
 
-    def give_up(self, error: FolkmootError) -> None:
-        """Fail all that is left."""
-        for queue in self._queues.values():
-            while queue.batches:
-                queue.end(queue.batches[0], error)
+    def give_up(self, batches: Iterable[Batch], error: FolkmootError) -> None:
+        """Fail these, wherever they are, unless they are done; nothing follows but the end."""
+        self._fail([Failed(batch, error) for batch in batches if not batch.done])
 
     # -- effects ------------------------------------------------------------------------------------
 
@@ -271,11 +260,6 @@ class SenderState:
         under way to each of them it would do nothing but gather."""
         linger = self._config.linger
         return GATHERING if linger < GATHERING and 0 < leaders <= len(self._in_flight) else linger
-
-    def oldest_number(self) -> float:
-        """The lowest number among the batches that are not done, or infinity."""
-        oldest = self._oldest()
-        return inf if oldest is None else oldest.number
 
     # -- which queues are ready ---------------------------------------------------------------------
 
@@ -337,7 +321,9 @@ class SenderState:
             ]
             strategy, random = self._config.partitioner, self._terms.random
             place = partial(place_again, strategy, topic, len(numbers), led or numbers, random)
-            for part in queue.displaced(queue.missing, place):
+            moved, failed = queue.displaced(queue.missing, place)
+            self._fail(failed)
+            for part in moved:
                 target = self._queue(part.topic_partition)
                 target.insert(part)
                 self._examine(target)
@@ -377,7 +363,8 @@ class SenderState:
             if epoch > former and queue.leader is not None:
                 queue.has_new_leader()
             queue.leader_epoch = epoch
-            queue.is_of(self._view.topic_id(queue.partition.topic) or queue.topic_id)
+            topic_id = self._view.topic_id(queue.partition.topic) or queue.topic_id
+            self._fail(queue.is_of(topic_id))
             queue.missing = None
             if queue.leader is None and self._is_gone(queue.partition):
                 count = len(self._view.partitions(queue.partition.topic))
@@ -418,8 +405,9 @@ class SenderState:
             if (held := self._held.get(queue.partition.topic)) is not None:
                 held[queue] = None
                 continue
-            batch = queue.send(now)
             served.append(queue)
+            while isinstance(batch := queue.send(now), Failed):
+                self._fail([batch])
             if batch is None:
                 continue
             payload = batch.payload or b""
@@ -486,15 +474,17 @@ class SenderState:
     ) -> None:
         queue = self._queues[batch.topic_partition]
         if error is None:
-            queue.delivered(batch, base_offset)
+            if queue.delivered(batch):
+                self._end(batch, base_offset, None)
         else:
             # A leader that is known by now is tried at once.
             leader = self._view.leader_address(queue.partition)
             gone = isinstance(error, NotLeader | BrokerUnreachable)
             moved = gone and leader not in (None, address)
-            queue.refused(batch, error, now, sent=sent, at_once=moved)
+            self._fail(queue.refused(batch, error, now, sent=sent, at_once=moved))
             if queue.missing is not None:
                 self._displaced[queue] = None
+        self._fail(queue.mend())
         self._examine(queue)
 
     def _oldest(self) -> Batch | None:
@@ -531,17 +521,23 @@ class SenderState:
     def _deadline(self, batch: Batch) -> float:
         return batch.opened_at + self._config.delivery_timeout
 
-    def _finished(self, batch: Batch) -> None:
-        """It is done: delivered, or failed."""
-        batch, counters = batch.whole, self.counters
-        if not batch.done:
+    def _fail(self, failed: Iterable[Failed]) -> None:
+        for batch, error in failed:
+            self._end(batch, -1, error)
+
+    def _end(self, batch: Batch, base_offset: int, error: FolkmootError | None) -> None:
+        """It is out of its queue: have its handles know how it ended, and `finished`, if it is done as a
+        whole."""
+        batch.end(base_offset, error)
+        whole, counters = batch.whole, self.counters
+        if not whole.done:
             return
-        if batch.error is None:
+        if whole.error is None:
             counters.batches_delivered += 1
-            counters.records_delivered += batch.count
+            counters.records_delivered += whole.count
         else:
-            failed = batch.failed
+            failed = whole.failed
             counters.batches_failed += 1
             counters.records_failed += failed
-            counters.records_delivered += batch.count - failed
-        self.finished.append(batch)
+            counters.records_delivered += whole.count - failed
+        self.finished.append(whole)

@@ -124,7 +124,7 @@ class Bench:
         done, self.sender.finished = self.sender.finished, []
         self.done += done
         self.accumulator.complete(done)
-        self.accumulator.settle(self.sender.oldest_number())
+        self.accumulator.settle(done)
 
 
 def records(shipment: Shipment) -> list[Record]:

@@ -330,7 +330,7 @@ def test_a_request_that_is_carried_out_late_writes_nothing_twice_after_a_new_epo
     bench.now += 11.0
     bench.stage(b"behind")
     queue = bench.sender._queues[TopicPartition("t", 0)]
-    queue.end(queue.batches[0], DeliveryTimeout("late"))
+    bench.sender._fail([queue.fail(queue.batches[0], DeliveryTimeout("late"))])
     ((number, shipment),) = bench.ship()
     with pytest.raises(UnknownProducer):
         log.append(shipment.payloads[0])

@@ -68,7 +68,7 @@ TELLING = [
     "producers.accumulator.Accumulator.complete",
     "producers.accumulator.Accumulator.settle",
     "producers.batch.Batch.end",
-    "producers.sender_state.SenderState.refuse",
+    "producers.sender_state.SenderState.give_up",
 ]
 ALWAYS = 10**9
 
