@@ -126,10 +126,8 @@ class ByHand:
 
     def _take(self) -> None:
         taken = self.accumulator.take()
-        for batch in taken.opened:
+        for batch in taken.batches:
             self.sender.add(batch)
-        for batch in taken.filled:
-            self.sender.filled(batch)
 
     def _settle(self, shipments: list[Shipment]) -> None:
         while shipments:
@@ -141,7 +139,7 @@ class ByHand:
             shipments = list(self.sender.shipments(time.monotonic(), hurry=True))
         done, self.sender.finished = self.sender.finished, []
         self.accumulator.complete(done)
-        self.accumulator.settle(self.sender.oldest_number())
+        self.accumulator.settle(done)
 
 
 def nothing(

@@ -374,7 +374,6 @@ cdef struct Row:
     int64_t stamp
 
 
-@cython.final
 cdef class BatchBuilder:
     """Records of one partition, in order, and what became of them: see `batch_builder.BatchBuilder`.
 
@@ -382,13 +381,12 @@ cdef class BatchBuilder:
     record on that has any. The fewer columns, the fewer places that a record is written to.
     """
 
-    cdef readonly object topic_partition, error
+    cdef readonly object topic_partition, owner, error
     cdef readonly Py_ssize_t count, size
     cdef readonly bint closed, done
     cdef readonly int64_t base_offset
-    cdef public object batch, parts
+    cdef public object parts
     cdef list _callbacks  # flat: each callback, and its handle
-    cdef Appender _appender
     cdef bint _announced
     cdef readonly uint32_t schema_id
     cdef Column _keys, _values, _rows, _headers, _switches
@@ -396,19 +394,29 @@ cdef class BatchBuilder:
     cdef bytearray _observed
     cdef Py_ssize_t _seen
 
-    def __init__(self):
-        raise TypeError("batches are made by an appender")
+    def __init__(self, topic_partition, owner, Py_ssize_t count=0):
+        if self._callbacks is not None:
+            raise TypeError("a batch is made once")
+        if count < 0:
+            raise ValueError("a batch has no fewer than 0 records")
+        self.topic_partition, self.owner = topic_partition, owner
+        self.count, self.closed = count, count > 0
+        self.base_offset = -1
+        self.schema_id = _NO_VALUES
+        self._callbacks = []
 
     def __dealloc__(self):
         self._free()
         drop(&self._switches)
 
+    @cython.final
     cdef void _free(self) noexcept:
         drop(&self._keys)
         drop(&self._values)
         drop(&self._rows)
         drop(&self._headers)
 
+    @cython.final
     cdef inline int _append(self, const Record* record, object call, Delivery delivery) except -1:
         """A record, and what is to be called with `delivery` when it is done, unless that is None. All
         or nothing."""
@@ -457,11 +465,6 @@ cdef class BatchBuilder:
         self.count += 1
         self.size += record.size
         return 0
-
-    @property
-    def owner(self):
-        cdef Appender appender = self._appender
-        return None if appender is None else appender.owner
 
     @property
     def switches(self):
@@ -520,8 +523,7 @@ cdef class BatchBuilder:
         self.closed = self.done = True
         self._free()
         drop(&self._switches)
-        self._appender = None
-        self.batch = None
+        self.owner = None
         if not callbacks:
             return ()
         called = callbacks[1::2]
@@ -539,6 +541,7 @@ cdef class BatchBuilder:
     def observe(self, Py_ssize_t first, Py_ssize_t count=1):
         self._observe(first, count)
 
+    @cython.final
     cdef int _observe(self, Py_ssize_t first, Py_ssize_t count) except -1:
         cdef Py_ssize_t rank
         cdef int bit
@@ -885,7 +888,7 @@ cdef class Appender:
     cdef readonly Py_ssize_t batch_bytes
     cdef Py_ssize_t _room, _most
     cdef int _strategy
-    cdef object _function, _random
+    cdef object _function, _random, _batch
     cdef bint _is_async, _framed
     cdef dict _topics
     cdef list _unannounced
@@ -901,6 +904,7 @@ cdef class Appender:
         strategy="key-hash",
         random=None,
         delivery=Delivery,
+        batch=BatchBuilder,
         bint framed=False,
     ):
         if delivery is not Delivery and delivery is not AsyncDelivery:
@@ -921,6 +925,7 @@ cdef class Appender:
         self._random = Random() if random is None else random
         self._unannounced = []
         self._is_async = delivery is AsyncDelivery
+        self._batch = batch
         self._framed = framed
         self._topics = {}
 
@@ -1063,12 +1068,7 @@ cdef class Appender:
         return builder
 
     cdef int _open(self, Topic topic, Py_ssize_t number) except -1:
-        cdef BatchBuilder fresh = BatchBuilder.__new__(BatchBuilder), last
-        fresh.topic_partition = TopicPartition(topic.name, number)
-        fresh.base_offset = -1
-        fresh.schema_id = _NO_VALUES
-        fresh._callbacks = []
-        fresh._appender = self
+        cdef BatchBuilder fresh = self._batch(TopicPartition(topic.name, number), self.owner), last
         self._unannounced.append(fresh)  # until the owner knows, whatever is raised there
         last = topic.builders[number]  # another thread may have been here
         if last is None or last.closed:

@@ -2,16 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import inf, isnan
 from random import Random
 from threading import Condition, RLock
 from typing import Any, Final, NamedTuple, Protocol
 
-from folkmoot.producers.appender import Appender, BatchBuilder, Delivery
+from folkmoot.producers.appender import Appender, Delivery
+from folkmoot.producers.batch import NEW, Batch
 from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.partition_queue import Batch
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     BufferFull,
@@ -37,11 +37,10 @@ NOT_OPEN: Final = "the producer is not open: use it in a with block, or call sta
 
 
 class Taken(NamedTuple):
-    """What the sender's thread has taken over: batches opened and filled, whether to send them without
-    lingering, and the number of the purge that is asked for, or 0."""
+    """What has come for the sender's thread: batches that were opened or are full, whether to send them
+    without lingering, and the number of the purge that is asked for, or 0."""
 
-    opened: list[Batch]
-    filled: list[Batch]
+    batches: list[Batch]
     hurry: bool
     purge: int
 
@@ -85,7 +84,8 @@ class Accumulator:
     before it sleeps.
 
     Batches are numbered in the order of opening. A flush waits until every batch up to the last one
-    opened is `settled`: done, and its callbacks called.
+    opened is `settled`: done, and its callbacks called. All that are not are kept here, so that nothing is
+    lost with a sender's thread that dies.
 
     A record counts against `buffer_bytes` from when it is appended until its batch is done. Of batches
     that failed FAILED_KEPT are kept, until a flush raises the error of one that nobody asked about.
@@ -111,6 +111,7 @@ class Accumulator:
             strategy=config.partitioner,
             random=random,
             delivery=delivery,
+            batch=Batch,
             framed=writes_schema_id(config.value_serializer),
         )
         self.counts: dict[str, int] = {}  # partitions of the topics known
@@ -132,42 +133,41 @@ class Accumulator:
         self._asleep = False
         self._sleeps_until = inf
         self._asked = False  # somebody wants the sender's thread to look
-        self._opened: dict[BatchBuilder, Batch] = {}
-        self._filled: list[Batch] = []
+        self._fresh: dict[Batch, None] = {}  # opened or full since the sender's thread has looked
+        self._unsettled: dict[Batch, None] = {}  # opened, in order
         self._number = 0
         self._flush_up_to = 0
         self._records_done = 0
         self._purges = 0
         self._purged = 0.0
-        self._failed: list[BatchBuilder] = []
+        self._failed: list[Batch] = []
         self._closed: FolkmootError | None = ClosedError(NOT_OPEN)
         self._orphaned: FolkmootError | None = None  # why nobody here works on what was appended
 
     # -- the appender, in callers' threads ----------------------------------------------------------
 
-    def batch_opened(self, builder: BatchBuilder) -> None:
+    def batch_opened(self, batch: Batch) -> None:
         """It has got its first record. The second time means nothing.
 
         Whatever interrupts it (Ctrl-C, want of memory), the appender calls again until it has ended.
         Another thread may have told of it meanwhile, and the batch may be delivered by now.
         """
         with self.lock:
-            if builder.done or builder.batch is not None or builder in self._opened:
+            if batch.state is not NEW or batch in self._fresh:
                 return
-            now, number = self._clock(), self._number + 1
-            batch = self._opened[builder] = Batch(builder, number, now)
-            self._number = number
-            builder.batch = batch
-            if self._asleep and now + self.patience < self._sleeps_until:
+            if not batch.number:
+                batch.opened_at = self._clock()
+                self._number = batch.number = self._number + 1
+            self._unsettled[batch] = self._fresh[batch] = None
+            if self._asleep and batch.opened_at + self.patience < self._sleeps_until:
                 self._wake()
 
-    def batch_full(self, builder: BatchBuilder) -> None:
+    def batch_full(self, batch: Batch) -> None:
         """It is closed, since it is as large as it may become."""
         with self.lock:
-            self.batch_opened(builder)
-            if isinstance(builder.batch, Batch):
-                self._filled.append(builder.batch)
-                self._wake()
+            self.batch_opened(batch)
+            self._fresh[batch] = None
+            self._wake()
 
     def admit(self, topic: str, partition: int = -1) -> None:
         """Return when the topic is known, and that partition if one is named, and there is room, at most
@@ -301,7 +301,7 @@ class Accumulator:
         """The first error, since the last call, of a record that nobody has asked about."""
         with self.lock:
             failed, self._failed = self._failed, []
-        errors = (builder.error for builder in failed if builder.unobserved)
+        errors = (batch.error for batch in failed if batch.unobserved)
         return next(errors, None)
 
     def open(self) -> None:
@@ -336,18 +336,13 @@ class Accumulator:
             self.appender.place()
             hurry = self.flushing or self.appender.used >= self.appender.limit
             purge = self._purges if self._purges > self._purged else 0
-            # In this order nothing is lost when memory is wanting in between.
-            taken = Taken(list(self._opened.values()), self._filled, hurry, purge)
-            for batch in taken.opened:
-                batch.builder.batch = batch
-            self._opened, self._filled = {}, []
-            return taken
+            fresh, self._fresh = self._fresh, {}
+            return Taken(list(fresh), hurry, purge)
 
-    def take_rest(self) -> list[Batch]:
-        """What was opened and not taken; all is closed."""
+    def unsettled(self) -> list[Batch]:
+        """All that were opened and are not settled, taken over or not."""
         with self.lock:
-            rest, self._opened = self._opened, {}
-            return list(rest.values())
+            return list(self._unsettled)
 
     def sleep(self, until: float) -> float:
         """Until when the sender's thread may sleep; not at all if somebody has asked for it."""
@@ -355,8 +350,8 @@ class Accumulator:
             self.appender.place()  # nobody comes back for what was put beside a batch closed since
             if self._asked:
                 return -inf
-            if self._opened:
-                until = min(until, self._first_opened().opened_at + self.patience)
+            if self._fresh:
+                until = min(until, next(iter(self._fresh)).opened_at + self.patience)
             self._asleep, self._sleeps_until = True, until
             return until
 
@@ -396,21 +391,26 @@ class Accumulator:
                 wanted.error = error
             self._notify()
 
-    def complete(self, batches: Iterable[Batch]) -> None:
-        """These are done: there is room again, and whoever waits for their records is told."""
+    def complete(self, batches: Sequence[Batch]) -> None:
+        """These are done: there is room again, and all who wait for their records wake up.
+
+        Those without callbacks are settled at once: a `flush` that follows their last record returns.
+        """
         with self.lock:
             for batch in batches:
                 self.appender.released(batch.size)
                 self._records_done += batch.count
                 if batch.error is not None and not isinstance(batch.error, RecordsPurged):
-                    self._note_failed(batch.builder)
-            self._notify()
+                    self._note_failed(batch)
+            self.settle([batch for batch in batches if not batch.callbacks])
 
-    def settle(self, oldest: float) -> None:
-        """What is done was told; `oldest` is the lowest number among the batches that are not done."""
+    def settle(self, batches: Iterable[Batch]) -> None:
+        """These are done, and their callbacks were called."""
         with self.lock:
-            opened = self._first_opened().number if self._opened else self._number + 1
-            self.settled = int(min(oldest, opened)) - 1
+            for batch in batches:
+                self._unsettled.pop(batch, None)
+            oldest = next(iter(self._unsettled), None)
+            self.settled = self._number if oldest is None else oldest.number - 1
             self._notify()
 
     def purged(self, number: float) -> None:
@@ -419,14 +419,11 @@ class Accumulator:
             self._purged = number
             self._notify()
 
-    def _first_opened(self) -> Batch:
-        return next(iter(self._opened.values()))
-
-    def _note_failed(self, builder: BatchBuilder) -> None:
+    def _note_failed(self, batch: Batch) -> None:
         if len(self._failed) == FAILED_KEPT:
             self._failed = [each for each in self._failed if each.unobserved]
-        if builder.unobserved and len(self._failed) < FAILED_KEPT:
-            self._failed.append(builder)
+        if batch.unobserved and len(self._failed) < FAILED_KEPT:
+            self._failed.append(batch)
 
     def _wake(self) -> None:
         """Have the sender's thread look: wake it, if it sleeps and nobody has yet."""

@@ -15,7 +15,8 @@ from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from folkmoot.producers.accumulator import WouldBlock, check_timeout, check_topic
-from folkmoot.producers.appender import AsyncDelivery, BatchBuilder, BatchDelivery
+from folkmoot.producers.appender import AsyncDelivery, BatchDelivery
+from folkmoot.producers.batch import Batch
 from folkmoot.producers.columns import (
     HeadersArgument,
     RecordColumns,
@@ -26,7 +27,6 @@ from folkmoot.producers.columns import (
 )
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.futures import Run
-from folkmoot.producers.partition_queue import Batch
 from folkmoot.producers.producer import CLOSE_AFTER_ERROR, RECOUNT_WAIT, Producer
 from folkmoot.producers.sender import run_callbacks
 from folkmoot.protocol.errors import (
@@ -63,7 +63,7 @@ class _Hub:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rung = False
         self._to_call: deque[Batch] = deque()
-        self._waiting: dict[Condition | BatchBuilder, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[Condition | Batch, set[asyncio.Future[None]]] = {}
 
     def begin(self) -> None:
         """Belong to the loop that runs. Raises ConcurrentUse if it belongs to another one."""
@@ -101,15 +101,15 @@ class _Hub:
             await self._woken(condition, left)
         return True
 
-    async def until_done(self, builder: BatchBuilder, timeout: float | None) -> bool:
+    async def until_done(self, batch: Batch, timeout: float | None) -> bool:
         """Wait until the batch is done, at most `timeout` seconds."""
         check_timeout(timeout)
-        if not builder.done:
+        if not batch.done:
             self.ring()  # it may have been done a moment ago
-            await self._woken(builder, timeout)
-        return builder.done
+            await self._woken(batch, timeout)
+        return batch.done
 
-    async def _woken(self, awaited: Condition | BatchBuilder, timeout: float | None) -> None:
+    async def _woken(self, awaited: Condition | Batch, timeout: float | None) -> None:
         """Wait until a look finds that it holds, or that the batch is done."""
         self.check_loop()
         future = asyncio.get_running_loop().create_future()
@@ -134,8 +134,8 @@ class _Hub:
                     future.set_result(None)
 
 
-def _holds(awaited: Condition | BatchBuilder) -> bool:
-    if isinstance(awaited, BatchBuilder):
+def _holds(awaited: Condition | Batch) -> bool:
+    if isinstance(awaited, Batch):
         return awaited.done
     try:
         return awaited()

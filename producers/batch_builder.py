@@ -94,29 +94,32 @@ class BatchBuilder:
     """
 
     __slots__ = (
-        *("_calls", "_observed", "base_offset", "batch", "closed", "count", "done", "error"),
+        *("_announced", "_calls", "_observed", "base_offset", "closed", "count", "done", "error"),
         *("fields", "owner", "parts", "schema_id", "size", "switches", "topic_partition"),
     )
 
-    def __init__(self, topic_partition: TopicPartition, owner: Owner) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, owner: Owner | None, count: int = 0
+    ) -> None:
+        """`count`: so many records are written already, elsewhere; it takes no more."""
         self.topic_partition = topic_partition
         self.owner: Owner | None = owner
         """What waiters call; None once the batch is done."""
-        self.count = 0
+        self.count = count
         self.size = 0
         self.fields: list[Any] = []
         """Those of all records, one record after the other."""
-        self.closed = False
+        self.closed = count > 0
         self.done = False
         self.error: FolkmootError | None = None
         self.base_offset = -1
         self.parts: Parts | None = None
         """If it was sent in parts, what became of each; that is known before it is done."""
-        self.batch: Any = None
         self.schema_id = NO_VALUES
         """Of all values; known once the body was made."""
         self.switches: list[int] = []
         """The ranks where records with and without a named partition take turns; as `schema_id`."""
+        self._announced = False
         self._calls: list[Any] = []  # each callback, but for those in `fields`, and its handle
         self._observed = bytearray()
 
@@ -168,11 +171,11 @@ class BatchBuilder:
             self.base_offset, self.error = base_offset, error
             self.closed = self.done = True
             calls, self._calls = self._calls, []
-            self.batch = self.owner = None
+            self.owner = None
         if error is not None:
             for delivery in calls[1::2]:
                 self.observe(delivery._rank)
-        return zip(calls[::2], calls[1::2], strict=True)
+        return zip(calls[::2], calls[1::2], strict=True) if calls else ()
 
     def call_when_done(self, call: Callback, delivery: Delivery) -> bool:
         """Call `call` with the handle once it is done. → False if it is done already."""
@@ -235,9 +238,11 @@ class Appender:
         strategy: Strategy | Choose = "key-hash",
         random: Random | None = None,
         delivery: type[Delivery] = Delivery,
+        batch: type[BatchBuilder] = BatchBuilder,
         framed: bool = False,
     ) -> None:
-        """`framed`: what `send` gets as values begins with a schema's id."""
+        """`batch`: what is made for each batch. `framed`: what `send` gets as values begins with a
+        schema's id."""
         largest = MAX_BODY_BYTES - BODY_SPARE_BYTES
         self.owner = owner
         self.batch_bytes = min(batch_bytes, largest)
@@ -250,6 +255,7 @@ class Appender:
         self._strategy = strategy
         self._random = random or Random()
         self._delivery = delivery
+        self._batch = batch
         self._framed = framed
         self._topics: dict[str, _Topic] = {}
         self._unannounced: list[BatchBuilder] = []  # those that the owner may not know
@@ -403,13 +409,13 @@ class Appender:
                 delivery._builder, delivery._rank = builder, rank
             break
         is_full = builder.size >= self.batch_bytes
-        if is_full or builder.batch is None:
+        if is_full or not builder._announced:
             with suppress(MemoryError):  # the record is taken; `place` announces the batch later
                 self._announce(builder, is_full)
         return builder, rank
 
     def _open(self, topic: _Topic, number: int) -> None:
-        fresh = BatchBuilder(TopicPartition(topic.name, number), self.owner)
+        fresh = self._batch(TopicPartition(topic.name, number), self.owner)
         self._unannounced.append(fresh)
         last = topic.builders[number]  # a signal's handler may have been here
         if last is None or last.closed:
@@ -419,6 +425,7 @@ class Appender:
         """Tell the owner of a batch with its first record, or its last one."""
         builder.closed = builder.closed or is_full
         self.owner.batch_opened(builder)
+        builder._announced = True
         if builder in self._unannounced:
             self._unannounced.remove(builder)
         if is_full:

@@ -12,12 +12,13 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.accumulator import Accumulator
+from folkmoot.producers.batch import Batch, describe
 from folkmoot.producers.claims import Claims
 from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.partition_queue import MISPLACED, Batch, describe
+from folkmoot.producers.partition_queue import MISPLACED
 from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol.errors import (
     ClosedError,
@@ -85,7 +86,6 @@ class Sender:
         self._version = -1
         self._leaders: set[str] = set()
         self._late: list[Reply] = []  # that came while a callback was called
-        self._untold: list[Batch] = []
         self._busy = False  # something has happened in this round
 
     def stop(self) -> None:
@@ -121,7 +121,6 @@ class Sender:
     def _round(self, cluster: Cluster, state: SenderState) -> None:
         accumulator = self._accumulator
         taken = accumulator.take()
-        self._untold = taken.opened
         now = time.monotonic()
         soon = now + self._early
         if self._claims is not None and self._claims.take_news():
@@ -131,13 +130,10 @@ class Sender:
         if state.wants_ids:
             self._provide_id(cluster, state)
         self._forget_topics(cluster, state, now)
-        self._busy = self._busy or bool(taken.opened)
-        while self._untold:
-            state.add(self._untold[0])
-            self._used[self._untold[0].topic_partition.topic] = now
-            del self._untold[0]
-        for batch in taken.filled:
-            state.filled(batch)
+        self._busy = self._busy or bool(taken.batches)
+        for batch in taken.batches:
+            state.add(batch)
+            self._used[batch.topic_partition.topic] = now
         state.expire(soon)
         if taken.purge:
             state.purge()
@@ -274,23 +270,20 @@ class Sender:
 
     def _tell(self, state: SenderState) -> None:
         """Make known what is done: room in the buffer, deliveries, callbacks, and then flushes."""
-        accumulator, done = self._accumulator, state.finished
-        if done:
-            self._check_place(done)
-            with accumulator.lock:
-                accumulator.complete(done)
-                # Who hears of the last record there finds nothing to be flushed.
-                if not any(batch.callbacks for batch in done):
-                    accumulator.settle(state.oldest_number())
-            state.finished = []
-            failed = [batch for batch in done if batch.error is not None]
-            if failed:
-                _log.error("records failed: %s: %s", describe(failed), failed[0].error)
-            for batch in done:
-                if batch.callbacks:
-                    self.call_back(batch)
-        if done or accumulator.flushing:
-            accumulator.settle(state.oldest_number())
+        done = state.finished
+        if not done:
+            return
+        self._check_place(done)
+        to_call = [batch for batch in done if batch.callbacks]
+        self._accumulator.complete(done)
+        state.finished = []
+        failed = [batch for batch in done if batch.error is not None]
+        if failed:
+            _log.error("records failed: %s: %s", describe(failed), failed[0].error)
+        for batch in to_call:
+            self.call_back(batch)
+        if to_call:
+            self._accumulator.settle(to_call)
 
     def _check_place(self, done: Iterable[Batch]) -> None:
         """With a transactional id a batch that has no place in its partition is the end."""
@@ -305,14 +298,12 @@ class Sender:
                 self._accumulator.close(self._fatal)
 
     def _abandon(self, state: SenderState, reason: FolkmootError) -> None:
-        """Fail whatever is left, wherever it is. What is to be sent first: memory may be wanting."""
+        """Fail whatever is left, wherever it is."""
         accumulator = self._accumulator
         accumulator.close(reason)
-        state.give_up(reason)
-        for batch in (*self._untold, *accumulator.take_rest()):
-            state.refuse(batch, reason)
-        accumulator.request_flush()
+        state.give_up(accumulator.unsettled(), reason)
         self._tell(state)
+        accumulator.settle(accumulator.unsettled())
         accumulator.purged(inf)
 
 

@@ -1,25 +1,17 @@
 """What the sender decides: which batch goes where, and when, and what an answer means. No I/O, no clock."""
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from heapq import heappop, heappush
-from itertools import chain, count
 from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.network.leaderless import Waiting, said_of
+from folkmoot.producers.batch import NEW, WAITING, Batch, compress_together
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.partition_queue import (
-    GATHERING,
-    Batch,
-    PartitionQueue,
-    Terms,
-    compress_together,
-)
+from folkmoot.producers.partition_queue import GATHERING, Failed, PartitionQueue, Terms
 from folkmoot.producers.partitioner import place_again
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
@@ -70,15 +62,20 @@ class Shipment(NamedTuple):
     batches: list[Batch]
 
 
-class SenderState:
-    """The sender as a state machine: events in, shipments and finished batches out.
+class _Line:
+    """Queues that have something for one broker, in the order in which they are served."""
 
-    ```
-    add ─► growing ─► sealed, under way ─► delivered
-             ▲              │   ▲    └────► failed (an error that will not go away)
-             └ same         ▼   │ pause over
-               partition   waiting for its next attempt ─► failed (delivery_timeout)
-    ```
+    __slots__ = ("due", "queues")
+
+    def __init__(self) -> None:
+        self.queues: dict[PartitionQueue, None] = {}
+        self.due = inf
+        """None of them is ready before."""
+
+
+class SenderState:
+    """The sender as a state machine: events in, shipments and finished batches out. `Batch` has the states
+    of each.
 
     Order, attempts and identity of a partition's batches are its PartitionQueue's: several are under
     way if the producer is idempotent, a batch sent again is the same, and a broker answers what it has
@@ -93,18 +90,18 @@ class SenderState:
     while a request is under way to it, which it takes one after the other anyway, one that is not full
     waits for the answer as well, until it is GATHERING old at most, or has lingered if that is longer.
 
-    A queue is looked at only when something has happened to it (`_examine`): a batch was opened or
-    filled, an answer came, its time has come. It is then among the `_ready` of its leader, or has a
-    timer, or waits for an event. So a round costs by what is ready, not by what exists. Leaders are
-    looked up once per version of the metadata, and only for queues that have something to send.
+    A queue that something has happened to (`_examine`) gets into the line of its leader, unless only
+    another event can make it ready. A line is looked through when its first queue is due, which is when
+    something leaves, as a rule. Leaders are looked up once per version of the metadata, and only for
+    queues that have something to send.
 
     One shipment carries a batch of each partition that is ready for a broker, up to REQUEST_BYTES;
     `max_in_flight` shipments may be under way to each. An idempotent producer sends nothing before
     it was granted ids.
 
     A batch that is not done `delivery_timeout` after its first record was appended has failed, also
-    when it is under way: its answer is then ignored, and the next one still waits for that answer.
-    `_order` has all that are not done, oldest first.
+    when it is under way: its answer is then ignored, and the next one still waits for that answer. No
+    batch is too old before `_expires`, which is looked at anew then.
 
     `finished` collects what is done; whoever drives the machine takes it from there.
     """
@@ -125,18 +122,13 @@ class SenderState:
         self._version = view.version
         self._sequences = sequences or (Sequences() if config.is_idempotent else None)
         codec = Codec.named(config.compression)
-        self._terms = Terms(
-            *(config, codec, self._sequences, self.counters, random, self._finished)
-        )
+        self._terms = Terms(config, codec, self._sequences, self.counters, random)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._order: deque[Batch] = deque()
-        self._ready: dict[str | None, dict[PartitionQueue, None]] = {}  # by leader; None: not known
-        self._lingering: dict[str | None, dict[PartitionQueue, None]] = {}  # so are these
-        self._pausing: dict[PartitionQueue, None] = {}  # until their time, or a new leader
+        self._expires = inf
+        self._lines: dict[str | None, _Line] = {}  # by leader; None: not known
         self._displaced: dict[PartitionQueue, None] = {}  # their partitions do not exist any more
-        self._held: dict[str, dict[PartitionQueue, None]] = {}  # by topic: they are ready, and wait
-        self._timers: list[tuple[float, int, PartitionQueue]] = []
-        self._serial = count()
+        self._held: set[str] = set()  # topics of which nothing is sent
+        self._gathers = config.linger < GATHERING  # while a request is under way
         self._hurry = False
         self._in_flight: dict[str, int] = {}
         self._shipments: dict[int, Shipment] = {}
@@ -155,25 +147,17 @@ class SenderState:
     # -- events -------------------------------------------------------------------------------------
 
     def add(self, batch: Batch) -> None:
-        """A batch was opened, behind all that were added before. It may grow until it is sent."""
+        """A batch was opened, behind all that were added before, or one that was added is full."""
+        if batch.done:
+            return
         queue = self._queue(batch.topic_partition)
-        self._leader(queue)
-        if queue.missing is not None:
-            self._displaced[queue] = None
-        queue.batches.append(batch)
-        self._order.append(batch)
+        if batch.state is NEW:
+            batch.state = WAITING
+            queue.batches.append(batch)
+            expires = batch.opened_at + self._config.delivery_timeout
+            if expires < self._expires:
+                self._expires = expires
         self._examine(queue)
-
-    def refuse(self, batch: Batch, error: FolkmootError) -> None:
-        """Fail a batch that was opened and not added, or not wholly."""
-        if not batch.done:
-            batch.finish(-1, error)
-            self._finished(batch)
-
-    def filled(self, batch: Batch) -> None:
-        """It grows no more."""
-        if not batch.done:
-            self._examine(self._queues[batch.topic_partition])
 
     def sent(self, correlation_id: int, shipment: Shipment) -> None:
         """The shipment is under way."""
@@ -198,24 +182,35 @@ class SenderState:
 
         `sent`: whether the broker may have got it.
         """
-        self._fall(self._shipments.pop(correlation_id), error, now, sent)
+        self.undeliverable(self._shipments.pop(correlation_id), error, now, sent=sent)
 
-    def undeliverable(self, shipment: Shipment, error: FolkmootError, now: float) -> None:
-        """The shipment ended with an error before it was sent."""
-        self._fall(shipment, error, now, False)
+    def undeliverable(
+        self, shipment: Shipment, error: FolkmootError, now: float, *, sent: bool = False
+    ) -> None:
+        """The shipment ended with an error, as a rule before it was sent."""
+        self._landed(shipment)
+        for batch in shipment.batches:
+            self._settle(batch, error, -1, shipment.address, now, sent=sent)
 
     def expire(self, now: float) -> None:
         """Fail what is older than `delivery_timeout`."""
-        while (oldest := self._oldest()) is not None and self._deadline(oldest) <= now:
-            oldest.builder.close()
-            queue, batch = self._left_of(oldest)
-            error = DeliveryTimeout(
-                f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
-                f"within {self._config.delivery_timeout:g} s{self._why(batch)}"
-            )
-            error.__cause__ = self._cause(batch)
-            queue.end(batch, error)
-            self._examine(queue)
+        if now < self._expires:
+            return
+        timeout = self._config.delivery_timeout
+        for queue in self._queues.values():
+            late = [batch for batch in queue.batches if batch.opened_at + timeout <= now]
+            for batch in late:
+                batch.close()
+                error = DeliveryTimeout(
+                    f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
+                    f"within {timeout:g} s{self._why(batch)}"
+                )
+                error.__cause__ = self._cause(batch)
+                self._fail([queue.fail(batch, error)])
+            if late:
+                self._examine(queue)
+        left = (batch.opened_at for queue in self._queues.values() for batch in queue.batches)
+        self._expires = min(left, default=inf) + timeout
 
     def purge(self) -> None:
         """Fail all that is not under way."""
@@ -224,30 +219,27 @@ class SenderState:
             "send it was not answered"
         )
         for queue in self._queues.values():
-            queue.end_waiting(error)
+            self._fail(queue.fail_waiting(error))
             self._examine(queue)
 
     def topics(self) -> set[str]:
         """Those of all batches that are not done."""
-        return {each.topic_partition.topic for each in self._order if not each.done}
+        return {partition.topic for partition, queue in self._queues.items() if queue.batches}
 
     def end_topic(self, topic: str, error: FolkmootError) -> None:
         """Fail all that is left of a topic, and forget it."""
         for partition, queue in list(self._queues.items()):
             if partition.topic != topic:
                 continue
-            while queue.batches:
-                queue.end(queue.batches[0], error)
+            self._fail(queue.fail_all(error))
             if queue.is_idle:
                 del self._queues[partition]
                 if self._sequences is not None:
                     self._sequences.forget(partition)
 
-    def give_up(self, error: FolkmootError) -> None:
-        """Fail all that is left."""
-        for queue in self._queues.values():
-            while queue.batches:
-                queue.end(queue.batches[0], error)
+    def give_up(self, batches: Iterable[Batch], error: FolkmootError) -> None:
+        """Fail these, wherever they are, unless they are done; nothing follows but the end."""
+        self._fail([Failed(batch, error) for batch in batches if not batch.done])
 
     # -- effects ------------------------------------------------------------------------------------
 
@@ -255,32 +247,28 @@ class SenderState:
         """What is to be sent now. Each must be followed by `sent` or `undeliverable`, at once: the
         next one is made only then, while the first is on its way."""
         self._look_around(now, hurry)
-        for address in [address for address in self._ready if address is not None]:
-            while (some := self._ready.get(address)) and self._may_send(address):
-                shipment = self._load(address, some, now)
+        for address, line in list(self._lines.items()):
+            if address is None or line.due > now or not self._may_send(address):
+                continue
+            ready = self._ready(address, line, now)
+            while ready and self._may_send(address):
+                shipment = self._load(address, ready, now)
                 if shipment.batches:
                     yield shipment
-            if not self._ready.get(address):
-                self._ready.pop(address, None)
+            if ready:
+                line.queues, line.due = ready | line.queues, -inf
 
     def next_event(self) -> float:
         """When time alone will make a batch ready, or fail it."""
-        while self._timers and self._timers[0][0] != self._timers[0][2].timer:
-            heappop(self._timers)  # it left before its time
-        oldest = self._oldest()
-        expires = inf if oldest is None else self._deadline(oldest)
-        return min(expires, self._timers[0][0] if self._timers else inf)
+        lines = self._lines.items()
+        due = (line.due for address, line in lines if address and self._may_send(address))
+        return min(self._expires, min(due, default=inf))
 
     def patience(self, leaders: int) -> float:
         """How long a batch that is opened now may wait, if so many brokers lead: while a request is
         under way to each of them it would do nothing but gather."""
         linger = self._config.linger
-        return GATHERING if linger < GATHERING and 0 < leaders <= len(self._in_flight) else linger
-
-    def oldest_number(self) -> float:
-        """The lowest number among the batches that are not done, or infinity."""
-        oldest = self._oldest()
-        return inf if oldest is None else oldest.number
+        return GATHERING if self._gathers and 0 < leaders <= len(self._in_flight) else linger
 
     # -- which queues are ready ---------------------------------------------------------------------
 
@@ -288,40 +276,23 @@ class SenderState:
         """See to what has changed since the last time: the metadata, the hurry, and the time."""
         if self._view.version != self._version:
             self._version = self._view.version
-            ready, self._ready = self._ready, {}
-            lingering, self._lingering = self._lingering, {}
-            for queue in chain.from_iterable(ready.values()):
-                if queue.batches:
-                    self._make_ready(queue)
-            pausing, self._pausing = self._pausing, {}
-            for queue in chain(*lingering.values(), pausing):
-                self._leader(queue)  # a new one changes when it is ready
-                self._examine(queue)
+            self._lines = {}
             for queue in self._queues.values():
                 if queue.batches and self._is_gone(queue.partition):
                     self._leader(queue)
-        if hurry and not self._hurry:
-            self._hurry = hurry
-            timers, self._timers = self._timers, []
-            for _, _, queue in timers:
-                queue.timer = inf
                 self._examine(queue)
+        if hurry and not self._hurry:
+            self._look_through_all()
         self._hurry = hurry
-        while self._timers and self._timers[0][0] <= now:
-            at, _, queue = heappop(self._timers)
-            if at == queue.timer:
-                queue.timer = inf
-                if self._examine(queue, now):
-                    for other in self._lingering.pop(self._leader(queue), ()):
-                        if other.ready_at(hurry=True) <= now:
-                            self._make_ready(other)
-                        else:
-                            self._pausing[other] = None
         if self._displaced:
             self._place_again()
-        for topic in [each for each in self._held if not self._awaits_what_is_gone(each)]:
-            for queue in self._held.pop(topic):
-                self._examine(queue)
+        if released := {topic for topic in self._held if not self._awaits_what_is_gone(topic)}:
+            self._held -= released
+            self._look_through_all()
+
+    def _look_through_all(self) -> None:
+        for line in self._lines.values():
+            line.due = -inf
 
     def _place_again(self) -> None:
         """What waits for partitions that are gone goes where its topic is now, or fails.
@@ -335,14 +306,16 @@ class SenderState:
             if queue.missing is None:
                 continue
             topic = queue.partition.topic
-            self._held.setdefault(topic, {})
+            self._held.add(topic)
             numbers = self._view.partitions(topic)
             led = [
                 each for each in numbers if self._view.leader_address(TopicPartition(topic, each))
             ]
             strategy, random = self._config.partitioner, self._terms.random
             place = partial(place_again, strategy, topic, len(numbers), led or numbers, random)
-            for part in queue.displaced(queue.missing, place):
+            moved, failed = queue.displaced(queue.missing, place)
+            self._fail(failed)
+            for part in moved:
                 target = self._queue(part.topic_partition)
                 target.insert(part)
                 self._examine(target)
@@ -351,27 +324,55 @@ class SenderState:
         of_topic = (queue for each, queue in self._queues.items() if each.topic == topic)
         return any(queue.missing is not None and queue.awaits_answers for queue in of_topic)
 
-    def _examine(self, queue: PartitionQueue, now: float = -inf) -> bool:
-        """Something has happened to it: find out when it is to send. → whether it is ready as of `now`."""
-        if not queue.batches or (queue.batches[0].flying and queue.batches[-1].flying):
-            return False
-        busy = False
-        if self._in_flight and self._config.linger < GATHERING:
-            busy = self._leader(queue) in self._in_flight
-        at = queue.ready_at(hurry=self._hurry, busy=busy)
-        if at <= now:
-            self._make_ready(queue)
-            return True
-        if at < inf:
-            self._lingering.setdefault(self._leader(queue), {})[queue] = None
-            if at < queue.timer:
-                queue.timer = at
-                heappush(self._timers, (at, next(self._serial), queue))
-        return False
+    def _examine(
+        self,
+        queue: PartitionQueue,
+        ready: dict[PartitionQueue, None] | None = None,
+        now: float = -inf,
+    ) -> None:
+        """Something has happened to it: find out when it is to send, unless only another event will tell.
 
-    def _make_ready(self, queue: PartitionQueue) -> None:
-        queue.timer = inf
-        self._ready.setdefault(self._leader(queue), {})[queue] = None
+        If it is ready by `now` it gets into `ready`, if that is given, else into its leader's line.
+        """
+        if not queue.has_waiting:
+            return
+        address = self._leader(queue)
+        if queue.missing is not None:
+            self._displaced[queue] = None
+        at = queue.ready_at(self._hurry, self._gathers and address in self._in_flight)
+        if ready is not None and at <= now:
+            ready[queue] = None
+        elif at < inf:
+            line = self._lines.get(address)
+            if line is None:
+                line = self._lines[address] = _Line()
+            line.queues[queue] = None
+            if at < line.due:
+                line.due = at
+
+    def _ready(self, address: str, line: _Line, now: float) -> dict[PartitionQueue, None]:
+        """Take the queues out of the line that are ready, in order. When one of them has waited for its
+        time, all that linger leave with it."""
+        busy, hurry, in_time = self._gathers and address in self._in_flight, self._hurry, False
+        ready: dict[PartitionQueue, None] = {}
+        held: dict[PartitionQueue, None] = {}
+        later: dict[PartitionQueue, float] = {}
+        for queue in line.queues:
+            at = queue.ready_at(hurry, busy)
+            if self._held and queue.partition.topic in self._held:
+                held[queue] = None
+            elif at <= now:
+                ready[queue] = None
+                in_time = in_time or at > -inf
+            elif at < inf:
+                later[queue] = at
+        if in_time:
+            for queue in [queue for queue in later if queue.ready_at(True) <= now]:
+                ready[queue] = None
+                del later[queue]
+        line.queues = held | dict.fromkeys(later)
+        line.due = min(later.values(), default=inf)
+        return ready
 
     def _leader(self, queue: PartitionQueue) -> str | None:
         """Its leader's address; None if that is not known."""
@@ -382,7 +383,8 @@ class SenderState:
             if epoch > former and queue.leader is not None:
                 queue.has_new_leader()
             queue.leader_epoch = epoch
-            queue.is_of(self._view.topic_id(queue.partition.topic) or queue.topic_id)
+            topic_id = self._view.topic_id(queue.partition.topic) or queue.topic_id
+            self._fail(queue.is_of(topic_id))
             queue.missing = None
             if queue.leader is None and self._is_gone(queue.partition):
                 count = len(self._view.partitions(queue.partition.topic))
@@ -420,11 +422,9 @@ class SenderState:
             ahead -= 1
             queue = next(iter(ready))
             del ready[queue]
-            if (held := self._held.get(queue.partition.topic)) is not None:
-                held[queue] = None
-                continue
-            batch = queue.send(now)
             served.append(queue)
+            while isinstance(batch := queue.send(now), Failed):
+                self._fail([batch])
             if batch is None:
                 continue
             payload = batch.payload or b""
@@ -441,7 +441,7 @@ class SenderState:
             self.counters.batches_sent += len(batches)
             self.counters.bytes_sent += size
         for queue in served:
-            self._examine(queue, now)
+            self._examine(queue, ready, now)
         # Who waits in vain is told why by the broker, before it stops waiting for that answer.
         wait = min(self._config.request_timeout, self._config.delivery_timeout) / 2
         request = ProduceRequest(self._config.wire_acks, wait, entries)
@@ -470,14 +470,9 @@ class SenderState:
         self._in_flight[address] -= 1
         if not self._in_flight[address]:
             del self._in_flight[address]
-            if self._config.linger < GATHERING:
-                for queue in self._lingering.pop(address, ()):
-                    self._examine(queue)
-
-    def _fall(self, shipment: Shipment, error: FolkmootError, now: float, sent: bool) -> None:
-        self._landed(shipment)
-        for batch in shipment.batches:
-            self._settle(batch, error, -1, shipment.address, now, sent=sent)
+            line = self._lines.get(address)
+            if line is not None and line.queues and self._gathers:
+                line.due = -inf
 
     def _settle(
         self,
@@ -491,31 +486,17 @@ class SenderState:
     ) -> None:
         queue = self._queues[batch.topic_partition]
         if error is None:
-            queue.delivered(batch, base_offset)
+            if queue.delivered(batch):
+                self._end(batch, base_offset, None)
         else:
             # A leader that is known by now is tried at once.
             leader = self._view.leader_address(queue.partition)
             gone = isinstance(error, NotLeader | BrokerUnreachable)
             moved = gone and leader not in (None, address)
-            queue.refused(batch, error, now, sent=sent, at_once=moved)
-            if queue.missing is not None:
-                self._displaced[queue] = None
+            self._fail(queue.refused(batch, error, now, sent=sent, at_once=moved))
+        if failed := queue.mend():
+            self._fail(failed)
         self._examine(queue)
-
-    def _oldest(self) -> Batch | None:
-        while self._order:
-            if not self._order[0].done:
-                return self._order[0]
-            self._order.popleft()
-        return None
-
-    def _left_of(self, whole: Batch) -> tuple[PartitionQueue, Batch]:
-        """A batch that is not done, or a part of it, and its queue."""
-        partition = whole.topic_partition
-        of_topic = (q for each, q in self._queues.items() if each.topic == partition.topic)
-        queues = chain((self._queues[partition],), of_topic)  # as a rule it is the first of its own
-        found = ((queue, each) for queue in queues for each in queue.batches)
-        return next(pair for pair in found if pair[1].whole is whole)
 
     def _why(self, batch: Batch) -> str:
         """What a batch waits for, as the end of a sentence."""
@@ -533,20 +514,23 @@ class SenderState:
             return UnknownTopicOrPartition(f"topic {topic} does not exist")
         return batch.last_error or queue.last_error or self.trouble
 
-    def _deadline(self, batch: Batch) -> float:
-        return batch.opened_at + self._config.delivery_timeout
+    def _fail(self, failed: Iterable[Failed]) -> None:
+        for batch, error in failed:
+            self._end(batch, -1, error)
 
-    def _finished(self, batch: Batch) -> None:
-        """It is done: delivered, or failed."""
-        batch, counters = batch.whole, self.counters
-        if not batch.done:
+    def _end(self, batch: Batch, base_offset: int, error: FolkmootError | None) -> None:
+        """It is out of its queue: have its handles know how it ended, and `finished`, if it is done as a
+        whole."""
+        batch.end(base_offset, error)
+        whole, counters = batch.whole, self.counters
+        if not whole.done:
             return
-        if batch.error is None:
+        if whole.error is None:
             counters.batches_delivered += 1
-            counters.records_delivered += batch.count
+            counters.records_delivered += whole.count
         else:
-            failed = batch.failed
+            failed = whole.failed
             counters.batches_failed += 1
             counters.records_failed += failed
-            counters.records_delivered += batch.count - failed
-        self.finished.append(batch)
+            counters.records_delivered += whole.count - failed
+        self.finished.append(whole)

@@ -66,9 +66,8 @@ class Owner:
         self.appender.topic_known(topic, partitions, available or range(partitions))
 
     def batch_opened(self, builder: Any) -> None:
-        if builder.batch is None:
+        if builder not in self.opened:
             self.opened.append(builder)
-            builder.batch = self  # only then: memory may be wanting
 
     def batch_full(self, builder: Any) -> None:
         assert builder.closed

@@ -5,8 +5,8 @@ from typing import Any
 
 from folkmoot.producers.accumulator import Accumulator
 from folkmoot.producers.appender import Delivery
+from folkmoot.producers.batch import Batch
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.partition_queue import Batch
 from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.messages import ProduceResponse, ProduceResult
@@ -97,10 +97,8 @@ class Bench:
     def take(self) -> bool:
         """Hand over what was opened and filled, as the sender's thread does; whether to hurry."""
         taken = self.accumulator.take()
-        for batch in taken.opened:
+        for batch in taken.batches:
             self.sender.add(batch)
-        for batch in taken.filled:
-            self.sender.filled(batch)
         return taken.hurry
 
     def ship(self, *, hurry: bool = False) -> list[tuple[int, Shipment]]:
@@ -124,7 +122,7 @@ class Bench:
         done, self.sender.finished = self.sender.finished, []
         self.done += done
         self.accumulator.complete(done)
-        self.accumulator.settle(self.sender.oldest_number())
+        self.accumulator.settle(done)
 
 
 def records(shipment: Shipment) -> list[Record]:

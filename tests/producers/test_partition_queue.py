@@ -330,7 +330,7 @@ def test_a_request_that_is_carried_out_late_writes_nothing_twice_after_a_new_epo
     bench.now += 11.0
     bench.stage(b"behind")
     queue = bench.sender._queues[TopicPartition("t", 0)]
-    queue.end(queue.batches[0], DeliveryTimeout("late"))
+    bench.sender._fail([queue.fail(queue.batches[0], DeliveryTimeout("late"))])
     ((number, shipment),) = bench.ship()
     with pytest.raises(UnknownProducer):
         log.append(shipment.payloads[0])
@@ -416,5 +416,5 @@ def test_a_batch_is_delivered_whose_first_answer_was_lost_when_its_producer_was_
         bench.now += 2.0
         ((number, shipment),) = bench.ship()
         bench.answer(number, shipment, base=append(shipment))
-    assert [batch.builder.base_offset for batch in bench.done] == [0, 1]
+    assert [batch.base_offset for batch in bench.done] == [0, 1]
     assert [batch.error for batch in bench.done] == [None, None]

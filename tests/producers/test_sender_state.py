@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from folkmoot.producers import sender_state
+from folkmoot.producers.batch import Batch, compress_together, describe
 from folkmoot.producers.columns import RECORD_OVERHEAD_BYTES
-from folkmoot.producers.partition_queue import GATHERING, Batch, compress_together, describe
+from folkmoot.producers.partition_queue import GATHERING
 from folkmoot.producers.sender import run_callbacks
 from folkmoot.protocol.batch_header import UnsealedBatch
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     BrokerUnreachable,
+    ClosedError,
     DeliveryTimeout,
     NotLeader,
     RequestTimeout,
@@ -244,7 +246,7 @@ class Unwritable:
     """Has batches fail when their bytes are made, by their number."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, errors: dict[int, Exception]) -> None:
-        packed = Batch.packed
+        packed = Batch.body
 
         def failing(batch: Batch) -> UnsealedBatch:
             error = errors.get(batch.number)
@@ -252,7 +254,7 @@ class Unwritable:
                 raise error
             return packed(batch)
 
-        monkeypatch.setattr(Batch, "packed", failing)
+        monkeypatch.setattr(Batch, "body", failing)
 
 
 def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +276,9 @@ def test_a_batch_that_cannot_be_written_fails_alone(monkeypatch: pytest.MonkeyPa
     for batch in bench.done:
         run_callbacks(batch)
     assert told == [large]
-    assert bench.sender.next_event() == inf
+    bench.now += bench.config.delivery_timeout
+    bench.sender.expire(bench.now)
+    assert (bench.sender.next_event(), bench.sender.finished) == (inf, [])
 
 
 def test_a_shipment_of_nothing_but_unwritable_batches_is_none(
@@ -492,3 +496,28 @@ def test_order_and_completeness_hold_under_any_errors() -> None:
     for partition, log in logs.items():
         first_copies = list(dict.fromkeys(log))
         assert first_copies == [value for where, value in sent if where == partition]
+
+
+def test_nothing_is_due_once_all_full_batches_have_left() -> None:
+    bench = Bench(linger=0.0, batch_bytes=100)
+    for _ in range(3):
+        bench.stage(bytes(100))
+    bench.take()
+    assert len(bench.ship()) == 3
+    assert bench.sender.next_event() == bench.now + bench.config.delivery_timeout
+
+
+def test_of_a_batch_in_parts_that_is_given_up_what_was_delivered_keeps_its_offsets() -> None:
+    bench = Bench(linger=0.0)
+    handles = [bench.stage(b"%d" % number) for number in range(5)]
+    bench.take()
+    for code in (BatchTooLarge.code, 0):
+        bench.now += 2.0
+        ((number, shipment),) = bench.ship()
+        bench.answer(number, shipment, code, base=8)
+    assert not any(each.done() for each in handles)
+    bench.sender.give_up(bench.accumulator.unsettled(), ClosedError("closed"))
+    bench.settle()
+    assert [each.result(0).offset for each in handles[:2]] == [8, 9]
+    assert [type(each.exception(0)) for each in handles[2:]] == [ClosedError] * 3
+    assert (bench.accumulator.unacknowledged(), bench.accumulator.unsettled()) == (0, [])

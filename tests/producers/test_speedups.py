@@ -17,6 +17,7 @@ import pytest
 from folkmoot.producers.columns import RecordColumns
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.protocol.errors import FolkmootError
+from folkmoot.protocol.records import TopicPartition
 from tests.producers.appenders import COMPILED, Owner, needs_compiled
 from tests.seeds import new_seed
 
@@ -257,16 +258,20 @@ def test_keys_of_columns_are_read_only_where_they_are() -> None:
             COMPILED.by_key([b"k"], count)
 
 
-def test_handles_and_batches_are_made_by_the_appender_alone() -> None:
-    for kind in (COMPILED.Delivery, COMPILED.BatchBuilder):
-        with pytest.raises(TypeError):
-            kind()
+def test_what_is_made_by_hand_breaks_nothing() -> None:
+    with pytest.raises(TypeError):
+        COMPILED.Delivery()
     owner = Owner(COMPILED)
+    part = COMPILED.BatchBuilder(TopicPartition("t", 0), owner, 5)
+    with pytest.raises(TypeError):
+        part.__init__(TopicPartition("t", 0), owner)
+    with pytest.raises(ValueError, match="records"):
+        COMPILED.BatchBuilder(TopicPartition("t", 0), owner, -1)
     with pytest.raises(TypeError):
         owner.appender.__init__(owner, batch_bytes=1, buffer_bytes=1, max_record_bytes=1)
-    for kind in (COMPILED.Delivery, COMPILED.BatchBuilder, COMPILED.Appender):
-        empty = kind.__new__(kind)
-        for name in dir(kind):
+    kinds = COMPILED.Delivery, COMPILED.BatchBuilder, COMPILED.Appender
+    for empty in (*(kind.__new__(kind) for kind in kinds), part):
+        for name in dir(empty):
             if not name.startswith("__"):
                 for arguments in (
                     (),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.producers.partition_queue import Batch
+from folkmoot.producers.batch import Batch
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import ClosedError, FolkmootError, SerializationError
@@ -30,8 +30,8 @@ def test_a_batch_for_which_memory_is_wanting_fails_alone(
             raise MemoryError
         return compressed_as_before(batches, *how)
 
-    packed_as_before, compressed_as_before = Batch.packed, record_batch.compress
-    monkeypatch.setattr(Batch, "packed", packed)
+    packed_as_before, compressed_as_before = Batch.body, record_batch.compress
+    monkeypatch.setattr(Batch, "body", packed)
     monkeypatch.setattr("folkmoot.protocol.record_batch.compress", compressed)
     bench = Bench(partitions=3, linger=0.0)
     large, beside = bench.stage(b"large"), bench.stage(b"beside", partition=1)
@@ -49,8 +49,8 @@ def test_a_batch_for_which_memory_is_wanting_fails_alone(
 
 STEPS = [
     "producers.accumulator.Accumulator.take",
-    "producers.partition_queue.Batch.packed",
-    "producers.partition_queue.Batch.seal",
+    "producers.batch.Batch.body",
+    "producers.batch.Batch.seal",
     "producers.partition_queue.PartitionQueue.send",
     "producers.sender.Sender._look_up",
     "producers.sender.Sender._receive",
@@ -67,8 +67,8 @@ STEPS = [
 TELLING = [
     "producers.accumulator.Accumulator.complete",
     "producers.accumulator.Accumulator.settle",
-    "producers.partition_queue.Batch.finish",
-    "producers.sender_state.SenderState.refuse",
+    "producers.batch.Batch.end",
+    "producers.sender_state.SenderState.give_up",
 ]
 ALWAYS = 10**9
 
