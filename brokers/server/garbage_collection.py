@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 LOOK_THROUGH_ALL_AFTER: Final = 86_400.0
+THRESHOLDS: Final = 700, 10, 2
+"""A full collection after some 23,000 objects, not 85,000: it looks at those alone, within one step of the
+event loop. A request that makes something for each of thousands of partitions makes as many."""
 
 
 class SurvivorsFrozen:
@@ -25,14 +28,17 @@ class SurvivorsFrozen:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next_look = clock() + LOOK_THROUGH_ALL_AFTER
+        self._thresholds = gc.get_threshold()
 
     def begin(self) -> None:
         gc.freeze()  # without a look through all of it: the broker serves already
         gc.collect()  # it is the size of the last one that tells when the next is due
+        gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._collected)
 
     def end(self) -> None:
         gc.callbacks.remove(self._collected)
+        gc.set_threshold(*self._thresholds)
         gc.unfreeze()
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:

@@ -86,3 +86,22 @@ def test_a_broker_within_an_application_leaves_its_collector_alone() -> None:
     policy.begin()
     policy.end()
     assert gc.get_freeze_count() == 0
+
+
+def test_a_full_collection_follows_after_a_bounded_number_of_new_objects(
+    collector: Collector,
+) -> None:
+    before = gc.get_stats()[2]["collections"]
+    gc.collect()
+    kept = [[each] for each in range(100_000)]
+    assert gc.get_stats()[2]["collections"] - before >= 4, "each looks at a part of them"
+    assert len(kept) == 100_000
+
+
+def test_the_thresholds_are_the_application_s_again_in_the_end() -> None:
+    before = gc.get_threshold()
+    policy = SurvivorsFrozen()
+    policy.begin()
+    assert gc.get_threshold() != before
+    policy.end()
+    assert gc.get_threshold() == before
