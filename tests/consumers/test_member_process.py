@@ -118,6 +118,31 @@ def says(member: ChildProcess, word: str) -> None:
     member.wait_until(lambda: True if word in member.output() else None, PATIENCE)
 
 
+def test_a_killed_member_s_unfinished_records_come_again_whatever_was_done_behind_them(
+    scene: Scene,
+) -> None:
+    workers = ("--workers", "6")
+    first, _ = scene.start("a", *workers), scene.start("b", *workers)
+    victim = scene.start("victim", *workers, "--forgetful")
+    eventually(lambda: scene.shared_by("a", "b", "victim"), PATIENCE)
+    scene.send(50)
+    of_victim = scene.owned_by("victim")
+    done = 45 * len(of_victim)
+    eventually(lambda: victim.output().count("handled") == done, PATIENCE)
+    states = [scene.state(each) for each in of_victim]
+    assert all(each is None or (each.offset or 0) <= 3 for each in states)
+    victim.kill()
+    scene.start("heir", *workers)
+    scene.send(50)
+    eventually(lambda: scene.shared_by("a", "b", "heir"), PATIENCE)
+    first.terminate()
+    eventually(scene.all_is_committed, PATIENCE)
+    rows = scene.database.execute(
+        "SELECT partition, COUNT(DISTINCT offset) FROM handled GROUP BY 1"
+    )
+    assert dict(rows) == dict.fromkeys(range(PARTITIONS), scene.sent)
+
+
 def test_a_killed_members_records_come_again_and_each_counts_once(scene: Scene) -> None:
     never = scene.folder / "never"
     members = [scene.start("a"), scene.start("b")]
