@@ -353,12 +353,12 @@ class SenderState:
     def _ready(self, address: str, line: _Line, now: float) -> dict[PartitionQueue, None]:
         """Take the queues out of the line that are ready, in order. When one of them has waited for its
         time, all that linger leave with it."""
-        busy, hurry, in_time = self._gathers and address in self._in_flight, self._hurry, False
+        busy, in_time = self._gathers and address in self._in_flight, False
         ready: dict[PartitionQueue, None] = {}
         held: dict[PartitionQueue, None] = {}
         later: dict[PartitionQueue, float] = {}
         for queue in line.queues:
-            at = queue.ready_at(hurry, busy)
+            at = queue.ready_at(self._hurry, busy)
             if self._held and queue.partition.topic in self._held:
                 held[queue] = None
             elif at <= now:
@@ -471,8 +471,9 @@ class SenderState:
         if not self._in_flight[address]:
             del self._in_flight[address]
             line = self._lines.get(address)
-            if line is not None and line.queues and self._gathers:
-                line.due = -inf
+            if line is not None and self._gathers:
+                times = (queue.ready_at(self._hurry) for queue in line.queues)
+                line.due = min(times, default=inf)
 
     def _settle(
         self,
