@@ -84,8 +84,7 @@ class Accumulator:
     before it sleeps.
 
     Batches are numbered in the order of opening. A flush waits until every batch up to the last one
-    opened is `settled`: done, and its callbacks called. All that are not are kept here, so that nothing is
-    lost with a sender's thread that dies.
+    opened is `settled`: done, and its callbacks called.
 
     A record counts against `buffer_bytes` from when it is appended until its batch is done. Of batches
     that failed FAILED_KEPT are kept, until a flush raises the error of one that nobody asked about.

@@ -42,18 +42,15 @@ class Batch(BatchBuilder):
     """Records of one partition, from the first one that callers append until their outcome is known.
 
     ```
-    NEW ──► WAITING ──► IN_FLIGHT ─────────► DONE
-              │ ▲           │ │               ▲ ▲
-              │ └─ refused ─┘ └─► EXPIRED ────┘ │
-              └─────────────────────────────────┘
+    NEW ─► WAITING ─► IN_FLIGHT ─► DONE (delivered, or failed)
+              │ ▲        │ │         ▲
+              │ └────────┘ └► EXPIRED┤
+              └──────────────────────┘
     ```
 
-    - NEW: the sender does not have it yet.
-    - WAITING: it is in its partition's queue, for its first attempt or the next one. A batch that was
-      divided waits for its parts.
-    - IN_FLIGHT: a request with it was made, and the answer is to come.
-    - EXPIRED: it has failed meanwhile, and the answer is still to come.
-    - DONE: it was delivered, or has failed.
+    NEW: the sender does not have it yet. WAITING, in its partition's queue: for its first attempt or the
+    next one. IN_FLIGHT: a request with it was sent, and nothing is known of that. EXPIRED: it has failed
+    meanwhile, and the answer is still to come.
 
     Callers append, also while it is WAITING, until it is `closed`: because it is full, or when the
     sender makes its bytes for the first attempt. A batch sent again is the same bytes. `done`, `error`
