@@ -74,8 +74,14 @@ class _Line:
 
 
 class SenderState:
-    """The sender as a state machine: events in, shipments and finished batches out. `Batch` has the states
-    of each.
+    """The sender as a state machine: events in, shipments and finished batches out.
+
+    ```
+    add ─► growing ─► sealed, under way ─► delivered
+             ▲              │   ▲    └────► failed (an error that will not go away)
+             └ same         ▼   │ pause over
+               partition   waiting for its next attempt ─► failed (delivery_timeout)
+    ```
 
     Order, attempts and identity of a partition's batches are its PartitionQueue's: several are under
     way if the producer is idempotent, a batch sent again is the same, and a broker answers what it has

@@ -16,7 +16,6 @@ from folkmoot.protocol.batch_header import UnsealedBatch
 from folkmoot.protocol.errors import (
     BatchTooLarge,
     BrokerUnreachable,
-    ClosedError,
     DeliveryTimeout,
     NotLeader,
     RequestTimeout,
@@ -505,19 +504,3 @@ def test_nothing_is_due_once_all_full_batches_have_left() -> None:
     bench.take()
     assert len(bench.ship()) == 3
     assert bench.sender.next_event() == bench.now + bench.config.delivery_timeout
-
-
-def test_of_a_batch_in_parts_that_is_given_up_what_was_delivered_keeps_its_offsets() -> None:
-    bench = Bench(linger=0.0)
-    handles = [bench.stage(b"%d" % number) for number in range(5)]
-    bench.take()
-    for code in (BatchTooLarge.code, 0):
-        bench.now += 2.0
-        ((number, shipment),) = bench.ship()
-        bench.answer(number, shipment, code, base=8)
-    assert not any(each.done() for each in handles)
-    bench.sender.give_up(bench.accumulator.unsettled(), ClosedError("closed"))
-    bench.settle()
-    assert [each.result(0).offset for each in handles[:2]] == [8, 9]
-    assert [type(each.exception(0)) for each in handles[2:]] == [ClosedError] * 3
-    assert (bench.accumulator.unacknowledged(), bench.accumulator.unsettled()) == (0, [])
