@@ -188,15 +188,11 @@ class SenderState:
 
         `sent`: whether the broker may have got it.
         """
-        self.undeliverable(self._shipments.pop(correlation_id), error, now, sent=sent)
+        self._fall(self._shipments.pop(correlation_id), error, now, sent)
 
-    def undeliverable(
-        self, shipment: Shipment, error: FolkmootError, now: float, *, sent: bool = False
-    ) -> None:
-        """The shipment ended with an error, as a rule before it was sent."""
-        self._landed(shipment)
-        for batch in shipment.batches:
-            self._settle(batch, error, -1, shipment.address, now, sent=sent)
+    def undeliverable(self, shipment: Shipment, error: FolkmootError, now: float) -> None:
+        """The shipment ended with an error before it was sent."""
+        self._fall(shipment, error, now, False)
 
     def expire(self, now: float) -> None:
         """Fail what is older than `delivery_timeout`."""
@@ -330,31 +326,23 @@ class SenderState:
         of_topic = (queue for each, queue in self._queues.items() if each.topic == topic)
         return any(queue.missing is not None and queue.awaits_answers for queue in of_topic)
 
-    def _examine(
-        self,
-        queue: PartitionQueue,
-        ready: dict[PartitionQueue, None] | None = None,
-        now: float = -inf,
-    ) -> None:
-        """Something has happened to it: find out when it is to send, unless only another event will tell.
-
-        If it is ready by `now` it gets into `ready`, if that is given, else into its leader's line.
-        """
+    def _examine(self, queue: PartitionQueue) -> float:
+        """Something has happened to it: find out when it is to send. → when that is; infinity if only
+        another event will tell."""
         if not queue.has_waiting:
-            return
+            return inf
         address = self._leader(queue)
         if queue.missing is not None:
             self._displaced[queue] = None
         at = queue.ready_at(self._hurry, self._gathers and address in self._in_flight)
-        if ready is not None and at <= now:
-            ready[queue] = None
-        elif at < inf:
+        if at < inf:
             line = self._lines.get(address)
             if line is None:
                 line = self._lines[address] = _Line()
             line.queues[queue] = None
             if at < line.due:
                 line.due = at
+        return at
 
     def _ready(self, address: str, line: _Line, now: float) -> dict[PartitionQueue, None]:
         """Take the queues out of the line that are ready, in order. When one of them has waited for its
@@ -447,7 +435,8 @@ class SenderState:
             self.counters.batches_sent += len(batches)
             self.counters.bytes_sent += size
         for queue in served:
-            self._examine(queue, ready, now)
+            if self._examine(queue) <= now:
+                ready[queue] = None
         # Who waits in vain is told why by the broker, before it stops waiting for that answer.
         wait = min(self._config.request_timeout, self._config.delivery_timeout) / 2
         request = ProduceRequest(self._config.wire_acks, wait, entries)
@@ -480,6 +469,11 @@ class SenderState:
             if line is not None and self._gathers:
                 times = (queue.ready_at(self._hurry) for queue in line.queues)
                 line.due = min(times, default=inf)
+
+    def _fall(self, shipment: Shipment, error: FolkmootError, now: float, sent: bool) -> None:
+        self._landed(shipment)
+        for batch in shipment.batches:
+            self._settle(batch, error, -1, shipment.address, now, sent=sent)
 
     def _settle(
         self,

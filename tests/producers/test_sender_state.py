@@ -495,12 +495,3 @@ def test_order_and_completeness_hold_under_any_errors() -> None:
     for partition, log in logs.items():
         first_copies = list(dict.fromkeys(log))
         assert first_copies == [value for where, value in sent if where == partition]
-
-
-def test_nothing_is_due_once_all_full_batches_have_left() -> None:
-    bench = Bench(linger=0.0, batch_bytes=100)
-    for _ in range(3):
-        bench.stage(bytes(100))
-    bench.take()
-    assert len(bench.ship()) == 3
-    assert bench.sender.next_event() == bench.now + bench.config.delivery_timeout
