@@ -126,8 +126,10 @@ class ByHand:
 
     def _take(self) -> None:
         taken = self.accumulator.take()
-        for batch in taken.batches:
+        for batch in taken.opened:
             self.sender.add(batch)
+        for batch in taken.filled:
+            self.sender.filled(batch)
 
     def _settle(self, shipments: list[Shipment]) -> None:
         while shipments:

@@ -9,7 +9,7 @@ from threading import Condition, RLock
 from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.producers.appender import Appender, Delivery
-from folkmoot.producers.batch import NEW, Batch
+from folkmoot.producers.batch import NEW, WAITING, Batch
 from folkmoot.producers.columns import no_partition
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.errors import (
@@ -37,10 +37,11 @@ NOT_OPEN: Final = "the producer is not open: use it in a with block, or call sta
 
 
 class Taken(NamedTuple):
-    """What has come for the sender's thread: batches that were opened or are full, whether to send them
-    without lingering, and the number of the purge that is asked for, or 0."""
+    """What the sender's thread has taken over: batches opened and filled, whether to send them without
+    lingering, and the number of the purge that is asked for, or 0."""
 
-    batches: list[Batch]
+    opened: list[Batch]
+    filled: list[Batch]
     hurry: bool
     purge: int
 
@@ -132,8 +133,9 @@ class Accumulator:
         self._asleep = False
         self._sleeps_until = inf
         self._asked = False  # somebody wants the sender's thread to look
-        self._fresh: dict[Batch, None] = {}  # opened or full since the sender's thread has looked
+        self._opened: dict[Batch, None] = {}  # not taken over by the sender's thread
         self._unsettled: dict[Batch, None] = {}  # opened, in order
+        self._filled: list[Batch] = []
         self._number = 0
         self._flush_up_to = 0
         self._records_done = 0
@@ -152,20 +154,20 @@ class Accumulator:
         Another thread may have told of it meanwhile, and the batch may be delivered by now.
         """
         with self.lock:
-            if batch.state is not NEW or batch in self._fresh:
+            if batch.state is not NEW or batch in self._opened:
                 return
+            now = batch.opened_at = self._clock()
             if not batch.number:
-                batch.opened_at = self._clock()
                 self._number = batch.number = self._number + 1
-            self._unsettled[batch] = self._fresh[batch] = None
-            if self._asleep and batch.opened_at + self.patience < self._sleeps_until:
+            self._unsettled[batch] = self._opened[batch] = None
+            if self._asleep and now + self.patience < self._sleeps_until:
                 self._wake()
 
     def batch_full(self, batch: Batch) -> None:
         """It is closed, since it is as large as it may become."""
         with self.lock:
             self.batch_opened(batch)
-            self._fresh[batch] = None
+            self._filled.append(batch)
             self._wake()
 
     def admit(self, topic: str, partition: int = -1) -> None:
@@ -335,8 +337,11 @@ class Accumulator:
             self.appender.place()
             hurry = self.flushing or self.appender.used >= self.appender.limit
             purge = self._purges if self._purges > self._purged else 0
-            fresh, self._fresh = self._fresh, {}
-            return Taken(list(fresh), hurry, purge)
+            taken = Taken(list(self._opened), self._filled, hurry, purge)
+            for batch in taken.opened:
+                batch.state = WAITING
+            self._opened, self._filled = {}, []
+            return taken
 
     def unsettled(self) -> list[Batch]:
         """All that were opened and are not settled, taken over or not."""
@@ -349,8 +354,8 @@ class Accumulator:
             self.appender.place()  # nobody comes back for what was put beside a batch closed since
             if self._asked:
                 return -inf
-            if self._fresh:
-                until = min(until, next(iter(self._fresh)).opened_at + self.patience)
+            if self._opened:
+                until = min(until, next(iter(self._opened)).opened_at + self.patience)
             self._asleep, self._sleeps_until = True, until
             return until
 

@@ -130,10 +130,12 @@ class Sender:
         if state.wants_ids:
             self._provide_id(cluster, state)
         self._forget_topics(cluster, state, now)
-        self._busy = self._busy or bool(taken.batches)
-        for batch in taken.batches:
+        self._busy = self._busy or bool(taken.opened)
+        for batch in taken.opened:
             state.add(batch)
             self._used[batch.topic_partition.topic] = now
+        for batch in taken.filled:
+            state.filled(batch)
         state.expire(soon)
         if taken.purge:
             state.purge()

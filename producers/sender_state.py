@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.network.leaderless import Waiting, said_of
-from folkmoot.producers.batch import NEW, WAITING, Batch, compress_together
+from folkmoot.producers.batch import Batch, compress_together
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
@@ -153,17 +153,18 @@ class SenderState:
     # -- events -------------------------------------------------------------------------------------
 
     def add(self, batch: Batch) -> None:
-        """A batch was opened, behind all that were added before, or one that was added is full."""
-        if batch.done:
-            return
+        """A batch was opened, behind all that were added before. It may grow until it is sent."""
         queue = self._queue(batch.topic_partition)
-        if batch.state is NEW:
-            batch.state = WAITING
-            queue.batches.append(batch)
-            expires = batch.opened_at + self._config.delivery_timeout
-            if expires < self._expires:
-                self._expires = expires
+        queue.batches.append(batch)
+        expires = batch.opened_at + self._config.delivery_timeout
+        if expires < self._expires:
+            self._expires = expires
         self._examine(queue)
+
+    def filled(self, batch: Batch) -> None:
+        """It grows no more."""
+        if not batch.done:
+            self._examine(self._queues[batch.topic_partition])
 
     def sent(self, correlation_id: int, shipment: Shipment) -> None:
         """The shipment is under way."""

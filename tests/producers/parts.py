@@ -97,8 +97,10 @@ class Bench:
     def take(self) -> bool:
         """Hand over what was opened and filled, as the sender's thread does; whether to hurry."""
         taken = self.accumulator.take()
-        for batch in taken.batches:
+        for batch in taken.opened:
             self.sender.add(batch)
+        for batch in taken.filled:
+            self.sender.filled(batch)
         return taken.hurry
 
     def ship(self, *, hurry: bool = False) -> list[tuple[int, Shipment]]:

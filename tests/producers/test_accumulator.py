@@ -267,7 +267,7 @@ def test_what_is_purged_fails_but_for_what_is_under_way() -> None:
     waiting = [bench.stage(b"waiting", partition=partition) for partition in (0, 1)]
     is_purged = bench.accumulator.request_purge()
     taken = bench.accumulator.take()
-    for batch in taken.batches:
+    for batch in taken.opened:
         bench.sender.add(batch)
     assert (taken.purge, is_purged()) == (1, False)
     bench.sender.purge()
