@@ -142,6 +142,7 @@ class ByHand:
         done, self.sender.finished = self.sender.finished, []
         self.accumulator.complete(done)
         self.accumulator.settle(done)
+        self.sender.next_event()
 
 
 def nothing(

@@ -1,7 +1,9 @@
 """What the sender decides: which batch goes where, and when, and what an answer means. No I/O, no clock."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
@@ -106,8 +108,8 @@ class SenderState:
     it was granted ids.
 
     A batch that is not done `delivery_timeout` after its first record was appended has failed, also
-    when it is under way: its answer is then ignored, and the next one still waits for that answer. No
-    batch is too old before `_expires`, which is looked at anew then.
+    when it is under way: its answer is then ignored, and the next one still waits for that answer.
+    `_order` has all that are not done, oldest first.
 
     `finished` collects what is done; whoever drives the machine takes it from there.
     """
@@ -130,7 +132,7 @@ class SenderState:
         codec = Codec.named(config.compression)
         self._terms = Terms(config, codec, self._sequences, self.counters, random)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._expires = inf
+        self._order: deque[Batch] = deque()
         self._lines: dict[str | None, _Line] = {}  # by leader; None: not known
         self._displaced: dict[PartitionQueue, None] = {}  # their partitions do not exist any more
         self._held: set[str] = set()  # topics of which nothing is sent
@@ -155,10 +157,11 @@ class SenderState:
     def add(self, batch: Batch) -> None:
         """A batch was opened, behind all that were added before. It may grow until it is sent."""
         queue = self._queue(batch.topic_partition)
+        self._leader(queue)
+        if queue.missing is not None:
+            self._displaced[queue] = None
         queue.batches.append(batch)
-        expires = batch.opened_at + self._config.delivery_timeout
-        if expires < self._expires:
-            self._expires = expires
+        self._order.append(batch)
         self._examine(queue)
 
     def filled(self, batch: Batch) -> None:
@@ -197,23 +200,16 @@ class SenderState:
 
     def expire(self, now: float) -> None:
         """Fail what is older than `delivery_timeout`."""
-        if now < self._expires:
-            return
-        timeout = self._config.delivery_timeout
-        for queue in self._queues.values():
-            late = [batch for batch in queue.batches if batch.opened_at + timeout <= now]
-            for batch in late:
-                batch.close()
-                error = DeliveryTimeout(
-                    f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
-                    f"within {timeout:g} s{self._why(batch)}"
-                )
-                error.__cause__ = self._cause(batch)
-                self._fail([queue.fail(batch, error)])
-            if late:
-                self._examine(queue)
-        left = (batch.opened_at for queue in self._queues.values() for batch in queue.batches)
-        self._expires = min(left, default=inf) + timeout
+        while (oldest := self._oldest()) is not None and self._deadline(oldest) <= now:
+            oldest.close()
+            queue, batch = self._left_of(oldest)
+            error = DeliveryTimeout(
+                f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
+                f"within {self._config.delivery_timeout:g} s{self._why(batch)}"
+            )
+            error.__cause__ = self._cause(batch)
+            self._fail([queue.fail(batch, error)])
+            self._examine(queue)
 
     def purge(self) -> None:
         """Fail all that is not under way."""
@@ -227,7 +223,7 @@ class SenderState:
 
     def topics(self) -> set[str]:
         """Those of all batches that are not done."""
-        return {partition.topic for partition, queue in self._queues.items() if queue.batches}
+        return {each.topic_partition.topic for each in self._order if not each.done}
 
     def end_topic(self, topic: str, error: FolkmootError) -> None:
         """Fail all that is left of a topic, and forget it."""
@@ -263,9 +259,11 @@ class SenderState:
 
     def next_event(self) -> float:
         """When time alone will make a batch ready, or fail it."""
+        oldest = self._oldest()
+        expires = inf if oldest is None else self._deadline(oldest)
         lines = self._lines.items()
         due = (line.due for address, line in lines if address and self._may_send(address))
-        return min(self._expires, min(due, default=inf))
+        return min(expires, min(due, default=inf))
 
     def patience(self, leaders: int) -> float:
         """How long a batch that is opened now may wait, if so many brokers lead: while a request is
@@ -281,8 +279,6 @@ class SenderState:
             self._version = self._view.version
             self._lines = {}
             for queue in self._queues.values():
-                if queue.batches and self._is_gone(queue.partition):
-                    self._leader(queue)
                 self._examine(queue)
         if hurry and not self._hurry:
             self._look_through_all()
@@ -333,8 +329,6 @@ class SenderState:
         if not queue.has_waiting:
             return inf
         address = self._leader(queue)
-        if queue.missing is not None:
-            self._displaced[queue] = None
         at = queue.ready_at(self._hurry, self._gathers and address in self._in_flight)
         if at < inf:
             line = self._lines.get(address)
@@ -496,9 +490,26 @@ class SenderState:
             gone = isinstance(error, NotLeader | BrokerUnreachable)
             moved = gone and leader not in (None, address)
             self._fail(queue.refused(batch, error, now, sent=sent, at_once=moved))
+            if queue.missing is not None:
+                self._displaced[queue] = None
         if failed := queue.mend():
             self._fail(failed)
         self._examine(queue)
+
+    def _oldest(self) -> Batch | None:
+        while self._order:
+            if not self._order[0].done:
+                return self._order[0]
+            self._order.popleft()
+        return None
+
+    def _left_of(self, whole: Batch) -> tuple[PartitionQueue, Batch]:
+        """A batch that is not done, or a part of it, and its queue."""
+        partition = whole.topic_partition
+        of_topic = (q for each, q in self._queues.items() if each.topic == partition.topic)
+        queues = chain((self._queues[partition],), of_topic)  # as a rule it is the first of its own
+        found = ((queue, each) for queue in queues for each in queue.batches)
+        return next(pair for pair in found if pair[1].whole is whole)
 
     def _why(self, batch: Batch) -> str:
         """What a batch waits for, as the end of a sentence."""
@@ -515,6 +526,9 @@ class SenderState:
         if self._view.is_missing(topic):
             return UnknownTopicOrPartition(f"topic {topic} does not exist")
         return batch.last_error or queue.last_error or self.trouble
+
+    def _deadline(self, batch: Batch) -> float:
+        return batch.opened_at + self._config.delivery_timeout
 
     def _fail(self, failed: Iterable[Failed]) -> None:
         for batch, error in failed:
