@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from math import inf, isnan
 from random import Random
@@ -134,7 +135,7 @@ class Accumulator:
         self._sleeps_until = inf
         self._asked = False  # somebody wants the sender's thread to look
         self._opened: dict[Batch, None] = {}  # not taken over by the sender's thread
-        self._unsettled: dict[Batch, None] = {}  # opened, in order
+        self._unsettled: OrderedDict[Batch, None] = OrderedDict()  # opened, in order
         self._filled: list[Batch] = []
         self._number = 0
         self._flush_up_to = 0
@@ -406,7 +407,7 @@ class Accumulator:
                 self._records_done += batch.count
                 if batch.error is not None and not isinstance(batch.error, RecordsPurged):
                     self._note_failed(batch)
-            self.settle([batch for batch in batches if not batch.callbacks])
+            self.settle(batch for batch in batches if not batch.callbacks)
 
     def settle(self, batches: Iterable[Batch]) -> None:
         """These are done, and their callbacks were called."""

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
-from folkmoot.producers.appender import BatchBuilder, Delivery, Owner
+from folkmoot.producers.appender import BatchBuilder, Delivery
 from folkmoot.producers.idempotence import NOBODY, Identity
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import MIXED, NO_SCHEMA, joined_schemas, written_schema
@@ -59,27 +59,24 @@ class Batch(BatchBuilder):
     The fields below are the sender's, but for `number` and `opened_at`, which the accumulator sets.
     """
 
-    __slots__ = (
-        *("attempts", "callbacks", "last_error", "maybe_written", "number", "opened_at"),
-        *("outcomes", "payload", "send_order", "state", "unsigned", "was_oldest"),
-    )
-
-    def __init__(
-        self, topic_partition: TopicPartition, owner: Owner | None, count: int = 0
-    ) -> None:
-        BatchBuilder.__init__(self, topic_partition, owner, count)
-        self.callbacks: Iterable[tuple[Callable[[Delivery], object], Delivery]] = ()
-        self.number = 0  # among all batches of the producer, from 1 on
-        self.opened_at = 0.0
-        self.state = NEW
-        self.unsigned: batch_header.UnsealedBatch | None = None  # made ahead of `payload`
-        self.payload: bytes | None = None
-        self.send_order = -1  # among those of the partition that were signed; -1: to be signed
-        self.was_oldest = False  # of those not done, when it was sent last
-        self.maybe_written = False  # an attempt was sent and never answered
-        self.attempts = 0
-        self.last_error: FolkmootError | None = None
-        self.outcomes: Outcomes = ()  # of parts that are done
+    callbacks: Iterable[tuple[Callable[[Delivery], object], Delivery]] = ()
+    number = 0
+    """Among all batches of the producer, from 1 on."""
+    opened_at = 0.0
+    state = NEW
+    unsigned: batch_header.UnsealedBatch | None = None
+    """What `payload` is made of, if that was made ahead."""
+    payload: bytes | None = None
+    send_order = -1
+    """Its place among those of the partition that were signed; -1: it is to be signed."""
+    was_oldest = False
+    """Whether it was the oldest that was not done when it was sent last."""
+    maybe_written = False
+    """Whether an attempt was sent and never answered."""
+    attempts = 0
+    last_error: FolkmootError | None = None
+    outcomes: Outcomes = ()
+    """Of parts that are done."""
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -235,12 +232,11 @@ class Batch(BatchBuilder):
 class Part(Batch):
     """Some records of a batch that was not taken whole; that one is done with the last of its parts."""
 
-    __slots__ = ("_ranks", "_whole")
+    state = WAITING
 
     def __init__(self, whole: Batch, ranks: Sequence[int], topic_partition: TopicPartition) -> None:
         super().__init__(topic_partition, whole.owner, len(ranks))
         self.number, self.opened_at = whole.number, whole.opened_at
-        self.state = WAITING
         self._whole, self._ranks = whole, ranks
 
     @property

@@ -98,9 +98,7 @@ class BatchBuilder:
         *("fields", "owner", "parts", "schema_id", "size", "switches", "topic_partition"),
     )
 
-    def __init__(
-        self, topic_partition: TopicPartition, owner: Owner | None, count: int = 0
-    ) -> None:
+    def __init__(self, topic_partition: TopicPartition, owner: Any, count: int = 0) -> None:
         """`count`: so many records are written already, elsewhere; it takes no more."""
         self.topic_partition = topic_partition
         self.owner: Owner | None = owner

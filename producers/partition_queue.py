@@ -93,12 +93,12 @@ class PartitionQueue:
     The queue calls nothing: it returns which batches have failed, and its caller ends those.
 
     Until `_retry_at` nothing leaves. `leader`, `leader_epoch` and `topic_id` are as of the metadata's
-    `version`. Owner: the sender.
+    `version`; `timer` is when the sender looks at it again by itself. Owner: the sender.
     """
 
     __slots__ = (
         *("_broken", "_in_flight", "_expired", "_retry_at", "_terms", "_signed", "_window"),
-        *("batches", "last_error", "leader", "leader_epoch", "missing", "partition"),
+        *("batches", "last_error", "leader", "leader_epoch", "missing", "partition", "timer"),
         *("topic_id", "version"),
     )
 
@@ -113,6 +113,7 @@ class PartitionQueue:
         """Why there is no such partition any more."""
         self.last_error: FolkmootError | None = None
         """Of the last attempt, if it has failed."""
+        self.timer = inf
         self._terms = terms
         self._window = 1 if terms.sequences is None else WINDOW
         self._signed = 0
@@ -123,7 +124,7 @@ class PartitionQueue:
 
     # -- which one goes next ------------------------------------------------------------------------
 
-    def ready_at(self, hurry: bool, busy: bool = False) -> float:
+    def ready_at(self, *, hurry: bool, busy: bool = False) -> float:
         """When the next batch may be sent, as far as order and time decide it; infinity if none may.
 
         Behind others that are under way it leaves only when it is full, and grows until then. One
@@ -240,10 +241,10 @@ class PartitionQueue:
         return not self.batches and not self._in_flight
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether something of it is to be sent."""
+    def is_all_in_flight(self) -> bool:
+        """Whether nothing of it waits to be sent."""
         batches = self.batches
-        return bool(batches) and (batches[-1].state is WAITING or batches[0].state is WAITING)
+        return batches[0].state is not WAITING and batches[-1].state is not WAITING
 
     @property
     def awaits_answers(self) -> bool:

@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
+from heapq import heappop, heappush
+from itertools import chain, count
 from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
@@ -64,17 +65,6 @@ class Shipment(NamedTuple):
     batches: list[Batch]
 
 
-class _Line:
-    """Queues that have something for one broker, in the order in which they are served."""
-
-    __slots__ = ("due", "queues")
-
-    def __init__(self) -> None:
-        self.queues: dict[PartitionQueue, None] = {}
-        self.due = inf
-        """None of them is ready before."""
-
-
 class SenderState:
     """The sender as a state machine: events in, shipments and finished batches out.
 
@@ -98,10 +88,10 @@ class SenderState:
     while a request is under way to it, which it takes one after the other anyway, one that is not full
     waits for the answer as well, until it is GATHERING old at most, or has lingered if that is longer.
 
-    A queue that something has happened to (`_examine`) gets into the line of its leader, unless only
-    another event can make it ready. A line is looked through when its first queue is due, which is when
-    something leaves, as a rule. Leaders are looked up once per version of the metadata, and only for
-    queues that have something to send.
+    A queue is looked at only when something has happened to it (`_examine`): a batch was opened or
+    filled, an answer came, its time has come. It is then among the `_ready` of its leader, or has a
+    timer, or waits for an event. So a round costs by what is ready, not by what exists. Leaders are
+    looked up once per version of the metadata, and only for queues that have something to send.
 
     One shipment carries a batch of each partition that is ready for a broker, up to REQUEST_BYTES;
     `max_in_flight` shipments may be under way to each. An idempotent producer sends nothing before
@@ -133,10 +123,13 @@ class SenderState:
         self._terms = Terms(config, codec, self._sequences, self.counters, random)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._order: deque[Batch] = deque()
-        self._lines: dict[str | None, _Line] = {}  # by leader; None: not known
+        self._ready: dict[str | None, dict[PartitionQueue, None]] = {}  # by leader; None: not known
+        self._lingering: dict[str | None, dict[PartitionQueue, None]] = {}  # so are these
+        self._pausing: dict[PartitionQueue, None] = {}  # until their time, or a new leader
         self._displaced: dict[PartitionQueue, None] = {}  # their partitions do not exist any more
-        self._held: set[str] = set()  # topics of which nothing is sent
-        self._gathers = config.linger < GATHERING  # while a request is under way
+        self._held: dict[str, dict[PartitionQueue, None]] = {}  # by topic: they are ready, and wait
+        self._timers: list[tuple[float, int, PartitionQueue]] = []
+        self._serial = count()
         self._hurry = False
         self._in_flight: dict[str, int] = {}
         self._shipments: dict[int, Shipment] = {}
@@ -246,30 +239,27 @@ class SenderState:
         """What is to be sent now. Each must be followed by `sent` or `undeliverable`, at once: the
         next one is made only then, while the first is on its way."""
         self._look_around(now, hurry)
-        for address, line in list(self._lines.items()):
-            if address is None or line.due > now or not self._may_send(address):
-                continue
-            ready = self._ready(address, line, now)
-            while ready and self._may_send(address):
-                shipment = self._load(address, ready, now)
+        for address in [address for address in self._ready if address is not None]:
+            while (some := self._ready.get(address)) and self._may_send(address):
+                shipment = self._load(address, some, now)
                 if shipment.batches:
                     yield shipment
-            if ready:
-                line.queues, line.due = ready | line.queues, -inf
+            if not self._ready.get(address):
+                self._ready.pop(address, None)
 
     def next_event(self) -> float:
         """When time alone will make a batch ready, or fail it."""
+        while self._timers and self._timers[0][0] != self._timers[0][2].timer:
+            heappop(self._timers)  # it left before its time
         oldest = self._oldest()
         expires = inf if oldest is None else self._deadline(oldest)
-        lines = self._lines.items()
-        due = (line.due for address, line in lines if address and self._may_send(address))
-        return min(expires, min(due, default=inf))
+        return min(expires, self._timers[0][0] if self._timers else inf)
 
     def patience(self, leaders: int) -> float:
         """How long a batch that is opened now may wait, if so many brokers lead: while a request is
         under way to each of them it would do nothing but gather."""
         linger = self._config.linger
-        return GATHERING if self._gathers and 0 < leaders <= len(self._in_flight) else linger
+        return GATHERING if linger < GATHERING and 0 < leaders <= len(self._in_flight) else linger
 
     # -- which queues are ready ---------------------------------------------------------------------
 
@@ -277,21 +267,40 @@ class SenderState:
         """See to what has changed since the last time: the metadata, the hurry, and the time."""
         if self._view.version != self._version:
             self._version = self._view.version
-            self._lines = {}
-            for queue in self._queues.values():
+            ready, self._ready = self._ready, {}
+            lingering, self._lingering = self._lingering, {}
+            for queue in chain.from_iterable(ready.values()):
+                if queue.batches:
+                    self._make_ready(queue)
+            pausing, self._pausing = self._pausing, {}
+            for queue in chain(*lingering.values(), pausing):
+                self._leader(queue)  # a new one changes when it is ready
                 self._examine(queue)
+            for queue in self._queues.values():
+                if queue.batches and self._is_gone(queue.partition):
+                    self._leader(queue)
         if hurry and not self._hurry:
-            self._look_through_all()
+            self._hurry = hurry
+            timers, self._timers = self._timers, []
+            for _, _, queue in timers:
+                queue.timer = inf
+                self._examine(queue)
         self._hurry = hurry
+        while self._timers and self._timers[0][0] <= now:
+            at, _, queue = heappop(self._timers)
+            if at == queue.timer:
+                queue.timer = inf
+                if self._examine(queue, now):
+                    for other in self._lingering.pop(self._leader(queue), ()):
+                        if other.ready_at(hurry=True) <= now:
+                            self._make_ready(other)
+                        else:
+                            self._pausing[other] = None
         if self._displaced:
             self._place_again()
-        if released := {topic for topic in self._held if not self._awaits_what_is_gone(topic)}:
-            self._held -= released
-            self._look_through_all()
-
-    def _look_through_all(self) -> None:
-        for line in self._lines.values():
-            line.due = -inf
+        for topic in [each for each in self._held if not self._awaits_what_is_gone(each)]:
+            for queue in self._held.pop(topic):
+                self._examine(queue)
 
     def _place_again(self) -> None:
         """What waits for partitions that are gone goes where its topic is now, or fails.
@@ -305,7 +314,7 @@ class SenderState:
             if queue.missing is None:
                 continue
             topic = queue.partition.topic
-            self._held.add(topic)
+            self._held.setdefault(topic, {})
             numbers = self._view.partitions(topic)
             led = [
                 each for each in numbers if self._view.leader_address(TopicPartition(topic, each))
@@ -323,45 +332,27 @@ class SenderState:
         of_topic = (queue for each, queue in self._queues.items() if each.topic == topic)
         return any(queue.missing is not None and queue.awaits_answers for queue in of_topic)
 
-    def _examine(self, queue: PartitionQueue) -> float:
-        """Something has happened to it: find out when it is to send. → when that is; infinity if only
-        another event will tell."""
-        if not queue.has_waiting:
-            return inf
-        address = self._leader(queue)
-        at = queue.ready_at(self._hurry, self._gathers and address in self._in_flight)
+    def _examine(self, queue: PartitionQueue, now: float = -inf) -> bool:
+        """Something has happened to it: find out when it is to send. → whether it is ready as of `now`."""
+        if not queue.batches or queue.is_all_in_flight:
+            return False
+        busy = False
+        if self._in_flight and self._config.linger < GATHERING:
+            busy = self._leader(queue) in self._in_flight
+        at = queue.ready_at(hurry=self._hurry, busy=busy)
+        if at <= now:
+            self._make_ready(queue)
+            return True
         if at < inf:
-            line = self._lines.get(address)
-            if line is None:
-                line = self._lines[address] = _Line()
-            line.queues[queue] = None
-            if at < line.due:
-                line.due = at
-        return at
+            self._lingering.setdefault(self._leader(queue), {})[queue] = None
+            if at < queue.timer:
+                queue.timer = at
+                heappush(self._timers, (at, next(self._serial), queue))
+        return False
 
-    def _ready(self, address: str, line: _Line, now: float) -> dict[PartitionQueue, None]:
-        """Take the queues out of the line that are ready, in order. When one of them has waited for its
-        time, all that linger leave with it."""
-        busy, in_time = self._gathers and address in self._in_flight, False
-        ready: dict[PartitionQueue, None] = {}
-        held: dict[PartitionQueue, None] = {}
-        later: dict[PartitionQueue, float] = {}
-        for queue in line.queues:
-            at = queue.ready_at(self._hurry, busy)
-            if self._held and queue.partition.topic in self._held:
-                held[queue] = None
-            elif at <= now:
-                ready[queue] = None
-                in_time = in_time or at > -inf
-            elif at < inf:
-                later[queue] = at
-        if in_time:
-            for queue in [queue for queue in later if queue.ready_at(True) <= now]:
-                ready[queue] = None
-                del later[queue]
-        line.queues = held | dict.fromkeys(later)
-        line.due = min(later.values(), default=inf)
-        return ready
+    def _make_ready(self, queue: PartitionQueue) -> None:
+        queue.timer = inf
+        self._ready.setdefault(self._leader(queue), {})[queue] = None
 
     def _leader(self, queue: PartitionQueue) -> str | None:
         """Its leader's address; None if that is not known."""
@@ -411,6 +402,9 @@ class SenderState:
             ahead -= 1
             queue = next(iter(ready))
             del ready[queue]
+            if (held := self._held.get(queue.partition.topic)) is not None:
+                held[queue] = None
+                continue
             served.append(queue)
             while isinstance(batch := queue.send(now), Failed):
                 self._fail([batch])
@@ -430,8 +424,7 @@ class SenderState:
             self.counters.batches_sent += len(batches)
             self.counters.bytes_sent += size
         for queue in served:
-            if self._examine(queue) <= now:
-                ready[queue] = None
+            self._examine(queue, now)
         # Who waits in vain is told why by the broker, before it stops waiting for that answer.
         wait = min(self._config.request_timeout, self._config.delivery_timeout) / 2
         request = ProduceRequest(self._config.wire_acks, wait, entries)
@@ -460,10 +453,9 @@ class SenderState:
         self._in_flight[address] -= 1
         if not self._in_flight[address]:
             del self._in_flight[address]
-            line = self._lines.get(address)
-            if line is not None and self._gathers:
-                times = (queue.ready_at(self._hurry) for queue in line.queues)
-                line.due = min(times, default=inf)
+            if self._config.linger < GATHERING:
+                for queue in self._lingering.pop(address, ()):
+                    self._examine(queue)
 
     def _fall(self, shipment: Shipment, error: FolkmootError, now: float, sent: bool) -> None:
         self._landed(shipment)
@@ -492,8 +484,7 @@ class SenderState:
             self._fail(queue.refused(batch, error, now, sent=sent, at_once=moved))
             if queue.missing is not None:
                 self._displaced[queue] = None
-        if failed := queue.mend():
-            self._fail(failed)
+        self._fail(queue.mend())
         self._examine(queue)
 
     def _oldest(self) -> Batch | None:
