@@ -163,7 +163,9 @@ class Partition:
         """So many it has; while they are being moved, the fewest (TopicInfo)."""
         self.throttle = 0
         """Bytes a second that it copies at most until it is in sync; 0: as fast as it can."""
-        self.state = ReplicaState(shared.broker_id, log.leader_epoch, shared.staying)
+        self.state = ReplicaState(
+            *(shared.broker_id, log.leader_epoch, shared.registered, shared.staying)
+        )
         self.found: VersionedState | None = None
         """The partition's state as it was read last."""
         self.is_outdated = False

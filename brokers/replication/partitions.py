@@ -103,6 +103,8 @@ class Partitions:
         if is_registered:
             self._own_nonce = found
         self.nonce = found if found == self._own_nonce else ""
+        self.shared.registered.clear()
+        self.shared.registered.update(live)
         staying = {number for number, each in live.items() if not each.leaving}
         if staying != self.shared.staying:
             # Who waits for a replica that is gone does not wait for the next round.

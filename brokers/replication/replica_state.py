@@ -92,8 +92,8 @@ class ReplicaState:
     - **A disk that has lost something**, or is another one: the ISR counts on records that are not here.
       Such a replica does not lead (`may_lead`), and leaves the ISR if it is designated and not alone in
       there; a leader finds out by its fetch, and takes it out. With `durability=page-cache` the same
-      holds for any log whose machine went down under it, but that one leads if no other broker of the
-      ISR is registered. An unclean election has either lead.
+      holds for any log whose machine went down under it, but that one leads if it is elected, and no
+      other broker of the ISR is registered. An unclean election has either lead.
 
     A death right before the epoch is on disk: nothing has happened. Right behind it: the epoch is
     skipped, unless the activation finds the same number free. Right behind the compare-and-set: the
@@ -103,10 +103,12 @@ class ReplicaState:
     One step at a time is under way; what is read meanwhile is looked at when that has ended.
     """
 
-    def __init__(self, broker_id: int, epoch: int, staying: Set[int]) -> None:
-        """`staying` are the brokers that are registered and are not about to stop; its owner changes it."""
+    def __init__(self, broker_id: int, epoch: int, registered: Set[int], staying: Set[int]) -> None:
+        """`staying` are the brokers that are registered and are not about to stop. The owner of the two sets
+        changes them."""
         self.broker_id = broker_id
         self.epoch = epoch
+        self.registered = registered
         self.staying = staying
         self.leader: LeaderState | None = None
         self.follower: FollowerState | None = None
@@ -114,8 +116,8 @@ class ReplicaState:
         self.may_lead = True
         """False while the log may lack records that this replica has acked: it would lose them for all."""
         self.may_lead_alone = False
-        """Whether it leads all the same where no other broker of the ISR is registered: its topic has
-        chosen that."""
+        """Whether it leads all the same where it is elected, and no other broker of the ISR is registered:
+        its topic has chosen that."""
         self.reassigned = 0
         """How many ended reassignments this broker knows of, by the topic's node."""
         self._step: Step = None
@@ -181,7 +183,9 @@ class ReplicaState:
         state = self.known.state
         if state.leader == self.broker_id:
             is_asked = state.unclean_epoch > state.leader_epoch  # to lead with what it has
-            is_alone = not any(each in self.staying for each in self._others(state))
+            is_alone = not any(
+                state.active or each in self.registered for each in self._others(state)
+            )
             may_lead = self.may_lead or ((self.may_lead_alone or is_asked) and is_alone)
             if self.broker_id in state.isr and may_lead:
                 self._step = self._activation(self.known)

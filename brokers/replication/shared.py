@@ -70,8 +70,10 @@ class Shared:
     post: Callable[[Callable[[], None]], None]
     clock: Callable[[], float]
     counters: Counters = field(default_factory=Counters)
+    registered: set[int] = field(default_factory=set)
+    """Brokers that are registered; one set, which each partition's state reads."""
     staying: set[int] = field(default_factory=set)
-    """Brokers that are registered and are not about to stop; one set, which each partition's state reads."""
+    """Those of them that are not about to stop; the same."""
     is_replaced: bool = False
     """Others lead what this broker led, and ZooKeeper does not answer it: its view is of no use."""
     throttled_until: float = 0.0

@@ -35,8 +35,8 @@ def elect_preferred(
                 raise ElectionImpossible(
                     f"{named}: broker {preferred}, its preferred leader, is not {why}"
                 )
-        isr = [each for each in state.isr if each in live]
-        if (yield from _designate(partition, found, preferred, isr)):
+        # The ISR stays as it is: that one may find that its disk has lost something.
+        if (yield from _designate(partition, found, preferred, state.isr)):
             return True
 
 

@@ -60,7 +60,7 @@ def leads(replica: ReplicaState) -> bool:
 
 def a_leader() -> ReplicaState:
     """Broker 1, which leads epoch 5 since partition epoch 11."""
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     step = replica.observed(a_state(1, 4))
     assert isinstance(step, Activate)
     assert replica.activated(VersionedState(step.write.state, 11), lead) is None
@@ -72,7 +72,7 @@ def a_leader() -> ReplicaState:
 
 
 def test_who_is_designated_has_the_next_epoch_on_disk_before_it_writes_that_it_leads() -> None:
-    replica = ReplicaState(1, 4, {1, 2, 3})
+    replica = ReplicaState(1, 4, {1, 2, 3}, {1, 2, 3})
     found = a_state(1, 4)
     assert replica.observed(found) == PersistEpoch(5)
     assert replica.observed(found) is None, "one step at a time"
@@ -84,14 +84,14 @@ def test_who_is_designated_has_the_next_epoch_on_disk_before_it_writes_that_it_l
 
 
 def test_an_activation_takes_brokers_that_are_not_registered_out_of_the_isr() -> None:
-    replica = ReplicaState(1, 5, {2, 4})
+    replica = ReplicaState(1, 5, {1, 2, 3, 4}, {2, 4})
     step = replica.observed(a_state(1, 4, 3, 2, 1))
     assert step == Activate(StateWrite(led(1, 5, 2, 1).state, 10)), "whether it stays itself or not"
 
 
 @pytest.mark.parametrize("active", [False, True])
 def test_who_is_designated_and_not_in_sync_does_not_lead(active: bool) -> None:
-    replica = ReplicaState(1, 4, {1, 2, 3})
+    replica = ReplicaState(1, 4, {1, 2, 3}, {1, 2, 3})
     assert replica.observed(a_state(1, 4, 2, 3, active=active)) is None
     assert replica.persisted(5) is None
     replica.may_lead_alone = True
@@ -99,7 +99,7 @@ def test_who_is_designated_and_not_in_sync_does_not_lead(active: bool) -> None:
 
 
 def test_who_is_designated_leaves_the_epoch_that_it_follows_at_once() -> None:
-    replica = ReplicaState(1, 4, {1, 2, 3})
+    replica = ReplicaState(1, 4, {1, 2, 3}, {1, 2, 3})
     replica.observed(led(2, 4))
     assert follows(replica) == (2, 4)
     assert replica.observed(a_state(1, 4, version=11)) == PersistEpoch(5)
@@ -107,12 +107,12 @@ def test_who_is_designated_leaves_the_epoch_that_it_follows_at_once() -> None:
 
 
 def test_who_was_the_leader_before_it_was_started_anew_begins_another_epoch() -> None:
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     assert replica.observed(led(1, 5)) == PersistEpoch(6)
 
 
 def test_an_activation_that_was_refused_is_no_activation() -> None:
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     assert isinstance(replica.observed(a_state(1, 4)), Activate)
     assert replica.activated(Superseded(led(2, 5, version=12)), lead) is None
     assert not leads(replica)
@@ -128,14 +128,14 @@ def test_an_activation_that_a_zookeeper_that_was_set_back_refuses_goes_on_from_w
         (led(2, 4, version=7), None),
         (a_state(1, 4, version=7), Activate(StateWrite(led(1, 5).state, 7))),
     ):
-        replica = ReplicaState(1, 5, {1, 2, 3})
+        replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
         assert isinstance(replica.observed(a_state(1, 4)), Activate)
         assert replica.activated(Superseded(found), lead) == step
         assert not leads(replica)
 
 
 def test_an_activation_whose_outcome_is_not_known_is_none_before_the_state_was_read_again() -> None:
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     assert isinstance(replica.observed(a_state(1, 4)), Activate)
     assert replica.activated(None, lead) is None
     assert (replica.leader, replica.known) == (None, None)
@@ -144,7 +144,7 @@ def test_an_activation_whose_outcome_is_not_known_is_none_before_the_state_was_r
 
 def test_an_activation_that_found_another_leader_written_is_none() -> None:
     """A write of ours that says that somebody else is to lead has the same kind of answer."""
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     step = replica.observed(a_state(1, 4))
     assert isinstance(step, Activate)
@@ -155,7 +155,7 @@ def test_an_activation_that_found_another_leader_written_is_none() -> None:
 
 def test_a_designation_that_is_read_late_is_not_acted_on() -> None:
     """The epoch that it would begin was left since."""
-    replica = ReplicaState(1, 6, {1, 2, 3})
+    replica = ReplicaState(1, 6, {1, 2, 3}, {1, 2, 3})
     assert replica.observed(a_state(1, 4)) is None
     assert replica.observed(a_state(1, 5, version=11)) == Activate(
         StateWrite(led(1, 6).state, 11)
@@ -166,7 +166,7 @@ def test_a_designation_that_is_read_late_is_not_acted_on() -> None:
 
 
 def test_a_follower_has_an_epoch_on_disk_before_it_follows_in_it() -> None:
-    replica = ReplicaState(1, 3, {1, 2, 3})
+    replica = ReplicaState(1, 3, {1, 2, 3}, {1, 2, 3})
     assert replica.observed(led(2, 4)) == PersistEpoch(4)
     assert follows(replica) is None
     assert replica.persisted(4) is None
@@ -174,13 +174,13 @@ def test_a_follower_has_an_epoch_on_disk_before_it_follows_in_it() -> None:
 
 
 def test_nobody_follows_in_an_epoch_below_the_one_on_its_disk() -> None:
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     assert replica.observed(led(2, 4)) is None
     assert follows(replica) is None
 
 
 def test_an_epoch_that_gets_on_disk_late_does_not_bring_back_a_lower_one() -> None:
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     assert replica.persisted(4) is None
     assert replica.epoch == 5
     assert replica.observed(led(2, 4)) is None
@@ -188,7 +188,7 @@ def test_an_epoch_that_gets_on_disk_late_does_not_bring_back_a_lower_one() -> No
 
 
 def test_an_epoch_that_could_not_be_noted_is_not_followed_and_tried_again() -> None:
-    replica = ReplicaState(1, 3, {1, 2, 3})
+    replica = ReplicaState(1, 3, {1, 2, 3}, {1, 2, 3})
     assert replica.observed(led(2, 4)) == PersistEpoch(4)
     replica.failed()
     assert follows(replica) is None
@@ -196,7 +196,7 @@ def test_an_epoch_that_could_not_be_noted_is_not_followed_and_tried_again() -> N
 
 
 def test_what_was_read_earlier_does_not_count_when_it_comes_later() -> None:
-    replica = ReplicaState(3, 5, {1, 2, 3})
+    replica = ReplicaState(3, 5, {1, 2, 3}, {1, 2, 3})
     replica.observed(led(2, 5, version=20))
     assert follows(replica) == (2, 5)
     assert replica.observed(a_state(3, 4, version=19)) is None
@@ -205,7 +205,7 @@ def test_what_was_read_earlier_does_not_count_when_it_comes_later() -> None:
 
 
 def test_a_follower_goes_on_while_nobody_else_leads_and_leaves_for_the_next_epoch() -> None:
-    replica = ReplicaState(3, 5, {1, 2, 3})
+    replica = ReplicaState(3, 5, {1, 2, 3}, {1, 2, 3})
     replica.observed(led(2, 5))
     follower = replica.follower
     replica.observed(led(2, 5, 2, 3, version=11))
@@ -219,7 +219,7 @@ def test_a_follower_goes_on_while_nobody_else_leads_and_leaves_for_the_next_epoc
 
 
 def test_a_replica_whose_state_is_gone_is_nothing() -> None:
-    replica = ReplicaState(3, 5, {1, 2, 3})
+    replica = ReplicaState(3, 5, {1, 2, 3}, {1, 2, 3})
     replica.observed(led(2, 5))
     assert replica.observed(None) is None
     assert (follows(replica), replica.known) == (None, None)
@@ -229,7 +229,7 @@ def test_a_replica_whose_state_is_gone_is_nothing() -> None:
 
 
 def test_who_has_not_read_of_the_end_of_a_reassignment_does_not_follow_behind_it() -> None:
-    replica = ReplicaState(3, 5, {1, 2, 3})
+    replica = ReplicaState(3, 5, {1, 2, 3}, {1, 2, 3})
     behind = a_state(2, 5, active=True, reassigned=2)
     replica.reassigned = 1
     assert replica.observed(behind) is None
@@ -263,14 +263,14 @@ def test_a_leader_that_is_to_lead_again_begins_another_epoch() -> None:
 
 def test_who_may_lack_what_it_has_acked_has_another_lead_and_leaves_the_isr() -> None:
     for active in (True, False):
-        replica = ReplicaState(1, 5, {1, 2, 3})
+        replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
         replica.may_lead = False
         step = replica.observed(a_state(1, 5, active=active))
         assert step == Activate(StateWrite(a_state(NOBODY, 5, 2, 3).state, 10))
 
 
 def test_who_may_lack_something_and_is_alone_in_sync_says_once_that_nobody_leads() -> None:
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     step = replica.observed(a_state(1, 5, 1, active=True))
     assert step == Activate(StateWrite(a_state(1, 5, 1).state, 10))
@@ -280,22 +280,31 @@ def test_who_may_lack_something_and_is_alone_in_sync_says_once_that_nobody_leads
 
 
 @pytest.mark.parametrize(
-    ("isr", "staying", "leads"),
-    [((1,), {1, 2, 3}, True), ((1, 2), {1, 3}, True), ((1, 2), {1, 2}, False)],
+    ("isr", "registered", "active", "leads"),
+    [
+        ((1,), {1, 2, 3}, False, True),
+        ((1,), {1, 2, 3}, True, True),
+        ((1, 2), {1, 3}, False, True),
+        ((1, 2), {1, 2}, False, False),  # it is about to stop, and has everything
+        ((1, 2), {1, 3}, True, False),  # nobody was elected: it may have everything, and come back
+    ],
 )
 def test_who_has_lost_its_page_cache_leads_only_where_no_other_of_the_isr_is_registered(
-    isr: tuple[int, ...], staying: set[int], leads: bool
+    isr: tuple[int, ...], registered: set[int], active: bool, leads: bool
 ) -> None:
-    replica = ReplicaState(1, 6, staying)
+    replica = ReplicaState(1, 6, registered, {1})
     replica.may_lead, replica.may_lead_alone = False, True
-    step = replica.observed(a_state(1, 5, *isr))
-    assert isinstance(step, Activate)
+    step = replica.observed(a_state(1, 5, *isr, active=active))
+    assert isinstance(step, Activate | PersistEpoch)
+    if isinstance(step, PersistEpoch):
+        step = replica.persisted(step.epoch)
+        assert isinstance(step, Activate)
     assert (step.write.state.active, step.write.state.isr) == (leads, (1,) if leads else (2,))
 
 
 def test_who_lacks_something_leaves_the_isr_to_those_that_are_not_back_yet() -> None:
     """After a power cut the only ones that have everything may come last."""
-    replica = ReplicaState(1, 5, {1})
+    replica = ReplicaState(1, 5, {1}, {1})
     replica.may_lead = False
     step = replica.observed(a_state(1, 5))
     assert step == Activate(StateWrite(a_state(NOBODY, 5, 2, 3).state, 10))
@@ -305,11 +314,11 @@ def test_who_lacks_something_leaves_the_isr_to_those_that_are_not_back_yet() -> 
 def test_an_unclean_election_has_who_is_alone_lead_once_whatever_it_lacks(
     unclean: int, leads: bool
 ) -> None:
-    replica = ReplicaState(1, 6, {1, 2, 3})
+    replica = ReplicaState(1, 6, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     step = replica.observed(a_state(1, 5, 1, unclean=unclean))
     assert isinstance(step, Activate) is leads
-    replica = ReplicaState(1, 6, {1, 2, 3})
+    replica = ReplicaState(1, 6, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     step = replica.observed(a_state(1, 5, unclean=unclean))
     assert isinstance(step, Activate)
@@ -317,7 +326,7 @@ def test_an_unclean_election_has_who_is_alone_lead_once_whatever_it_lacks(
 
 
 def test_who_is_out_of_the_isr_may_lead_when_it_is_in_there_again() -> None:
-    replica = ReplicaState(1, 5, {1, 2, 3})
+    replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     may_lead = []
     for isr, version in (((1, 2, 3), 10), ((2, 3), 11), ((1, 2, 3), 12)):

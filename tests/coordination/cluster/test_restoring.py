@@ -164,7 +164,10 @@ def led_with_a_state_missing(session: MemorySession) -> VersionedState:
 def test_who_has_not_seen_states_missing_knows_the_restored_ones_as_the_newer() -> None:
     session = MemoryZooKeeper().connect()
     before = led_with_a_state_missing(session)
-    leader, follower = ReplicaState(3, 9, {1, 2, 3}), ReplicaState(1, 9, {1, 2, 3})
+    leader, follower = (
+        ReplicaState(3, 9, {1, 2, 3}, {1, 2, 3}),
+        ReplicaState(1, 9, {1, 2, 3}, {1, 2, 3}),
+    )
     leader.leader = LeaderState(
         *(3, before, REPLICAS, EpochStarts()),
         log_end=9,
@@ -199,7 +202,7 @@ def test_a_restored_partition_has_a_leader_that_may_lead_with_what_it_has(
     found = execute(session, partition_states.read(AT[0]))
     assert found is not None
     assert found.state.leader_epoch > state.leader_epoch
-    replica = ReplicaState(1, log_epoch, {1, 2, 3})
+    replica = ReplicaState(1, log_epoch, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False  # it knows nothing of that epoch
     step = replica.observed(found)
     assert isinstance(step, PersistEpoch)

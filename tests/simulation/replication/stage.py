@@ -119,7 +119,7 @@ class Stage:
                 disk.starts.appended(record.epoch, offset)
             self.broker_epochs[each] += 1
             epoch = disk.epoch if self.rules.epochs_are_persisted else -1
-            self.lives[each] = Life(ReplicaState(each, epoch, set(REPLICAS)))
+            self.lives[each] = Life(ReplicaState(each, epoch, set(REPLICAS), set(REPLICAS)))
 
     def die(self, *brokers: int) -> None:
         for each in brokers:
