@@ -100,7 +100,12 @@ class ZooKeeperDiscovery:
                 self._opening = _begin(partial(self._connect, self._session_timeout))
             opening = self._opening
         try:
-            session = opening.result(timeout)
+            try:
+                session = opening.result(timeout)
+            except TimeoutError:
+                if not opening.done():
+                    raise
+                session = opening.result()  # it has ended this moment
         except BaseException as error:
             if isinstance(error, TimeoutError) and not opening.done():
                 raise

@@ -305,6 +305,8 @@ class Sender:
         accumulator.close(reason)
         state.give_up(accumulator.unsettled(), reason)
         self._tell(state)
+        for batch in accumulator.unsettled():  # done, and not in `finished`: memory was wanting
+            self.call_back(batch)
         accumulator.settle(accumulator.unsettled())
         accumulator.purged(inf)
 

@@ -60,7 +60,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "consumers/records": frozenset({"consumers"}),
     "consumers/group": frozenset({"consumers", "consumers/assignors"}),
     "consumers/fetch": frozenset({"consumers", "consumers/records"}),
-    "consumers/offsets": frozenset({"consumers", "consumers/fetch"}),
+    "consumers/offsets": frozenset({"consumers", "consumers/fetch", "consumers/records"}),
     "consumers/client": frozenset(
         {
             "consumers",

@@ -344,8 +344,8 @@ class Consumer(Generic[K, V]):
         """With `explicit_done`: partitions that others are to have, and the seconds that are left for them.
 
         Nothing more is handed out of these. A partition is given up as soon as all of its records that
-        were handed out are done, and at the latest after `max_processing_time` (`revoke_timeout` if that
-        is None); the others are read on meanwhile. From any thread.
+        were handed out are done, and at the latest after `max_processing_time` (at once if that is None,
+        with `revoke_timeout` for `on_revoke`); the others are read on meanwhile. From any thread.
         """
         self._core.life.check_open()
         return self._core.revoking()

@@ -35,6 +35,7 @@ from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import (
+    ClosedError,
     ConfigError,
     NotAssigned,
     NotOwner,
@@ -114,6 +115,9 @@ class ConsumerCore(Reader, Generic[K, V]):
             self.discovery.open()
         else:
             self._join(self.config)
+        if self.life.is_ending:  # by another task, which found nothing yet to close
+            self._disconnect()
+            raise ClosedError("the consumer was closed while it was being opened")
         self.life.enter(Stage.OPEN)
 
     def _join(self, config: ConsumerConfig[K, V]) -> None:
@@ -136,7 +140,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def wake(self) -> None:
         """Have what the group wants served soon. From any thread, or a signal handler."""
         self.attention.want()
-        cursor = self.hand_out.cursor
+        cursor = self.positions.cursor
         if cursor is not None:
             cursor.cut()
 
@@ -151,12 +155,15 @@ class ConsumerCore(Reader, Generic[K, V]):
                 yield from self.group.leave(time.monotonic() + timeout)
         finally:
             self.life.enter(Stage.CLOSED)
-            if self.group is not None:  # whose session it is
-                self.group.member.stop(0.0)
-            else:
-                self.discovery.close()
+            self._disconnect()
             self.cluster.close()
             self.attention.close()
+
+    def _disconnect(self) -> None:
+        if self.group is not None:  # whose session it is
+            self.group.member.stop(0.0)
+        else:
+            self.discovery.close()
 
     # -- brokers ----------------------------------------------------------------------------------
 
@@ -331,6 +338,8 @@ class ConsumerCore(Reader, Generic[K, V]):
 
     def unsubscribe(self, timeout: float = CLOSE_TIMEOUT) -> Steps[None]:
         group = self.group
+        if self.life.is_ending:
+            raise ClosedError("the consumer is being closed")
         if group is None:
             return
         self.hand_out.take_back()
@@ -510,7 +519,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def _in_hand(self, group: RebalanceListener) -> dict[TopicPartition, int]:
         """What is to be committed of all that was handed out."""
         if not self.in_callback:  # else what is processed is known: nothing is under way
-            self.hand_out.settle()
+            self.positions.settle()
             self.positions.process_all()
         return self.positions.uncommitted(group.epochs, sought=True)
 
@@ -586,7 +595,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         return found
 
     def position(self, partition: TopicPartition) -> int | None:
-        cursor = self.hand_out.cursor
+        cursor = self.positions.cursor
         if cursor is not None and cursor.view.topic_partition == partition:
             if (offset := cursor.next_offset) is not None:
                 return offset

@@ -47,8 +47,6 @@ class HandOut(Generic[K, V]):
         call_back: Callable[[str, Any], CallbackRun],
         turn: Callable[[], None],
     ) -> None:
-        self.cursor: BatchCursor | None = None
-        """What is being iterated over."""
         self.turned_at = 0.0
         """When the network was looked at last (monotonic)."""
         self._config = config
@@ -76,6 +74,7 @@ class HandOut(Generic[K, V]):
         """What `make` makes of batches of up to `limit` records in all, or of one → and whether there was
         nothing. `take` gets them from the fetcher, as bytes if it is None."""
         take, rotation = take or self._fetcher.take_view, self._fetcher.rotation
+        before: dict[TopicPartition, int | None] = {}
         rotation.keep()
         try:
             views: list[RecordBatchView | Skipped] = []
@@ -95,10 +94,14 @@ class HandOut(Generic[K, V]):
             if views:
                 self._keep_fetching()
             for view in views:
+                partition = view.topic_partition
+                before.setdefault(partition, self._positions.of(partition).handed_out)
                 offsets = () if isinstance(view, Skipped) else view.offsets
-                self._positions.hand_out(view.topic_partition, offsets, view.next_offset)
+                self._positions.hand_out(partition, offsets, view.next_offset)
         except BaseException:
             rotation.take_all_back()
+            for partition, handed_out in before.items():
+                self._positions.of(partition).handed_out = handed_out
             raise
         return made, not views
 
@@ -114,11 +117,11 @@ class HandOut(Generic[K, V]):
             if isinstance(view, Skipped):
                 self._positions.hand_out(view.topic_partition, (), view.next_offset)
                 return None, False
-            self.cursor = None if view is None else BatchCursor(view)
+            self._positions.cursor = None if view is None else BatchCursor(view)
         except BaseException:
             rotation.take_all_back()
             raise
-        cursor = self.cursor
+        cursor = self._positions.cursor
         # It may have been wanted before there was this to cut.
         if cursor is not None and (attention.is_wanted or life.stopped):
             cursor.cut()
@@ -126,20 +129,14 @@ class HandOut(Generic[K, V]):
 
     def take_back(self) -> None:
         """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
-        cursor = self.cursor
+        cursor = self._positions.cursor
         if cursor is not None:
             cursor.cut()
-            self.settle()
+            self._positions.settle()
             taken, row = self._taken, cursor.row
             if taken is not None and row < len(taken):
                 self._fetcher.rotation.take_back(taken.topic_partition, taken.offsets[row])
-            self.cursor = None
-
-    def settle(self) -> None:
-        """Write down how far the iteration has come."""
-        if self.cursor is not None:
-            partition = self.cursor.view.topic_partition
-            self._positions.iterated(partition, *self.cursor.progress())
+            self._positions.cursor = None
 
     def _keep_fetching(self) -> None:
         """Ask for what follows, and take what has come, so often that neither has to wait."""

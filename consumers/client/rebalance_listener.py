@@ -252,11 +252,10 @@ class RebalanceListener:
         self._release([each for each in partitions if each not in accepted], is_done=True)
         if not accepted:
             return
-        config = self._config
-        by = time.monotonic() + (config.max_processing_time or config.revoke_timeout)
+        asked_at = min((each.at for each in notices if each.at), default=time.monotonic())
         try:
             for each in accepted:
-                self.finishing[each] = by
+                self.finishing[each] = asked_at + (self._config.max_processing_time or 0.0)
                 self._fetcher.pause(each, True)
         except BaseException:  # it must not keep the partitions from others
             self._release(accepted, is_done=False)
@@ -266,10 +265,11 @@ class RebalanceListener:
     def _revoke_finished(self) -> None:
         """Go on with partitions of which nothing is under way any more, or which took too long."""
         now = inf if self._leave_by is not None else time.monotonic()
+        gone = {each.partition for each in self._notices if isinstance(each, Lost)}
         partitions = [
             each
             for each, by in self.finishing.items()
-            if by <= now or self._positions.is_done(each)
+            if each not in gone and (by <= now or self._positions.is_done(each))
         ]
         if not partitions:
             return

@@ -65,8 +65,8 @@ class BatchRotation:
 
     def stop(self, state: PartitionFetchState, error: FolkmootError) -> None:
         """Read no further until the application has decided where."""
-        state.stopped = True
         self.errors[state.partition] = error
+        state.stopped = True
 
     def stopped(self) -> TopicPartition | None:
         """A partition whose error is due: not before the good records in front of it are handed out, be it
@@ -76,13 +76,14 @@ class BatchRotation:
     def keep(self) -> None:
         """What was taken so far is in the application's hands for good."""
         for state in self._taken.values():
-            state.buffer.keep()
+            state.keep()
         self._taken.clear()
         self.taken_bytes = 0
 
     def has_taken(self, partition: TopicPartition) -> bool:
         """Whether something was taken of it since `keep`."""
-        return partition in self._taken
+        state = self._taken.get(partition)
+        return state is not None and state is self._states.get(partition)
 
     def take_back(self, partition: TopicPartition, offset: int = -1) -> None:
         """The next to be taken of a partition is the record at `offset`, or the first since `keep`."""

@@ -348,8 +348,7 @@ class Fetcher:
         if self._budget.used >= self._config.buffer_bytes and self.rotation.is_idle:
             for state in self._states.values():
                 if state.buffer.size:
-                    state.fetch_again()
-                    self._queue.offer(state)
+                    self._fetch_again(state)
         return self._budget.used < self._config.buffer_bytes
 
     def _due(self, waiting: list[PartitionFetchState], now: float, rack: str = "") -> _ByBroker:
@@ -514,14 +513,14 @@ class Fetcher:
         policy only noted, since reading goes on right where the logs part: nothing is passed over.
         """
         # While a time is still sought nothing was handed out since that seek.
-        if state.start.since is not None:
+        has_taken = self.rotation.has_taken(state.partition)
+        if state.start.since is not None and not has_taken:
             self._start_at(state, min(parts_at, state.hand_out), state.start.since)
             return
         if parts_at >= state.hand_out:
-            state.fetch_again()
-            self._queue.offer(state)
+            self._fetch_again(state)
             return
-        if self.rotation.has_taken(state.partition):
+        if has_taken:
             return  # asked again when that is in the application's hands
         error = LogTruncated(
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "
@@ -573,6 +572,13 @@ class Fetcher:
 
     def _start_at(self, state: PartitionFetchState, place: int, since: int | None = None) -> None:
         state.start_at(place, since)
+        self._queue.offer(state)
+        self.rotation.errors.pop(state.partition, None)
+
+    def _fetch_again(self, state: PartitionFetchState) -> None:
+        """What was not taken is thrown away, with the error behind it, and fetched again."""
+        state.fetch_again()
+        state.stopped = False
         self._queue.offer(state)
         self.rotation.errors.pop(state.partition, None)
 

@@ -49,7 +49,7 @@ class PartitionBuffer:
         "size",
     )
 
-    def __init__(self, partition: TopicPartition, budget: BufferBudget) -> None:
+    def __init__(self, partition: TopicPartition, budget: BufferBudget, place: int = 0) -> None:
         self.size = 0
         """Bytes of what is not open, as they came."""
         self.partition = partition
@@ -60,30 +60,36 @@ class PartitionBuffer:
         """The batch in `_opened`, and its row, that are taken next."""
         self._kept = 0
         """The row of the first batch in `_opened` to which `rewind` goes back."""
-        self._behind = 0
+        self._behind = place
         """The next offset, where `_opened` is empty."""
 
     @property
     def next_offset(self) -> int:
-        if self._turn < len(self._opened):
-            return self._opened[self._turn].view.offsets[self._row]
-        return self._opened[-1].behind if self._opened else self._behind
+        opened, turn, row = self._opened, self._turn, self._row  # read once: other threads ask, too
+        if turn < len(opened) and row < len(opened[turn].view):
+            return opened[turn].view.offsets[row]
+        return opened[-1].behind if opened else self._behind
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether something was taken since `keep`."""
+        return self._turn > 0 or self._row > self._kept
 
     @property
     def has_more(self) -> bool:
         """Whether something is left to be taken."""
         return self._turn < len(self._opened) or bool(self._fetched)
 
-    def clear(self, place: int) -> None:
-        """Go on at an offset, with nothing."""
-        self._drop_fetched()
-        self._opened, self._turn, self._row, self._kept, self._behind = [], 0, 0, 0, place
+    def emptied(self, place: int) -> "PartitionBuffer":
+        """Another one that goes on at an offset, with nothing."""
+        return PartitionBuffer(self.partition, self._budget, place)
 
-    def _drop_fetched(self) -> None:
+    def drop_fetched(self) -> None:
+        """Throw away what is not open."""
         for batch in reversed(self._fetched):
             self._budget.remove(batch)
-        self._fetched.clear()
         self.size = 0
+        self._fetched.clear()
 
     def add(self, fetched: Sequence[tuple[BatchHeader, memoryview]]) -> None:
         """These batches follow."""
@@ -108,7 +114,7 @@ class PartitionBuffer:
                 where = f"{self.partition}, batch at {header.base_offset}"
                 raise type(error)(f"{where}: {error}") from None
             row = view.row_of_offset(behind)
-            if since is not None:
+            if since is not None and not self._opened:
                 row = view.row_of_time(since, row)
             if row < len(view):
                 rest = view.part(row, len(view))
@@ -118,9 +124,11 @@ class PartitionBuffer:
                 self._opened[-1] = last._replace(behind=max(behind, header.next_offset))
             else:
                 self._behind = max(behind, header.next_offset)
-            self._fetched.popleft()
-            self.size -= header.length
             self._budget.remove(batch)
+            self.size -= header.length
+            self._fetched.popleft()
+            if not self._fetched:
+                self.size = 0  # interruptions may have made it wrong
         return self._turn < len(self._opened)
 
     def take(self, limit: int) -> tuple[RecordBatchView, int]:
@@ -151,5 +159,5 @@ class PartitionBuffer:
         if self._row:
             view, size, _ = self._opened[self._turn]
             taken.append(_Open(view.part(0, self._row), size * self._row // len(view), behind))
-        self._drop_fetched()
+        self.drop_fetched()
         self._opened, self._turn, self._row, self._behind = taken, len(taken), 0, behind

@@ -143,15 +143,17 @@ class PartitionFetchState:
         self.stopped = False
         self._leave_fetch()
         self.start = Start(since=since, sought=self.start.sought)
-        self.buffer.clear(place if place >= 0 else self.hand_out)
         self.cut_epochs(place)
-        if place >= 0:
-            self.offset = place
-        else:
-            self.offset, self.start.look_up = None, place
+        if place < 0:
+            self.start.look_up = place
             if since is not None:
                 # Two times before 1970 mean something else to a broker; an earlier one does no harm.
                 self.start.look_up = min(since, EARLIEST - 1) if since < 0 else since
+        before = self.buffer
+        empty = before.emptied(place if place >= 0 else self.hand_out)
+        # In one step: what is fetched next follows what is handed out next, whatever is interrupted.
+        self.buffer, self.offset = empty, place if place >= 0 else None
+        before.drop_fetched()
 
     def _leave_fetch(self) -> None:
         if self.in_flight is not None:
@@ -176,23 +178,26 @@ class PartitionFetchState:
         for header, _ in fetched:
             if header.leader_epoch > self.last_epoch:
                 self.epochs.append((header.leader_epoch, max(header.base_offset, self.offset or 0)))
+        self.buffer.add(fetched)  # interrupted before, they are fetched again
         self.offset = fetched[-1][0].next_offset
-        self.buffer.add(fetched)
 
     def take(self, limit: int) -> tuple[RecordBatchView, int] | None:
         """Up to `limit` records of one batch, and their bytes, decompressed. Raises what makes the next
         batch illegible."""
-        if not self.buffer.open_next(self.start.since):
-            return None
-        self.start.since = None
-        return self.buffer.take(limit)
+        return self.buffer.take(limit) if self.buffer.open_next(self.start.since) else None
+
+    def keep(self) -> None:
+        """What was taken is in the application's hands for good."""
+        if self.buffer.has_taken:
+            self.start.since = None
+        self.buffer.keep()
 
     def fetch_again(self) -> None:
         """Forget what was not taken, or is in flight, and go on there."""
-        self.buffer.drop_rest()
         self._leave_fetch()
         self.cut_epochs(self.hand_out)
-        self.offset = self.hand_out
+        self.offset = self.hand_out  # interrupted behind this, what is fetched twice is passed over
+        self.buffer.drop_rest()
 
 
 def whole_batches(

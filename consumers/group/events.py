@@ -25,9 +25,13 @@ class Assigned(Notice, frozen=True):
 
 
 class Revoking(Notice, frozen=True):
-    """Still ours; finish what is under way and answer with `Member.drained`."""
+    """Still ours; finish what is under way and answer with `Member.drained`.
+
+    `at` is when the group wanted it, by the member's clock; the group thread notes that.
+    """
 
     partition: TopicPartition
+    at: float = 0.0
 
 
 class Lost(Notice, frozen=True):

@@ -28,7 +28,9 @@ from threading import Thread
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from folkmoot.consumers.group.events import Committed, Notice, Rebalanced, Replaced
+from msgspec.structs import replace
+
+from folkmoot.consumers.group.events import Committed, Notice, Rebalanced, Replaced, Revoking
 from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.consumers.group.member_state import Beside, GroupMember, MemberSettings, Phase
 from folkmoot.consumers.group.owned_partitions import EndSession, Task
@@ -326,6 +328,8 @@ class Member:
                 if isinstance(effect, Committed):
                     self._committed(effect)
                     continue
+                if isinstance(effect, Revoking):
+                    effect = replace(effect, at=self._clock())
                 self.notices.append(effect)
                 self.replaced = self.replaced or isinstance(effect, Replaced)
                 if isinstance(effect, Rebalanced):

@@ -8,9 +8,11 @@ processed when the application asks for more or says so; only processed offsets 
 from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 from folkmoot.consumers.offsets.group_offsets import GroupOffsets
 from folkmoot.consumers.offsets.unfinished import Unfinished
+from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.protocol.records import TopicPartition
 
 
@@ -42,7 +44,10 @@ class Positions:
     """
 
     def __init__(self, *, explicit_done: bool = False) -> None:
+        self.cursor: BatchCursor | None = None
+        """What is being iterated over."""
         self._explicit_done = explicit_done
+        self._looking = Lock()
         self._done: deque[tuple[TopicPartition, int, int]] = deque()
         """What `done` was called for, as ranges of offsets, until the owner looks."""
         self._progress: dict[TopicPartition, Progress] = {}
@@ -71,11 +76,12 @@ class Positions:
             progress.finished()
         progress.handed_out = behind
 
-    def iterated(
-        self, partition: TopicPartition, offsets: Sequence[int], processed: int | None
-    ) -> None:
-        """An iteration has handed out records of these offsets, and the application has asked for more
-        behind `processed`."""
+    def settle(self) -> None:
+        """Write down how far the iteration has come."""
+        if self.cursor is None:
+            return
+        partition = self.cursor.view.topic_partition
+        offsets, processed = self.cursor.progress()
         if offsets:
             self.hand_out(partition, offsets, offsets[-1] + 1)
         if processed is not None and not self._explicit_done:
@@ -94,12 +100,18 @@ class Positions:
         return unfinished is None or unfinished.is_empty
 
     def _look_at_done(self) -> None:
-        while self._done:
-            partition, start, end = self._done.popleft()
-            progress = self._progress.get(partition)
-            if progress is not None and progress.unfinished is not None:
-                progress.unfinished.finish(start, end)
-                progress.finished()
+        """Two threads may: on close a callback runs in one of its own."""
+        if not self._done:
+            return
+        with self._looking:
+            self.settle()  # what is done may be of the batch that is being iterated over
+            while self._done:
+                partition, start, end = self._done[0]
+                progress = self._progress.get(partition)
+                if progress is not None and progress.unfinished is not None:
+                    progress.unfinished.finish(start, end)
+                    progress.finished()
+                self._done.popleft()  # interrupted before, it is looked at again
 
     def begin(self, partition: TopicPartition, offset: int) -> None:
         """Where reading begins was looked up: all before counts as processed, and is committed.

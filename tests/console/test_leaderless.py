@@ -255,7 +255,7 @@ def test_records_of_the_others_can_be_deleted(
 def test_records_that_it_keeps_from_deletion_are_named(
     admin: Admin, half_dead: HalfDead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "plan_delete_records", lambda before, timeout: dict(before))
+    monkeypatch.setattr(admin, "_deletion_offsets", lambda ids, before, timeout: dict(before))
     with pytest.raises(RecordsNotDeleted, match=SAID):
         admin.delete_records({DEAD: 1}, timeout=0.5)
 

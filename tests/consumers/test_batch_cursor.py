@@ -47,14 +47,15 @@ def test_what_is_lent_are_the_records_of_the_view() -> None:
 @pytest.mark.parametrize("offsets", [None, [7, 9, 10, 30, 31]])
 def test_how_far_it_came_is_known_at_every_record(offsets: list[int] | None) -> None:
     view = a_view(5, offsets)
-    cursor, positions = BatchCursor(view), Positions()
-    positions.iterated(WHERE, *cursor.progress())
+    positions = Positions()
+    cursor = positions.cursor = BatchCursor(view)
+    positions.settle()
     progress = positions.of(WHERE)
     assert progress == Progress()
     for row, record in enumerate(cursor.records):
         assert record.offset == view.offsets[row]
         assert cursor.row == row + 1
-        positions.iterated(WHERE, *cursor.progress())
+        positions.settle()
         assert progress.handed_out == record.offset + 1
         assert progress.processed == (view.offsets[row - 1] + 1 if row else None)
 
@@ -90,15 +91,16 @@ def test_a_record_is_made_when_it_is_asked_for() -> None:
 
 
 def test_what_a_commit_said_is_not_taken_back() -> None:
-    cursor, positions = BatchCursor(a_view(5)), Positions()
+    positions = Positions()
+    cursor = positions.cursor = BatchCursor(a_view(5))
     taken(cursor, 3)
-    positions.iterated(WHERE, *cursor.progress())
+    positions.settle()
     progress = positions.of(WHERE)
     progress.processed = 103  # of the record in hand, too
-    positions.iterated(WHERE, *cursor.progress())
+    positions.settle()
     assert progress.processed == 103
     taken(cursor, 2)
-    positions.iterated(WHERE, *cursor.progress())
+    positions.settle()
     assert (progress.processed, progress.handed_out) == (104, 105)
 
 
@@ -178,8 +180,8 @@ def test_an_iterator_left_behind_goes_on_where_the_consumer_is(bench: Bench) -> 
 def test_a_batch_that_ends_in_the_loop_is_not_handed_out_again(bench: Bench) -> None:
     consumer: Any = Consumer(zookeeper="localhost:1")
     consumer._core.hand_out._taken = a_view(3)
-    consumer._core.hand_out.cursor = BatchCursor(consumer._core.hand_out._taken)
-    assert [record.offset for record in consumer._core.hand_out.cursor.records] == [100, 101, 102]
+    consumer._core.positions.cursor = BatchCursor(consumer._core.hand_out._taken)
+    assert [record.offset for record in consumer._core.positions.cursor.records] == [100, 101, 102]
     consumer._core.hand_out.take_back()
-    assert consumer._core.hand_out.cursor is None
+    assert consumer._core.positions.cursor is None
     assert consumer._core.positions.of(WHERE).handed_out == 103

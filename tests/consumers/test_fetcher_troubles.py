@@ -653,3 +653,58 @@ def test_an_answer_that_ends_before_the_offset_asked_for_hands_nothing_out_twice
     bench.poll()
     bench.fetched(a_batch(2, b"2", b"3"))
     assert bench.values() == [b"3"]
+
+
+def test_an_error_behind_good_records_that_are_let_go_is_found_again_behind_them() -> None:
+    """A full buffer of paused partitions lets go of them; a seek behind the error would pass over them."""
+    batch = a_batch(0, b"a", b"b" * 1_000)
+    bench = Bench(buffer_bytes=2 * len(batch), partition_fetch_bytes=100_000)
+    bench.reading(ZERO, ONE, TWO)
+    bench.fetched(batch, batch, b"")
+    state = bench.fetcher._states[ZERO]
+    bench.fetcher.rotation.stop(state, CorruptBatch("bad at 2"))
+    for each in (ZERO, ONE):
+        bench.fetcher.pause(each, True)
+    assert bench.values() == []
+    bench.poll()
+    bench.fetcher.check()
+    bench.fetcher.pause(ZERO, False)
+    bench.poll()
+    assert (ZERO, 0) in [
+        (TopicPartition(entry.topic, entry.partition), entry.offset)
+        for asked in bench.cluster.asked
+        for entry in asked.request.entries
+    ]
+
+
+def test_what_was_taken_of_a_partition_before_it_was_added_again_holds_no_reset_up() -> None:
+    bench = Bench()
+    bench.reading(offset=50)
+    bench.fetched(a_batch(50, b"a"))
+    bench.cluster.asked.clear()
+    assert bench.fetcher.take_view(1) is not None
+    bench.fetcher.remove(ZERO)
+    bench.fetcher.add(ZERO, 3)
+    bench.poll()
+    bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code or 0)
+    bench.poll()
+    bench.now += module.RETRY_PAUSE
+    bench.poll()
+    assert bench.cluster.next().api is Api.LIST_OFFSETS
+
+
+def test_a_time_that_was_sought_counts_until_what_was_taken_is_kept() -> None:
+    bench = seeking("earliest")
+    early_and_late = a_batch(5, b"early", b"late", times=[1_000, 2_000], epoch=2)
+    bench.fetched(early_and_late + a_batch(7, b"lost", times=2_000, epoch=4))
+    assert bench.values() == [b"late"]
+    bench.fetcher.rotation.take_all_back()
+    bench.poll()
+    bench.cluster.answer(bench.cluster.next(), error=LogTruncated.code, parts=(1, 5))
+    bench.fetcher.rotation.keep()
+    bench.poll()
+    bench.now += module.RETRY_PAUSE
+    bench.poll()
+    bench.fetched(a_batch(5, b"early", b"late", times=[1_000, 2_000], epoch=5))
+    assert bench.values() == [b"late"]
+    assert not bench.cut

@@ -27,6 +27,9 @@ from folkmoot.consumers.group.events import (
 )
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.offsets.progress import Positions
+from folkmoot.consumers.records.batch_cursor import BatchCursor
+from folkmoot.consumers.records.batch_view import RecordBatchView
+from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.errors import (
     CommitBehind,
     ConfigError,
@@ -441,3 +444,59 @@ def test_a_commit_within_on_revoke_does_not_outlast_the_time_to_leave(scene: Sce
     with pytest.raises(RequestTimeout):
         scene.leave(begun + 0.3)
     assert time.monotonic() - begun < 30.0
+
+
+# -- records that end by `done` ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def explicit() -> Scene:
+    """`done` says what is processed."""
+    scene = Scene()
+    scene.positions = Positions(explicit_done=True)
+    config = ConsumerConfig(
+        zookeeper="nowhere:1", group="g", topics=["t"], explicit_done=True, max_processing_time=60.0
+    )
+    scene.listener = RebalanceListener(
+        *(config, cast(Member, scene.member), scene.fetcher, scene.positions),
+        lambda name, notice: Called(partial(scene._call_back, name, notice)),
+    )
+    scene.serve(*assigned(ZERO))
+    scene.positions.hand_out(ZERO, range(5, 10), 10)
+    scene.called()
+    return scene
+
+
+def test_a_partition_that_is_lost_while_its_records_are_under_way_is_not_revoked(
+    explicit: Scene,
+) -> None:
+    explicit.serve(Revoking(ZERO))
+    assert explicit.called() == []
+    explicit.positions.done(ZERO, 5, 10)
+    explicit.serve(Lost(ZERO, "the session is over"))
+    assert explicit.called() == [("lost", [ZERO])]
+    assert not explicit.member.released
+
+
+def test_the_time_for_records_under_way_begins_when_the_group_wants_the_partition(
+    explicit: Scene,
+) -> None:
+    explicit.serve(Revoking(ZERO, at=time.monotonic() - 50.0))
+    assert 0.0 < explicit.listener.revoking()[ZERO] <= 10.0
+    explicit.serve(Revoking(ZERO, at=time.monotonic() - 50.0))
+    assert explicit.called() == []
+
+
+def test_records_of_a_batch_that_is_iterated_over_are_done_though_a_callback_ends_meanwhile(
+    explicit: Scene,
+) -> None:
+    """As in an event loop: whatever looks at what is done finds the iteration as far as it has come."""
+    positions = explicit.positions
+    positions.claim(ZERO, 5)
+    columns = Columns(3, None, BinaryColumn.of([b"a", b"b", b"c"]), 0)
+    cursor = BatchCursor(RecordBatchView(ZERO, columns, range(5, 8), append_time=False))
+    positions.cursor = cursor
+    for record in cursor.records:
+        positions.done(ZERO, record.offset, record.offset + 1)
+        assert positions.due({ZERO}) == {ZERO: record.offset + 1}
+    assert positions.is_done(ZERO)

@@ -25,7 +25,7 @@ from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import ensure
-from folkmoot.network import cluster
+from folkmoot.network import broker_choice
 from folkmoot.producers import sender
 from folkmoot.protocol.errors import FolkmootError, UnknownProducer
 from tests.simulation.checks import Violation
@@ -175,7 +175,7 @@ class ReplicationHistory:
             patch.setattr(os, "getpid", lambda: 1)
             patch.setattr(event_loop, "time", clock)
             patch.setattr(sender, "time", clock)
-            patch.setattr(cluster, "random", self.world.random)
+            patch.setattr(broker_choice, "random", self.world.random)
             patch.setattr(partition, "MAX_LAG", 0.5)
             patch.setattr(partitions, "LOOK_AFTER", 0.1)
             patch.setattr(partition, "DISK_AGAIN_AFTER", 0.2)
