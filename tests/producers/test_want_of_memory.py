@@ -9,6 +9,7 @@ import pytest
 
 from folkmoot.producers.batch import Batch
 from folkmoot.producers.producer import Producer
+from folkmoot.producers.sender_state import SenderState
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.errors import ClosedError, FolkmootError, SerializationError
 from tests.producers.fakes import FakeCluster
@@ -128,6 +129,29 @@ def test_want_of_memory_at_any_step_is_told_and_never_a_silence(
     ):
         assert "MemoryError" in str(error_of(use) or "no MemoryError")
     assert producer.unacknowledged() <= 0
+
+
+def test_callbacks_of_a_batch_are_called_though_memory_is_wanting_right_behind_its_end(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, ended = SenderState._end, list[Batch]()
+
+    def end(state: SenderState, batch: Batch, base_offset: int, error: Any) -> None:
+        if not ended:
+            ended.append(batch)
+            batch.end(base_offset, error)
+            raise MemoryError
+        real(state, batch, base_offset, error)
+
+    monkeypatch.setattr(SenderState, "_end", end)
+    producer = Producer(zookeeper=cluster.connect, linger=0.0, compression="none")
+    producer.start()
+    heard: list[object] = []
+    delivery = producer.send("t", b"written", on_delivery=heard.append)
+    assert delivery.result(timeout=10).offset == 0
+    eventually(lambda: heard)
+    assert "MemoryError" in str(error_of(lambda: producer.close(timeout=10)) or "no MemoryError")
+    assert len(heard) == 1
 
 
 def error_of(use: Callable[[], object]) -> FolkmootError | None:
