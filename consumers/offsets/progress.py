@@ -9,11 +9,14 @@ from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from folkmoot.consumers.offsets.group_offsets import GroupOffsets
 from folkmoot.consumers.offsets.unfinished import Unfinished
-from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.protocol.records import TopicPartition
+
+if TYPE_CHECKING:  # simulated groups have no records
+    from folkmoot.consumers.records.batch_cursor import BatchCursor
 
 
 @dataclass(slots=True)
