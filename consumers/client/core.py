@@ -171,7 +171,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def is_urgent(self) -> bool:
         """There is something to do besides waiting for records."""
         is_wanted = self.attention.is_wanted or self.fetcher.rotation.stopped() is not None
-        return is_wanted and not self.life.is_going
+        return is_wanted and not self.life.is_leaving
 
     def due(self) -> float:
         """When a turn is due though nothing comes (monotonic)."""
@@ -181,7 +181,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         """Take what brokers have sent, and ask for what is missing; wait at most `timeout` s for news."""
         self.attention.waits()
         wakeup = self.attention.waits_for
-        if self.life.is_going:
+        if self.life.is_leaving:
             if wakeup is not None:
                 wakeup.wait(timeout)
             return
@@ -284,7 +284,7 @@ class ConsumerCore(Reader, Generic[K, V]):
             is_held = self.group is not None and self.group.callbacks.is_held
             made, is_empty = list[_Made](), True
             if not is_held:
-                made, is_empty = self.hand_out.made_of(limit, make, self.life, one=one, take=take)
+                made, is_empty = self.hand_out.batches(limit, make, self.life, one=one, take=take)
             remaining = deadline - time.monotonic()
             if made or remaining <= 0 or self.life.stopped:
                 if is_empty and not is_held:

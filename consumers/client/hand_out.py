@@ -62,7 +62,7 @@ class HandOut(Generic[K, V]):
         self._undecided: tuple[tuple[TopicPartition, int], CallbackRun] | None = None
         """The record of which nothing can be made, and the call of `on_decode_error` for it."""
 
-    def made_of(
+    def batches(
         self,
         limit: int,
         make: Callable[[RecordBatchView], _Made | None],

@@ -72,7 +72,7 @@ class Life:
         return self.stage in (Stage.CLOSING, Stage.CLOSED)
 
     @property
-    def is_going(self) -> bool:
+    def is_leaving(self) -> bool:
         """The group's thread is all that counts: brokers may be dead."""
         return self.stage in (Stage.LEAVING, Stage.CLOSING)
 

@@ -35,9 +35,6 @@ class OffsetRanges:
         if self._ends:
             self._ends[-1] = min(self._ends[-1], end)
 
-    def ranges(self) -> list[tuple[int, int]]:
-        return list(zip(self._starts, self._ends, strict=True))
-
 
 class Unfinished:
     """Where the first unfinished record is (`low`), and which ranges behind it are finished.

@@ -22,17 +22,17 @@ def test_a_stage_is_followed_by_those_that_are_drawn_and_by_no_others() -> None:
 
 def test_what_a_stage_means() -> None:
     life = Life()
-    assert (life.is_new, life.is_going, life.is_ending, life.is_forked) == (
+    assert (life.is_new, life.is_leaving, life.is_ending, life.is_forked) == (
         True,
         False,
         False,
         False,
     )
     life.enter(Stage.OPEN)
-    assert (life.is_new, life.is_going, life.is_ending, life.is_forked) == (False,) * 4
+    assert (life.is_new, life.is_leaving, life.is_ending, life.is_forked) == (False,) * 4
     life.enter(Stage.LEAVING)
-    assert (life.is_going, life.is_ending) == (True, False)
+    assert (life.is_leaving, life.is_ending) == (True, False)
     life.enter(Stage.CLOSING)
-    assert (life.is_going, life.is_ending, life.is_closed) == (True, True, False)
+    assert (life.is_leaving, life.is_ending, life.is_closed) == (True, True, False)
     life.enter(Stage.CLOSED)
-    assert (life.is_going, life.is_ending, life.is_closed) == (False, True, True)
+    assert (life.is_leaving, life.is_ending, life.is_closed) == (False, True, True)
