@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from folkmoot.console.formats.values import BASE64
-from folkmoot.schemas.values.decoding import definition, named_types
+from folkmoot.schemas.avro.parsed import definition, named_types
 from folkmoot.schemas.values.logical import logical
 
 Json = Any

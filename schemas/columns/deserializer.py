@@ -17,9 +17,10 @@ from folkmoot.protocol.errors import (
     SerializationError,
 )
 from folkmoot.schemas.avro.identity import Schema, canonical
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns import interpreter
 from folkmoot.schemas.columns.extra import pa
-from folkmoot.schemas.columns.layout import Layout, Parsed, Shape, texts
+from folkmoot.schemas.columns.layout import Layout, Shape, texts
 from folkmoot.schemas.columns.program import SAID, WIDTHS, Fault, Kind, Node
 from folkmoot.schemas.columns.resolution import resolve
 from folkmoot.schemas.values.derivation import avro_schema

@@ -5,10 +5,11 @@ from typing import Any, Final
 from folkmoot.protocol import speedups
 from folkmoot.protocol.errors import BatchTooLarge, SerializationError
 from folkmoot.schemas.avro.identity import Schema, canonical
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns import interpreter
 from folkmoot.schemas.columns.binding import Binding
 from folkmoot.schemas.columns.extra import pa
-from folkmoot.schemas.columns.layout import Layout, Parsed
+from folkmoot.schemas.columns.layout import Layout
 from folkmoot.schemas.columns.program import SAID, Fault
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.serializer import MAX_PREPARED, AvroSerializer

@@ -10,9 +10,11 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from folkmoot.schemas.avro.identity import RECORDS
+from folkmoot.schemas.avro.matching import chosen, factor, fits, promotes, sources
+from folkmoot.schemas.avro.parsed import definition, named_types
 from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS, default_body
 from folkmoot.schemas.values.logical import logical
-from folkmoot.schemas.values.matching import RECORDS, chosen, factor, fits, promotes, sources
 from folkmoot.schemas.values.misfit import Misfit
 
 Json = Any
@@ -288,34 +290,6 @@ def _union(branches: list[Decode]) -> Decode:
 
 
 # -- schemas ------------------------------------------------------------------------------------------
-
-
-def named_types(schema: Json, found: dict[str, Json] | None = None) -> dict[str, Json]:
-    """The definitions of a schema's named types, by full name."""
-    found = {} if found is None else found
-    for each in schema if isinstance(schema, list) else [schema]:
-        if isinstance(each, dict):
-            if "name" in each and each["type"] in ("record", "error", "enum", "fixed"):
-                found[each["name"]] = each
-            inner = [each[key] for key in ("type", "items", "values") if key in each]
-            inner += [field["type"] for field in each.get("fields", ())]
-            for schema_within in inner:
-                if not isinstance(schema_within, str):
-                    named_types(schema_within, found)
-    return found
-
-
-def definition(schema: Json, named: Mapping[str, Json]) -> Any:
-    """A schema as a list of branches, or as an object whose type is a word."""
-    while not isinstance(schema, list):
-        kind = schema if isinstance(schema, str) else schema["type"]
-        if isinstance(kind, str) and kind in named:
-            schema = named[kind]
-        elif isinstance(kind, str):
-            return {"type": kind} if isinstance(schema, str) else schema
-        else:
-            schema = kind
-    return schema
 
 
 class _Decoders:

@@ -6,9 +6,10 @@ import pytest
 
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.identity import canonical
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.avro.references import resolve as written_out
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
-from folkmoot.schemas.columns.layout import Layout, Parsed
+from folkmoot.schemas.columns.layout import Layout
 from folkmoot.schemas.columns.resolution import resolve
 from tests.schemas.columns.lookup import Known
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from folkmoot.schemas.avro.identity import canonical, parse
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns import deserializer, interpreter, serializer
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
-from folkmoot.schemas.columns.layout import Parsed
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.values.decoding import BROKEN, decoder
 from folkmoot.schemas.values.encoding import encoder

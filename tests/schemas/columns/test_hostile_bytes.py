@@ -7,9 +7,9 @@ import pytest
 
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.schemas.avro.identity import canonical, parse
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns import deserializer, interpreter
 from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
-from folkmoot.schemas.columns.layout import Parsed
 from folkmoot.schemas.values.decoding import BROKEN, decoder
 from tests.schemas.columns import generated
 from tests.schemas.columns.generated import Schemas, framed
