@@ -16,10 +16,7 @@ _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
 class Source(NamedTuple):
-    """A column to be written: its buffers, as Arrow has them, and the first slot in them.
-
-    `array` is the column itself, as numbers, bytes, or lists of slots.
-    """
+    """A column to be written: its buffers, as Arrow has them, and the first slot in them."""
 
     kind: Kind
     offset: int
@@ -27,7 +24,6 @@ class Source(NamedTuple):
     valid: Any
     offsets: Any
     values: Any
-    array: Any
 
 
 class Binding:
@@ -53,7 +49,7 @@ class Binding:
         valid = buffers[0] if array.null_count else None
         offsets = buffers[1] if kind in (Kind.BINARY, Kind.LIST) else None
         values = None if kind in (Kind.LIST, Kind.GROUP) else buffers[2 if offsets else 1]
-        self.sources.append(Source(kind, array.offset, size, valid, offsets, values, array))
+        self.sources.append(Source(kind, array.offset, size, valid, offsets, values))
         return len(self.sources) - 1
 
     def _node(self, schema: Json, shape: Shape, array: Any, where: str) -> int:

@@ -1,9 +1,8 @@
 """Programs that read and write columns of Avro values, and what they are made of.
 
-A program is a list of nodes, made from schemas once and run for every row by one of two interpreters:
-`_speedups` in C, or its twin `interpreter` in plain Python. A node reads (or writes) one place of the
-writer's schema; its children are named by their numbers. Each column has one slot per row, or, within
-arrays and maps (a level below), one per item.
+A program is a list of nodes, made from schemas once and run for every row in C (`_speedups`). A node
+reads (or writes) one place of the writer's schema; its children are named by their numbers. Each column
+has one slot per row, or, within arrays and maps (a level below), one per item.
 """
 
 from dataclasses import dataclass, field
