@@ -9,8 +9,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from folkmoot.console.formats.values import BASE64
+from folkmoot.schemas.avro.logical import logical
 from folkmoot.schemas.avro.parsed import definition, named_types
-from folkmoot.schemas.values.logical import logical
 
 Json = Any
 _READ: Final[Mapping[type, Callable[[str], Any]]] = {

@@ -6,12 +6,12 @@ for example, is one only for values that have it.
 
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.avro.identity import RECORDS
+from folkmoot.schemas.avro.logical import logical
 from folkmoot.schemas.avro.matching import chosen, factor, fits, promotes, sources
 from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns.layout import Layout, Shape
 from folkmoot.schemas.columns.program import OPS, Node, Op
 from folkmoot.schemas.values.encoding import default_body
-from folkmoot.schemas.values.logical import logical
 
 
 def resolve(nodes: list[Node], writer: Parsed, layout: Layout, *, of_any_name: bool = False) -> int:

@@ -11,17 +11,24 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from folkmoot.schemas.avro.identity import RECORDS
+from folkmoot.schemas.avro.logical import logical
 from folkmoot.schemas.avro.matching import chosen, factor, fits, promotes, sources
+from folkmoot.schemas.avro.mismatch import SchemaMismatch
 from folkmoot.schemas.avro.parsed import definition, named_types
 from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS, default_body
-from folkmoot.schemas.values.logical import logical
-from folkmoot.schemas.values.misfit import Misfit
 
 Json = Any
 Decode = Callable[[bytes, int], tuple[Any, int]]
 """The value that begins at a place of some bytes, and the place behind it. Raises BROKEN."""
 
-BROKEN: Final = (Misfit, ValueError, IndexError, ArithmeticError, RecursionError, struct.error)
+BROKEN: Final = (
+    SchemaMismatch,
+    ValueError,
+    IndexError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+)
 """What is raised for bytes that are no value of the schema."""
 
 _FLOAT: Final = struct.Struct("<f")
@@ -63,7 +70,7 @@ def _null(data: bytes, place: int) -> tuple[None, int]:
 def _boolean(data: bytes, place: int) -> tuple[bool, int]:
     byte = data[place]
     if byte > 1:
-        raise Misfit(f"byte {byte} is no boolean")
+        raise SchemaMismatch(f"byte {byte} is no boolean")
     return byte == 1, place + 1
 
 
@@ -77,7 +84,7 @@ def _int(data: bytes, place: int) -> tuple[int, int]:
         return (byte >> 1) ^ -(byte & 1), place + 2
     number, place = _long(data, place)
     if not -0x8000_0000 <= number <= 0x7FFF_FFFF:
-        raise Misfit(f"{number} does not fit into an int")
+        raise SchemaMismatch(f"{number} does not fit into an int")
     return number, place
 
 
@@ -87,13 +94,13 @@ def _long(data: bytes, place: int) -> tuple[int, int]:
     number, shift = byte & 0x7F, 7
     while byte >= 0x80:
         if shift > 63:
-            raise Misfit("a number has more than ten bytes")
+            raise SchemaMismatch("a number has more than ten bytes")
         byte = data[place]
         place += 1
         number |= (byte & 0x7F) << shift
         shift += 7
     if number >> 64:
-        raise Misfit("a number has more than 64 bits")
+        raise SchemaMismatch("a number has more than 64 bits")
     return (number >> 1) ^ -(number & 1), place
 
 
@@ -115,7 +122,7 @@ def _end(data: bytes, place: int) -> tuple[int, int]:
         size, place = _long(data, place)
     end = place + size
     if size < 0 or end > len(data):
-        raise Misfit(f"{len(data) - place} bytes are left, and {size} wanted")
+        raise SchemaMismatch(f"{len(data) - place} bytes are left, and {size} wanted")
     return place, end
 
 
@@ -145,7 +152,7 @@ def _fixed(size: int) -> Decode:
     def decode(data: bytes, place: int) -> tuple[bytes, int]:
         end = place + size
         if end > len(data):
-            raise Misfit(f"{len(data) - place} bytes are left, and {size} wanted")
+            raise SchemaMismatch(f"{len(data) - place} bytes are left, and {size} wanted")
         return data[place:end], end
 
     return decode
@@ -161,7 +168,7 @@ def _array(item: Decode) -> Decode:
                 value, place = item(data, place)
                 made.append(value)
                 if place == begin and len(made) + count - 1 > MAX_EMPTY_ITEMS:
-                    raise Misfit(f"more than {MAX_EMPTY_ITEMS} items take no bytes")
+                    raise SchemaMismatch(f"more than {MAX_EMPTY_ITEMS} items take no bytes")
                 for _ in range(count - 1):
                     value, place = item(data, place)
                     made.append(value)
@@ -210,23 +217,23 @@ def _converted(plain: Decode, convert: Callable[[Any], Any]) -> Decode:
 
 def _refused(why: str) -> Decode:
     def decode(data: bytes, place: int) -> tuple[Any, int]:
-        raise Misfit(why)
+        raise SchemaMismatch(why)
 
     return decode
 
 
-def in_words(error: BaseException) -> Misfit:
+def in_words(error: BaseException) -> SchemaMismatch:
     """One of BROKEN in words of ours."""
     match error:
-        case Misfit():
+        case SchemaMismatch():
             return error
         case IndexError() | struct.error():
-            return Misfit("the bytes end here")
+            return SchemaMismatch("the bytes end here")
         case UnicodeDecodeError():
-            return Misfit("a text is not UTF-8")
+            return SchemaMismatch("a text is not UTF-8")
         case RecursionError():
-            return Misfit("it is nested too deeply")
-    return Misfit(str(error)[:200])
+            return SchemaMismatch("it is nested too deeply")
+    return SchemaMismatch(str(error)[:200])
 
 
 # -- records, enums, unions ---------------------------------------------------------------------------
@@ -273,7 +280,7 @@ def _nullable(null: int, decode: Decode) -> Decode:
             return None, place + 1
         number, place = _long(data, place)
         if number not in (0, 1):
-            raise Misfit(f"the union has two branches, and none {number}")
+            raise SchemaMismatch(f"the union has two branches, and none {number}")
         return (None, place) if number == null else decode(data, place)  # in more bytes than one
 
     return read
@@ -283,7 +290,7 @@ def _union(branches: list[Decode]) -> Decode:
     def decode(data: bytes, place: int) -> tuple[Any, int]:
         number, place = _long(data, place)
         if not 0 <= number < len(branches):
-            raise Misfit(f"the union has {len(branches)} branches, and none {number}")
+            raise SchemaMismatch(f"the union has {len(branches)} branches, and none {number}")
         return branches[number](data, place)
 
     return decode
@@ -351,9 +358,9 @@ class _Decoders:
         def decode(data: bytes, place: int) -> tuple[Any, int]:
             number, place = _int(data, place)
             if not 0 <= number < len(values):
-                raise Misfit(f"the enum {writer['name']} has no symbol {number}")
+                raise SchemaMismatch(f"the enum {writer['name']} has no symbol {number}")
             if values[number] is None:
-                raise Misfit(f"the reader's enum has no symbol {writer['symbols'][number]}")
+                raise SchemaMismatch(f"the reader's enum has no symbol {writer['symbols'][number]}")
             return values[number], place
 
         return decode
@@ -444,7 +451,7 @@ def _of_plain(writer: Any, reader: Any) -> Decode:
 def _finer(number: int, times: int) -> int:
     made = number * times
     if not -(1 << 63) <= made < 1 << 63:
-        raise Misfit(f"{number} is out of range in the reader's unit")
+        raise SchemaMismatch(f"{number} is out of range in the reader's unit")
     return made
 
 
@@ -485,7 +492,7 @@ def _maker(make: Callable[..., Any]) -> Callable[[dict[Any, Any]], Any]:
         try:
             return make(**fields)
         except Exception as error:  # the class is the application's
-            raise Misfit(f"{make.__name__} refuses it: {error!r}") from error
+            raise SchemaMismatch(f"{make.__name__} refuses it: {error!r}") from error
 
     return made_of
 

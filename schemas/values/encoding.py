@@ -19,12 +19,12 @@ from typing import Any, Final
 
 import msgspec
 
-from folkmoot.schemas.values.logical import Logical, logical
-from folkmoot.schemas.values.misfit import Misfit, said
+from folkmoot.schemas.avro.logical import Logical, logical
+from folkmoot.schemas.avro.mismatch import SchemaMismatch, describe
 
 Json = Any
 Encode = Callable[[Any], bytes]
-"""The Avro body of a value. Raises Misfit, RecursionError."""
+"""The Avro body of a value. Raises SchemaMismatch, RecursionError."""
 
 MAX_EMPTY_ITEMS: Final = 100
 """Of an array whose items take no bytes: there could be any number of them in no room."""
@@ -74,7 +74,7 @@ _VARINTS.update((number, _VARINTS[number]) for number in range(-8192, 8192))
 
 def _null(value: Any) -> bytes:
     if value is not None:
-        raise Misfit(f"null is wanted, not {said(value)}")
+        raise SchemaMismatch(f"null is wanted, not {describe(value)}")
     return b""
 
 
@@ -82,7 +82,7 @@ def _boolean(value: Any) -> bytes:
     if value is True:
         return b"\1"
     if value is not False:
-        raise Misfit(f"a boolean is wanted, not {said(value)}")
+        raise SchemaMismatch(f"a boolean is wanted, not {describe(value)}")
     return b"\0"
 
 
@@ -93,10 +93,10 @@ def _integer(kind: str, bits: int) -> Encode:
         if type(value) is int and least <= value <= most:
             return _VARINTS[value]
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise Misfit(f"{kind} is wanted, not {said(value)}")
+            raise SchemaMismatch(f"{kind} is wanted, not {describe(value)}")
         number = index(value)  # numpy's, or an enum's
         if not least <= number <= most:
-            raise Misfit(f"{number} does not fit into {kind}, which has {bits} bits")
+            raise SchemaMismatch(f"{number} does not fit into {kind}, which has {bits} bits")
         return _VARINTS[number]
 
     return encode
@@ -109,34 +109,36 @@ def _floating(kind: str, form: str) -> Encode:
         number = value
         if type(value) is not float:
             if isinstance(value, bool) or not isinstance(value, Real):
-                raise Misfit(f"{kind} is wanted, not {said(value)}")
+                raise SchemaMismatch(f"{kind} is wanted, not {describe(value)}")
             try:
                 number = float(value)
             except OverflowError:
                 number = None
             if number != value == value:
-                raise Misfit(f"{said(value)} is not exactly {kind}")
+                raise SchemaMismatch(f"{describe(value)} is not exactly {kind}")
         try:
             return pack(number)
         except OverflowError:
-            raise Misfit(f"{said(value)} does not fit into {kind}") from None
+            raise SchemaMismatch(f"{describe(value)} does not fit into {kind}") from None
 
     return encode
 
 
 def _string(value: Any) -> bytes:
     if not isinstance(value, str):
-        raise Misfit(f"a string is wanted, not {said(value)}")
+        raise SchemaMismatch(f"a string is wanted, not {describe(value)}")
     try:
         data = value.encode()
     except UnicodeEncodeError as error:
-        raise Misfit(f"{said(value)} is no text that UTF-8 can write: {error.reason}") from None
+        raise SchemaMismatch(
+            f"{describe(value)} is no text that UTF-8 can write: {error.reason}"
+        ) from None
     return _VARINTS[len(data)] + data
 
 
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray):
-        raise Misfit(f"bytes are wanted, not {said(value)}")
+        raise SchemaMismatch(f"bytes are wanted, not {describe(value)}")
     return _VARINTS[len(value)] + value
 
 
@@ -170,7 +172,7 @@ _PYTHON: Final[dict[str, tuple[type, ...]]] = {
 def _fixed(size: int) -> Encode:
     def encode(value: Any) -> bytes:
         if not isinstance(value, bytes | bytearray) or len(value) != size:
-            raise Misfit(f"{size} bytes are wanted, not {said(value)}")
+            raise SchemaMismatch(f"{size} bytes are wanted, not {describe(value)}")
         return bytes(value)
 
     return encode
@@ -183,7 +185,7 @@ def _enum(symbols: list[str]) -> Encode:
         symbol = value.value if isinstance(value, Enum) else value
         number = numbers.get(symbol) if isinstance(symbol, str) else None
         if number is None:
-            raise Misfit(f"one of {', '.join(symbols)} is wanted, not {said(value)}")
+            raise SchemaMismatch(f"one of {', '.join(symbols)} is wanted, not {describe(value)}")
         return number
 
     return encode
@@ -192,17 +194,19 @@ def _enum(symbols: list[str]) -> Encode:
 def _array(item: Encode) -> Encode:
     def encode(values: Any) -> bytes:
         if not isinstance(values, list | tuple):
-            raise Misfit(f"a list is wanted, not {said(values)}")
+            raise SchemaMismatch(f"a list is wanted, not {describe(values)}")
         if not values:
             return b"\0"
         made = [_VARINTS[len(values)]]
         try:
             for value in values:
                 made.append(item(value))
-        except Misfit as misfit:
-            raise misfit.within(f"[{len(made) - 1}]") from None
+        except SchemaMismatch as mismatch:
+            raise mismatch.within(f"[{len(made) - 1}]") from None
         if not made[1] and len(values) > MAX_EMPTY_ITEMS:
-            raise Misfit(f"{len(values)} items that take no bytes are more than {MAX_EMPTY_ITEMS}")
+            raise SchemaMismatch(
+                f"{len(values)} items that take no bytes are more than {MAX_EMPTY_ITEMS}"
+            )
         made.append(b"\0")
         return b"".join(made)
 
@@ -212,7 +216,7 @@ def _array(item: Encode) -> Encode:
 def _map(item: Encode) -> Encode:
     def encode(values: Any) -> bytes:
         if not isinstance(values, Mapping):
-            raise Misfit(f"a dict is wanted, not {said(values)}")
+            raise SchemaMismatch(f"a dict is wanted, not {describe(values)}")
         if not values:
             return b"\0"
         made = [_VARINTS[len(values)]]
@@ -220,8 +224,8 @@ def _map(item: Encode) -> Encode:
             made.append(_string(key))
             try:
                 made.append(item(value))
-            except Misfit as misfit:
-                raise misfit.within(f"[{key!r}]") from None
+            except SchemaMismatch as mismatch:
+                raise mismatch.within(f"[{key!r}]") from None
         made.append(b"\0")
         return b"".join(made)
 
@@ -269,18 +273,18 @@ def _record(name: str, fields: list[tuple[str, Encode]], defaults: dict[str, Any
     count = len(names)
 
     def whole(value: Any) -> dict[str, Any]:
-        """With all fields of the schema, and no other. Raises Misfit."""
+        """With all fields of the schema, and no other. Raises SchemaMismatch."""
         cls: type = type(value)
         read = _reader(cls)
         given = value if read is None else read(value)
         if not isinstance(given, Mapping):
-            raise Misfit(
-                f"a record {name} is wanted: a dict, dataclass or Struct, not {said(value)}"
+            raise SchemaMismatch(
+                f"a record {name} is wanted: a dict, dataclass or Struct, not {describe(value)}"
             )
         for unknown in given.keys() - names.keys():
-            raise Misfit(f"record {name} has no field {unknown!r}")
+            raise SchemaMismatch(f"record {name} has no field {unknown!r}")
         for missing in names.keys() - given.keys() - defaults.keys():
-            raise Misfit(f"field {missing} of record {name} is missing, and has no default")
+            raise SchemaMismatch(f"field {missing} of record {name} is missing, and has no default")
         return {each: given[each] if each in given else defaults[each] for each in names}
 
     def encode(value: Any) -> bytes:
@@ -294,8 +298,8 @@ def _record(name: str, fields: list[tuple[str, Encode]], defaults: dict[str, Any
         except KeyError:
             whole(value)  # says what is missing, or too much
             raise
-        except Misfit as misfit:
-            raise misfit.within(f".{field}") from None
+        except SchemaMismatch as mismatch:
+            raise mismatch.within(f".{field}") from None
         return b"".join(made)
 
     return encode
@@ -318,7 +322,7 @@ def _nullable(null: int, branch: Encode, hinted: Encode) -> Encode:
             return hinted(value)
         try:
             return prefix + branch(value)
-        except Misfit:
+        except SchemaMismatch:
             if type(value) is tuple:
                 return hinted(value)
             raise
@@ -366,15 +370,15 @@ def _union(branches: list[_Branch]) -> Encode:
             for branch in branches:
                 if value[0] in (branch.name, branch.short):
                     return branch(value[1])
-            raise Misfit(f"the union has no branch {value[0]!r:.80}: it has {names}")
+            raise SchemaMismatch(f"the union has no branch {value[0]!r:.80}: it has {names}")
         meant = [branch for branch in in_order if branch.is_meant_for(value)]
         for branch in (*meant, *(each for each in branches if each not in meant)):
             try:
                 return branch(value)
-            except Misfit:
+            except SchemaMismatch:
                 if len(meant) == 1 and branch is meant[0] and branch.size >= 0:
                     raise  # it says more
-        raise Misfit(f"{said(value)} fits no branch of the union: {names}")
+        raise SchemaMismatch(f"{describe(value)} fits no branch of the union: {names}")
 
     return encode
 
@@ -483,7 +487,7 @@ class _Encoders:
                     continue
                 plain = self._definition(branch)
                 return (plain.get("name", plain["type"]), value)
-            raise Misfit(f"{said(default)} is no default of the union")
+            raise SchemaMismatch(f"{describe(default)} is no default of the union")
         plain = self._definition(schema)
         match plain["type"], default:
             case "bytes" | "fixed", str():

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from folkmoot.schemas.avro.mismatch import SchemaMismatch
 from folkmoot.schemas.values.decoding import BROKEN, decoder, in_words
 from folkmoot.schemas.values.encoding import encoder
-from folkmoot.schemas.values.misfit import Misfit
 from tests.schemas.values.random_values import text_of
 
 
@@ -120,7 +120,7 @@ def _fields(reader: Any) -> Any:
 def test_what_the_reader_has_no_place_for_is_an_error_where_it_was_written(
     writer: Any, reader: Any, value: Any, said: str
 ) -> None:
-    with pytest.raises(Misfit, match=said):
+    with pytest.raises(SchemaMismatch, match=said):
         read(writer, reader, value)
 
 
@@ -145,7 +145,7 @@ def test_what_is_skipped_is_not_looked_at() -> None:
     )
     body = b"\x02\xff" + b"\xff\xff\xff\xff\x0f" + b"\x02\x02\xff" + b"\x06"
     assert decoder(writer, text_of(record(("a", "int"))))(body, 0) == ({"a": 3}, len(body))
-    with pytest.raises(Misfit, match=r"at \.s: a text is not UTF-8"):
+    with pytest.raises(SchemaMismatch, match=r"at \.s: a text is not UTF-8"):
         decoder(writer)(body, 0)
 
 
@@ -192,7 +192,7 @@ def test_bytes_that_no_such_value_can_have_are_an_error(schema: Any, body: str, 
     with pytest.raises(BROKEN) as raised:
         decoder(text_of(schema))(bytes.fromhex(body), 0)
     assert in_words(raised.value) is not None
-    with pytest.raises(Misfit, match=said):
+    with pytest.raises(SchemaMismatch, match=said):
         raise in_words(raised.value)
 
 
