@@ -9,8 +9,9 @@ from folkmoot.protocol.errors import SerializationError
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.columns.extra import pa, pc
 from folkmoot.schemas.columns.layout import Layout, Shape, texts
-from folkmoot.schemas.columns.program import OPS, WIDTHS, Kind, Node, Op
+from folkmoot.schemas.columns.program import WIDTHS, Kind
 from folkmoot.schemas.values.encoding import default_body
+from folkmoot.schemas.values.program import OPS, Node, Op
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
@@ -96,7 +97,7 @@ class Binding:
                 column = array.field(names.index(field["name"]))
                 child = self._node(field["type"], inner, column, inside)
             elif "default" in field:
-                body = default_body(field["type"], field["default"], self._layout.parsed.names)
+                body = default_body(field["type"], field["default"], self._layout.parsed)
                 child = self._add(Op.CONSTANT, inside, data=body)
             else:
                 raise SerializationError(

@@ -19,10 +19,11 @@ from folkmoot.schemas.avro.identity import Schema, canonical
 from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns.extra import _speedups, pa
 from folkmoot.schemas.columns.layout import Layout, Shape, texts
-from folkmoot.schemas.columns.program import SAID, WIDTHS, Fault, Kind, Node
-from folkmoot.schemas.columns.resolution import resolve
+from folkmoot.schemas.columns.program import SAID, WIDTHS, Fault, Kind
 from folkmoot.schemas.values.derivation import avro_schema
 from folkmoot.schemas.values.deserializer import SchemaLookup
+from folkmoot.schemas.values.program import Node
+from folkmoot.schemas.values.resolution import resolve
 from folkmoot.schemas.values.wire import schema_id
 
 MAX_PROGRAMS = 1_000
@@ -142,8 +143,13 @@ class ColumnDeserializer:
         with self._lock:
             before = len(nodes)
             try:
-                of_any_name = self._of_any_name
-                roots[number] = resolve(nodes, Parsed(text), self._layout, of_any_name=of_any_name)
+                roots[number] = resolve(
+                    nodes,
+                    Parsed(text),
+                    self._layout.parsed,
+                    self._layout.root,
+                    of_any_name=self._of_any_name,
+                )
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 del nodes[before:]
                 said = f"schema {named} cannot be used: {error!r:.200}"
