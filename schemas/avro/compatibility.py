@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from folkmoot.protocol.errors import InvalidCompatibility
 from folkmoot.schemas.avro.defaults import Json
-from folkmoot.schemas.avro.identity import NAMED
+from folkmoot.schemas.avro.identity import NAMED, PRIMITIVES
 from folkmoot.schemas.avro.matching import (
     PROMOTED,
     faults,
@@ -77,7 +77,7 @@ def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
 
 
 def _explained(verdicts: Verdicts) -> list[Finding]:
-    """Every finding, in the order of the reader's schema; each pair of types once."""
+    """Every finding, in the order of the reader's schema; each pair with a definition once."""
     found: list[Finding] = []
     seen = set()
     stack = [verdicts.root]
@@ -85,7 +85,8 @@ def _explained(verdicts: Verdicts) -> list[Finding]:
         pair = stack.pop()
         if pair.key in seen:
             continue
-        seen.add(pair.key)
+        if not PRIMITIVES & {kind_of(pair.reader), kind_of(pair.writer)}:
+            seen.add(pair.key)
         parts: list[Pair] = []
         if is_choice(pair):
             best = verdicts.best(pair)

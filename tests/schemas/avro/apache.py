@@ -13,8 +13,11 @@ Json = Any
 
 def is_compatible(reader: str, writer: str) -> bool:
     """Apache's verdict about two resolved texts."""
-    types = (avro.schema.make_avsc_object(_shape(json.loads(text))) for text in (reader, writer))
-    result = ReaderWriterCompatibilityChecker().get_compatibility(*types)  # type: ignore[no-untyped-call]
+    theirs, written = (
+        avro.schema.make_avsc_object(_shape(json.loads(text))) for text in (reader, writer)
+    )
+    checker = ReaderWriterCompatibilityChecker()  # type: ignore[no-untyped-call]
+    result = checker.get_compatibility(theirs, written)
     return bool(result.compatibility is SchemaCompatibilityType.compatible)
 
 

@@ -127,6 +127,12 @@ def test_all_that_is_wrong_is_found_each_once() -> None:
     assert [each.kind for each in found(other, node)] == ["READER_FIELD_MISSING_DEFAULT_VALUE"]
 
 
+def test_the_same_change_of_two_fields_is_found_at_both() -> None:
+    reader = record(field("a", "int"), field("b", "int"))
+    findings = found(reader, record(field("a", "string"), field("b", "string")))
+    assert [each.path for each in findings] == ["/fields/0/type", "/fields/1/type"]
+
+
 # What Karapace and the libraries once got wrong (issues 422, 524 and 535 of Karapace's).
 @pytest.mark.parametrize(
     ("reader", "writer", "fits"),
