@@ -48,7 +48,7 @@ demo: env
 
 # Spark sessions, processes that are killed again and again, wheels, whole benchmark commands and large
 # numbers of random tries are slow by their nature: they have targets of their own, all in `test-all`.
-# What is compiled has a twin in plain Python, which passes the same tests.
+# What is compiled in producers/ and protocol/ has a twin in plain Python, which passes the same tests.
 # Tests wait for processes and deadlines more than they compute: two files are at work at a time.
 BY_FILE := -n 2 --dist loadfile
 FAST := $(BY_FILE) -m "not slow and not spark and not chaos and not schemas"
@@ -57,7 +57,7 @@ UNLIKE := $(addprefix --ignore=tests/,producers/test_appender.py protocol/test_c
 test: env
 	$(BIN)/python -m pytest $(FAST) $(TEST_ARGS)
 	FOLKMOOT_PURE=1 $(BIN)/python -m pytest $(FAST) $(UNLIKE) tests/producers tests/protocol \
-	    tests/schemas/columns tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
+	    tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
 
 test-slow: env
 	$(BIN)/python -m pytest $(BY_FILE) -m slow $(TEST_ARGS)

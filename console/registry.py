@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8081
-NEEDED: Final = ("avro", "fastavro", "prometheus_client", "starlette", "uvicorn")
+NEEDED: Final = ("fastavro", "prometheus_client", "starlette", "uvicorn")
 TIMEOUT: Final = 10.0
 GRACE: Final = 1
 """Seconds that requests under way may still take when it is told to stop."""
