@@ -154,7 +154,9 @@ class ClusterReader:
     def _read_which_have_states(self, what: StatesOf) -> Recipe[None]:
         numbers = yield from partition_states.partitions_of(what.topic_id, partial(self.ring, what))
         there = (TopicIdPartition(what.topic_id, number) for number in numbers)
-        self.note(*(each for each in there if each not in self.states and each not in self.illegible))
+        self.note(
+            *(each for each in there if each not in self.states and each not in self.illegible)
+        )
 
     def _topic_is(self, name: str, topic: TopicInfo | None) -> None:
         before = self.topics.pop(name, None)
