@@ -34,7 +34,7 @@ def make_site(folder: Path, *extras: str) -> Path:
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
             link = folder / top
             if not link.is_symlink():
-                link.symlink_to(Path(distribution(name).locate_file(top)))
+                link.symlink_to(str(distribution(name).locate_file(top)))
     return folder
 
 
