@@ -212,5 +212,5 @@ def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
     assert main(["registry", "--zookeeper", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
         f"folkmoot: the registry's server needs {library}, which is not installed: "
-        f"{pip_command('registry')}\n"
+        f"{pip_command('server')}\n"
     )
