@@ -41,14 +41,14 @@ class Scene:
         step, answer = recipe.send, None
         while True:
             try:
-                operation: Operation = step(answer)  # type: ignore[arg-type]
+                operation: Operation = step(answer)
             except StopIteration:
                 return
             self.asked[type(operation).__name__] += 1
             try:
                 answer = yield operation
             except Exception as error:
-                step, answer = recipe.throw, error  # type: ignore[assignment]
+                step, answer = recipe.throw, error
             else:
                 step = recipe.send
 
