@@ -444,11 +444,13 @@ class LogManager:
             topic.noted.update({number: (name, facts) for number, _, facts in stale})
 
     def _rename(self, topic: _Topic, topic_id: str, name: str) -> None:
-        """Call a topic's logs by the name that the cluster has for it."""
+        """Call a topic's logs by the name that the cluster has for it. A directory whose file `topic` was not
+        written before a kill has a log without that name, whatever the others have."""
         if topic.name != name:
             self._ids[topic.name].discard(topic_id)
             topic.name = name
-            for log in topic.logs.values():
+        for log in topic.logs.values():
+            if log.name.topic != name:
                 log.name = TopicPartition(name, log.name.partition)
         self._ids.setdefault(name, set()).add(topic_id)
 

@@ -567,6 +567,20 @@ def test_a_directory_whose_topic_file_is_lost_is_served_under_the_name_that_the_
             assert read_all(found(logs))[0] == (0, b"a")
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_one_directory_without_its_topic_file_gets_the_name_of_the_others(
+    data: Path, lost: int
+) -> None:
+    """As after a kill while the directories of a new topic were made: its partition could not be led."""
+    with logs_in(data) as logs:
+        for partition in range(3):
+            create(logs, "flights", "first", partition)
+    (data / f"first-{lost}" / "topic").unlink()
+    with logs_in(data) as logs:
+        logs.configure("flights", "first", {})
+        assert {str(log.name) for log in logs} == {"flights-0", "flights-1", "flights-2"}
+
+
 def test_topics_that_went_while_the_broker_was_away_are_named_in_one_line(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
