@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from folkmoot.coordination import brokers, deletions, partition_states, topics
 from folkmoot.coordination.brokers import Registration
@@ -21,12 +21,21 @@ TOPICS: Final = object()
 DELETIONS: Final = object()
 
 
+class StatesOf(NamedTuple):
+    """Which partitions of a topic have a state."""
+
+    topic_id: str
+
+
 class ClusterReader:
     """What was read, with a watch on each node, there or not.
 
     A watch notes what to read again and wakes the owner, who takes what rang over (`listen`), and carries
     `reads` out until there are none: what a read finds may name more. So all that has changed is read
     once for any number of rings, and nothing else is.
+
+    Partitions without a state have no watch of their own: their parent's says when one gets a state. So a
+    topic that is created costs one look until its states are written, however many partitions it has.
 
     What is `illegible` stays as it was known. `changed` are the names of topics and the partitions that
     were read, or are gone, since the owner has emptied it, BROKERS and DELETIONS; in order, so that a
@@ -50,7 +59,8 @@ class ClusterReader:
         self._wake = wake
         self._rang: deque[object] = deque()
         self._stale: dict[object, None] = {}
-        self._watched: set[TopicIdPartition] = set()
+        self._partitions: dict[str, int] = {}
+        """How many partitions a topic has, by its id."""
         # The same each time: it is armed again on the nodes of brokers that stay.
         self.brokers_rang = partial(self.ring, BROKERS)
 
@@ -75,7 +85,9 @@ class ClusterReader:
         return [self._read(each) for each in stale if self._is_there(each)]
 
     def _is_there(self, what: object) -> bool:
-        return not isinstance(what, TopicIdPartition) or what in self._watched
+        if isinstance(what, TopicIdPartition):
+            return what.partition < self._partitions.get(what.topic_id, 0)
+        return not isinstance(what, StatesOf) or what.topic_id in self._partitions
 
     def _read(self, what: object) -> Recipe[None]:
         try:
@@ -95,8 +107,11 @@ class ClusterReader:
                 found = yield from partition_states.read(what, partial(self.ring, what))
                 if found is None:
                     self.states.pop(what, None)
-                elif what in self._watched:
+                elif self._is_there(what):
                     self.states[what] = found
+            elif isinstance(what, StatesOf):
+                yield from self._read_which_have_states(what)
+                return
         except Malformed as error:
             logger.error("%s; what was known of it stays", error)
             self.illegible.add(what)
@@ -136,20 +151,30 @@ class ClusterReader:
                     if deletion is not None:
                         self.deletions[topic_id] = deletion
 
+    def _read_which_have_states(self, what: StatesOf) -> Recipe[None]:
+        numbers = yield from partition_states.partitions_of(what.topic_id, partial(self.ring, what))
+        there = (TopicIdPartition(what.topic_id, number) for number in numbers)
+        self.note(
+            *(each for each in there if each not in self.states and each not in self.illegible)
+        )
+
     def _topic_is(self, name: str, topic: TopicInfo | None) -> None:
         before = self.topics.pop(name, None)
         if before is not None and (topic is None or topic.topic_id != before.topic_id):
             self.note(DELETIONS)
-        former = set(_partitions_of(before))
-        now = _partitions_of(topic)
-        for each in former.difference(now):
+        former = dict.fromkeys(_partitions_of(before))
+        now = dict.fromkeys(_partitions_of(topic))
+        for each in former.keys() - now.keys():
             self.states.pop(each, None)
             self.illegible.discard(each)
-        self._watched -= former
-        self.note(*(each for each in now if each not in former))
-        self._watched.update(now)
+        if before is not None:
+            self._partitions.pop(before.topic_id, None)
         if topic is not None:
             self.topics[name] = topic
+            self._partitions[topic.topic_id] = len(topic.partitions)
+            if new := [each for each in now if each not in former]:
+                self.note(StatesOf(topic.topic_id))
+                self.changed.update(dict.fromkeys(new))
 
 
 def _partitions_of(topic: TopicInfo | None) -> list[TopicIdPartition]:
