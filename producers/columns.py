@@ -8,7 +8,6 @@ import operator
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import repeat
 from typing import Any, Final, Protocol
 
@@ -186,11 +185,12 @@ def table_serializer(given: Any) -> Any:
     """The same, or, of an AvroSerializer, what writes tables as it does values."""
     if not writes_schema_id(given):
         return given
-    with suppress(MissingExtra):
+    try:
         from folkmoot.schemas.values.serializer import AvroSerializer
-
-        if not isinstance(given, AvroSerializer):
-            return given
+    except MissingExtra:  # without the extra `avro` nothing is one
+        return given
+    if not isinstance(given, AvroSerializer):
+        return given
     from folkmoot.schemas.columns.serializer import ColumnSerializer
 
     return ColumnSerializer(given)

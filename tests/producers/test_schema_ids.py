@@ -1,5 +1,9 @@
 """What a batch's header says of the schemas of its values."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +15,7 @@ from folkmoot.protocol.batch_header import NO_SCHEMA, NO_VALUES
 from folkmoot.protocol.errors import SchemaRefused
 from tests.producers.appenders import Owner, each_appender
 from tests.producers.parts import Bench, values
+from tests.sites import make_site
 
 
 def framed(number: int, body: bytes = b"body") -> bytes:
@@ -94,6 +99,24 @@ def test_a_producer_takes_ids_from_a_serialiser_that_says_it_writes_them() -> No
     bench.take()
     ((_, shipment),) = bench.ship(hurry=True)
     assert [batch_header.check(each).schema_id for each in shipment.payloads] == [NO_SCHEMA]
+
+
+TABLES_OF_ITS_OWN = """
+from folkmoot.producers.columns import table_serializer
+class Own:
+    writes_schema_id = True
+own = Own()
+assert table_serializer(own) is own
+"""
+
+
+@pytest.mark.parametrize("extras", [(), ("arrow",), ("avro",)])
+def test_a_serialiser_of_ones_own_needs_no_extra_for_avro(
+    extras: tuple[str, ...], tmp_path: Path
+) -> None:
+    site = make_site(tmp_path / "site", *extras)
+    command = [sys.executable, "-S", "-c", TABLES_OF_ITS_OWN]  # without site-packages
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(site)}, check=True)
 
 
 def test_a_refused_batch_of_several_schemas_is_sent_in_parts_of_one_each_in_order() -> None:
