@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from folkmoot.admin.admin import Admin
 from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
 from folkmoot.console.java import find_java
+from tests.certificates import make_certificate
 from tests.sites import make_site
 from tests.tree import ROOT, project_files
 
@@ -95,13 +96,8 @@ def test_dev_runs_on_it_in_an_environment_that_has_nothing_else(
 
 
 def test_it_serves_tls(jars: Path, tmp_path: Path) -> None:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl, which makes a certificate, is not installed")
-    certificate, key, both = (tmp_path / name for name in ("cert.pem", "key.pem", "both.pem"))
-    command = f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    command += f" -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
-    subprocess.run(command.split(), check=True, capture_output=True)
+    certificate, key = make_certificate(tmp_path)
+    both = tmp_path / "both.pem"
     both.write_text(key.read_text() + certificate.read_text())
     options = {
         "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",

@@ -22,25 +22,25 @@ DELETIONS: Final = object()
 
 
 class StatesOf(NamedTuple):
-    """Which partitions of a topic have a state."""
+    """The parent of a topic's states: its children are the partitions that have one."""
 
     topic_id: str
 
 
 class ClusterReader:
-    """What was read, with a watch on each node, there or not.
+    """What was read, with a watch on each node that is there, and on those that may come.
 
     A watch notes what to read again and wakes the owner, who takes what rang over (`listen`), and carries
     `reads` out until there are none: what a read finds may name more. So all that has changed is read
     once for any number of rings, and nothing else is.
 
-    Partitions without a state have no watch of their own: their parent's says when one gets a state. So a
-    topic that is created costs one look until its states are written, however many partitions it has.
+    A partition that never had a state has no watch of its own. The watch on the parent of its topic's states
+    says when one is created. So a new topic of any size costs one read until its states are written.
 
-    What is `illegible` stays as it was known. `changed` are the names of topics and the partitions that
-    were read, or are gone, since the owner has emptied it, BROKERS and DELETIONS; in order, so that a
-    simulated history can be repeated. Deletions are read behind topics that are gone: so a topic that is
-    missing, and whose deletion was not read, was lost.
+    What is `illegible` stays as it was known. `changed` has the names of topics and the partitions that are
+    new, were read or are gone since the owner has emptied it, and BROKERS and DELETIONS. It is in order, so
+    that a simulated history can be repeated. Deletions are read behind topics that are gone. So a topic was
+    lost if it is missing and its deletion was not read.
 
     One thread owns it; watches ring on any.
     """
@@ -110,7 +110,7 @@ class ClusterReader:
                 elif self._is_there(what):
                     self.states[what] = found
             elif isinstance(what, StatesOf):
-                yield from self._read_which_have_states(what)
+                yield from self._find_new_states(what)
                 return
         except Malformed as error:
             logger.error("%s; what was known of it stays", error)
@@ -151,7 +151,7 @@ class ClusterReader:
                     if deletion is not None:
                         self.deletions[topic_id] = deletion
 
-    def _read_which_have_states(self, what: StatesOf) -> Recipe[None]:
+    def _find_new_states(self, what: StatesOf) -> Recipe[None]:
         numbers = yield from partition_states.partitions_of(what.topic_id, partial(self.ring, what))
         there = (TopicIdPartition(what.topic_id, number) for number in numbers)
         self.note(

@@ -1,7 +1,6 @@
 """`folkmoot registry` as a process: side by side, users, TLS, ZooKeeper away, the end."""
 
 import json
-import shutil
 import socket
 import ssl
 import subprocess
@@ -19,6 +18,7 @@ from folkmoot.console.processes import FOLKMOOT, RegistryProcess
 from folkmoot.metrics.names import REGISTRY_REQUESTS, REGISTRY_SECONDS
 from folkmoot.protocol.errors import pip_command
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from tests.certificates import make_certificate
 from tests.metrics.scrape import Scraped
 from tests.waiting import eventually
 
@@ -127,13 +127,8 @@ def test_a_server_may_be_the_first_in_its_chroot(tmp_path: Path, empty_chroot: s
 
 @pytest.mark.slow
 def test_users_and_tls(tmp_path: Path, chroot: str) -> None:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl, which makes a certificate, is not installed")
-    certificate, key, users = (tmp_path / name for name in ("cert.pem", "key.pem", "users"))
-    command = f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    command += f" -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
-    subprocess.run(command.split(), check=True, capture_output=True)
+    certificate, key = make_certificate(tmp_path)
+    users = tmp_path / "users"
     made = subprocess.run(
         [*FOLKMOOT, "registry", "--hash-password", "alice"],
         input="secret\n",
