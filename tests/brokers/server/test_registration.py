@@ -623,7 +623,7 @@ def test_a_write_that_waited_while_states_were_put_back_writes_over_none_of_them
     led = known.state.designate(2, (1, 2), 1).activate()
     execute(user, partition_states.write({replicated.at(0): StateWrite(led, MISSING)}))
     now = VersionedState(led, known.partition_epoch)
-    eventually(lambda: shown(watched, replicated)[0] == now)
+    eventually(lambda: shown(watched, replicated).get(0) == now)
     answers: list[Mapping[TopicIdPartition, Answer] | None] = []
     shrink = StateWrite(known.state.with_isr((1,)), known.partition_epoch)
     watched.link.write_states({replicated.at(0): shrink}, answers.append)
