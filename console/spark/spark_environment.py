@@ -1,4 +1,4 @@
-"""What Spark is started with: its home, a Java, and a Python that has folkmoot."""
+"""The environment of Spark's programs: its home, a Java, and a Python that has folkmoot."""
 
 import os
 import sys
@@ -13,10 +13,11 @@ from folkmoot.spark_apps.home import use_unzipped_home
 NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 
 
-def surroundings(directory: Path) -> dict[str, str]:
-    """The variables of spark-submit and of Spark's daemons; a home for Java may be made in `directory`.
+def spark_environment(directory: Path) -> dict[str, str]:
+    """Return the variables of spark-submit and of Spark's daemons.
 
-    The home of Spark lives as long as this process. Raises MissingExtra, JavaNotFound, ConfigError.
+    A home for Java may be made in `directory`; the home of Spark lives as long as this process.
+    Raises MissingExtra, JavaNotFound, ConfigError.
     """
     if (library := next((each for each in NEEDED if find_spec(each) is None), None)) is not None:
         raise MissingExtra(f"Spark needs {library}, which is not installed: {pip_command('spark')}")
