@@ -39,12 +39,9 @@ class StandaloneCluster:
         memory: str,
         port: int = 0,
     ) -> None:
-        self.workers: list[ChildProcess] = []
         self._directory = directory.absolute()
         self._port = port or free_port()
         self._page_port = free_port()
-        self._worker_count = workers
-        self._worker_options = ("--cores", str(cores), "--memory", memory)
         self._environment = {
             **environment,
             "SPARK_LOCAL_IP": HOST,
@@ -52,7 +49,13 @@ class StandaloneCluster:
             "SPARK_DAEMON_JAVA_OPTS": " ".join(JAVA_OPTIONS),
         }
         ports = ("--port", str(self._port), "--webui-port", str(self._page_port))
-        self._master = self._daemon("master", "master.Master", "--host", HOST, *ports)
+        self._master = self._daemon("master", "master.Master", *ports)
+        size = ("--webui-port", "0", "--cores", str(cores), "--memory", memory)
+        self.workers = [
+            self._daemon(f"worker-{number}", "worker.Worker", *size, "--work-dir", own, self.url)
+            for number in range(1, workers + 1)
+            for own in [str(self._directory / f"worker-{number}")]
+        ]
 
     @property
     def url(self) -> str:
@@ -73,12 +76,11 @@ class StandaloneCluster:
         with ExitStack() as undo:
             undo.callback(self._stop)
             self._master.start()
-            self._master.wait_until(self._alive_workers, START_TIMEOUT)
-            for number in range(1, self._worker_count + 1):
-                self.workers.append(self._worker(number))
-                self.workers[-1].start()
+            self._master.wait_until(lambda: self._has_workers(0), START_TIMEOUT)
             for worker in self.workers:
-                worker.wait_until(self._all_registered, START_TIMEOUT)
+                worker.start()
+            for worker in self.workers:
+                worker.wait_until(lambda: self._has_workers(len(self.workers)), START_TIMEOUT)
             undo.pop_all()
         return self
 
@@ -97,32 +99,23 @@ class StandaloneCluster:
             worker.terminate()
         for child in (*self.workers, self._master):
             child.stop(STOP_TIMEOUT)
-        self.workers.clear()
-
-    def _worker(self, number: int) -> ChildProcess:
-        own = self._directory / f"worker-{number}"
-        words = ("--host", HOST, "--webui-port", "0", "--work-dir", str(own), *self._worker_options)
-        return self._daemon(f"worker-{number}", "worker.Worker", *words, self.url)
 
     def _daemon(self, name: str, kind: str, *words: str) -> ChildProcess:
         spark_class = f"{self._environment['SPARK_HOME']}/bin/spark-class"
         return ChildProcess(
             f"Spark's {name}",
-            [spark_class, f"org.apache.spark.deploy.{kind}", *words],
+            [spark_class, f"org.apache.spark.deploy.{kind}", "--host", HOST, *words],
             self._directory / f"{name}.log",
             {**self._environment, "SPARK_LOCAL_DIRS": str(self._directory / name / "scratch")},
         )
 
-    def _all_registered(self) -> bool | None:
-        return (self._alive_workers() or 0) >= self._worker_count or None
-
-    def _alive_workers(self) -> int | None:
-        """Return how many workers the master counts, None until it answers."""
+    def _has_workers(self, count: int) -> bool | None:
+        """Whether the master is alive and has that many workers; None until it is so."""
         connection = http.client.HTTPConnection(HOST, self._page_port, timeout=ANSWER_TIMEOUT)
         try:
             connection.request("GET", "/json/")
             found = json.loads(connection.getresponse().read())
-            return int(found["aliveworkers"]) if found["status"] == "ALIVE" else None
+            return (found["status"] == "ALIVE" and found["aliveworkers"] >= count) or None
         except (OSError, http.client.HTTPException, ValueError, KeyError):
             return None
         finally:

@@ -10,7 +10,7 @@ import pytest
 
 from folkmoot.console.java import JavaNotFound
 from folkmoot.console.main import main
-from folkmoot.console.spark import actions, spark_environment
+from folkmoot.console.spark import spark_environment
 from folkmoot.console.spark.apps import EXAMPLES
 from folkmoot.protocol.errors import pip_command
 
@@ -139,7 +139,3 @@ def test_wrong_usage_is_told(words: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["spark", *words])
     assert ended.value.code == 2
-
-
-def test_the_actions_are_those_of_the_parser() -> None:
-    assert list(actions.ACTIONS) == ["run", "cluster"]
