@@ -253,7 +253,7 @@ def test_what_runs_in_spark_imports_nothing_that_its_extra_does_not_bring(tmp_pa
     without(tmp_path / "site", *modules)
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
-        "import folkmoot.spark_apps.membership, folkmoot.spark_apps.session\n"
+        "import folkmoot.spark_apps.stream.membership, folkmoot.spark_apps.session\n"
         "import folkmoot.spark_apps.sink.writer, folkmoot.spark_apps.typed.reader_schema\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
