@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
 from folkmoot.coordination.groups.plan import TopicBasis
@@ -172,12 +172,13 @@ class Scene:
 
     def __init__(self, reader_schema: int = 0, **options: Any) -> None:
         self.wakeup = Wakeup()
-        self.group: Any = FakeMember(self.wakeup)
-        self.logs: Any = FakeLogs()
+        self.group = FakeMember(self.wakeup)
+        self.logs = FakeLogs()
         settings = {"zookeeper": "z", "group": "g", "subscribe": "flights"} | options
         config = StreamConfig(**settings)
         planned = self.group.planned
-        self.query = QueryMember(config, self.group, self.logs, planned, self.wakeup, reader_schema)
+        member, logs = cast(Any, self.group), cast(Any, self.logs)
+        self.query = QueryMember(config, member, logs, planned, self.wakeup, reader_schema)
         self.query.start()
         self.group.take_calls()
 
