@@ -17,7 +17,7 @@ ARG PIP_FIND_LINKS
 # The versions of dependencies that the tests ran with.
 RUN sed -n 's/^\([A-Za-z0-9._-]*==[^\\]*\).*/\1/p' requirements-dev.txt > /pins.txt \
     && python3 -m venv /opt/folkmoot \
-    && /opt/folkmoot/bin/pip install --quiet --no-cache-dir --constraint /pins.txt "${FOLKMOOT}[console,lz4,registry,snappy]" \
+    && /opt/folkmoot/bin/pip install --quiet --no-cache-dir --constraint /pins.txt "${FOLKMOOT}[codecs,server]" \
     && /opt/folkmoot/bin/pip check \
     && /opt/folkmoot/bin/folkmoot --version
 

@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos chaos-spark histories kills registrations model mutants simulate simulate-replication simulate-blackouts clean requirements
+.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos chaos-spark histories kills registrations model mutants simulate simulate-replication simulate-blackouts zookeeper-wheel clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -48,7 +48,7 @@ demo: env
 
 # Spark sessions, processes that are killed again and again, wheels, whole benchmark commands and large
 # numbers of random tries are slow by their nature: they have targets of their own, all in `test-all`.
-# What is compiled has a twin in plain Python, which passes the same tests.
+# What is compiled in producers/ and protocol/ has a twin in plain Python, which passes the same tests.
 # Tests wait for processes and deadlines more than they compute: two files are at work at a time.
 BY_FILE := -n 2 --dist loadfile
 FAST := $(BY_FILE) -m "not slow and not spark and not chaos and not schemas"
@@ -57,7 +57,7 @@ UNLIKE := $(addprefix --ignore=tests/,producers/test_appender.py protocol/test_c
 test: env
 	$(BIN)/python -m pytest $(FAST) $(TEST_ARGS)
 	FOLKMOOT_PURE=1 $(BIN)/python -m pytest $(FAST) $(UNLIKE) tests/producers tests/protocol \
-	    tests/schemas/columns tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
+	    tests/consumers/test_batch_cursor.py tests/consumers/test_columns.py
 
 test-slow: env
 	$(BIN)/python -m pytest $(BY_FILE) -m slow $(TEST_ARGS)
@@ -142,8 +142,12 @@ mutants: env
 bench: env
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+# ZooKeeper's jars as a wheel of 8 MB in dist/, with which `folkmoot dev` needs no PySpark.
+zookeeper-wheel: env
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist ./wheels/zookeeper
+
 clean:
-	rm -rf .venv .bench .cache build dist site docs/reference.md *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .bench .cache build wheels/*/build dist site docs/reference.md *.egg-info wheels/*/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -path ./.venv -prune -o -name '*.so' -exec rm -f {} +
 

@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zookeeper-jars",
         type=_directory,
         metavar="DIR",
-        help="where ZooKeeper's jars lie, such as lib/ of a release of it (default: PySpark's, else those "
-        "of Debian's libzookeeper-java)",
+        help="where ZooKeeper's jars lie, such as lib/ of a release of it (default: folkmoot-zookeeper's, "
+        "else PySpark's, else those of Debian's libzookeeper-java)",
     )
     parser.add_argument(
         "--broker-port",
@@ -204,7 +204,7 @@ def _say_where_everything_is(cluster: "EmbeddedCluster") -> None:
     for broker in cluster.brokers:
         metrics = f"   {broker.metrics}" if broker.metrics else ""
         lines.append(f"broker {broker.broker_id}   {broker.address}{metrics}")
-    none = f"none: {pip_command('registry')} brings it"
+    none = f"none: {pip_command('server')} brings it"
     lines.append(f"registry   {none if cluster.registry is None else cluster.registry.url}")
     lines += [f"data       {cluster.directory}", ""]
     lines += [f"export FOLKMOOT_ZOOKEEPER={cluster.zookeeper}", "Ctrl-C stops all of it."]

@@ -31,7 +31,7 @@ class ZooKeeperConfig:
     max_session_timeout: float = 60.0
     fsync: bool = True  # off loses data in a power cut, and only then: tests run faster without
     java_options: tuple[str, ...] = ()  # besides our own, which come first
-    jars: Path | None = None  # where ZooKeeper's lie; None: those of PySpark, or Debian's
+    jars: Path | None = None  # where ZooKeeper's lie; None: those of a package, or Debian's
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -43,7 +43,7 @@ class ZooKeeperConfig:
 
 
 class EmbeddedZooKeeper:
-    """A ZooKeeper server, of PySpark's jars unless others are named, in a process of its own.
+    """A ZooKeeper server in a process of its own, from the jars that `zookeeper_classpath` finds.
 
     `data` holds its snapshots and transaction logs, `zoo.cfg` (written at each start) and
     `zookeeper.log`. A kill loses nothing that was answered. `restart` keeps data and port, so

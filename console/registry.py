@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_PORT: Final = 8081
-NEEDED: Final = ("avro", "fastavro", "prometheus_client", "starlette", "uvicorn")
+NEEDED: Final = ("fastavro", "prometheus_client", "starlette", "uvicorn")
 TIMEOUT: Final = 10.0
 GRACE: Final = 1
 """Seconds that requests under way may still take when it is told to stop."""
@@ -75,14 +75,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def missing() -> str | None:
-    """A library of the extra `registry` that is not installed, None if all are."""
+    """A library of the extra `server` that is not installed, None if all are."""
     return next((each for each in NEEDED if find_spec(each) is None), None)
 
 
 def run(args: argparse.Namespace) -> int:
     if (library := missing()) is not None:
         raise MissingExtra(
-            f"the registry's server needs {library}, which is not installed: {pip_command('registry')}"
+            f"the registry's server needs {library}, which is not installed: {pip_command('server')}"
         )
     from functools import partial
 

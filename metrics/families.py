@@ -14,7 +14,7 @@ try:
     from prometheus_client.exposition import choose_encoder
 except ModuleNotFoundError as error:
     raise MissingExtra(
-        f"metrics need prometheus_client, which is not installed: {pip_command('metrics')}"
+        f"metrics need prometheus_client, which is not installed: {pip_command('server')}"
     ) from error
 
 __all__ = [

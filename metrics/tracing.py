@@ -14,7 +14,7 @@ try:
     from opentelemetry.propagators.textmap import Getter
 except ModuleNotFoundError as error:
     raise MissingExtra(
-        f"traces need opentelemetry-api, which is not installed: {pip_command('otel')}"
+        f"traces need opentelemetry-api, which is not installed: {pip_command('server')}"
     ) from error
 
 __all__ = ["extract", "inject"]

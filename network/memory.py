@@ -19,7 +19,7 @@ def keep_freed_memory() -> None:
 
     This holds for the whole process. Brokers do it, and consumers that decompress ahead: one thread frees
     what another one has made, and glibc keeps little of that by itself. Without it, columns cost a consumer
-    1.4 times the CPU. Producers do not do it: glibc learns from the first blocks that they free, and the
-    rest is worth 0 to 7 % of their CPU.
+    1.4 times the CPU. Producers do it, too: glibc learns from the first blocks that they free, but records
+    of 1 kB and of 100 kB still cost 1.2 times the CPU without it.
     """
     bytes(LARGEST_BYTES)

@@ -9,6 +9,7 @@ from random import Random
 from threading import Condition, RLock
 from typing import Any, Final, NamedTuple, Protocol
 
+from folkmoot.network.memory import keep_freed_memory
 from folkmoot.producers.appender import Appender, Delivery
 from folkmoot.producers.batch import NEW, WAITING, Batch
 from folkmoot.producers.columns import no_partition
@@ -308,6 +309,7 @@ class Accumulator:
 
     def open(self) -> None:
         """From here on records are taken."""
+        keep_freed_memory()
         with self.lock:
             self._closed = None
 

@@ -187,11 +187,13 @@ def table_serializer(given: Any) -> Any:
     if not writes_schema_id(given):
         return given
     with suppress(MissingExtra):
-        from folkmoot.schemas.columns.serializer import ColumnSerializer
         from folkmoot.schemas.values.serializer import AvroSerializer
 
-        return ColumnSerializer(given) if isinstance(given, AvroSerializer) else given
-    return given
+        if not isinstance(given, AvroSerializer):
+            return given
+    from folkmoot.schemas.columns.serializer import ColumnSerializer
+
+    return ColumnSerializer(given)
 
 
 class RecordColumns:

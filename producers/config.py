@@ -36,7 +36,7 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     transactional_id: str | None = None
     """A producer of this name fences the one before it: what that one still sends is refused."""
     compression: str = "zstd"
-    """Codec of the batches: "zstd", "none", "lz4", "gzip" or "snappy"; lz4 and snappy are extras."""
+    """Codec of the batches: "zstd", "none" or "gzip", or of the extra `codecs` "lz4" or "snappy"."""
     compression_level: int | None = None
     """How hard the codec tries, in its own numbers; None: its fastest that is worth it."""
     key_serializer: Serializer[K] | None = None

@@ -6,7 +6,7 @@ is allocated: a zstd or lz4 body is one frame that declares its content size (zs
 snappy body is one raw block, which begins with it. Where the declared size is a lie no more than one
 byte beyond it is made.
 
-zstd and gzip are always there. lz4 and snappy come with extras, and are imported when first used: a
+zstd and gzip are always there. lz4 and snappy come with an extra, and are imported when first used: a
 batch that needs a missing one is refused with UnsupportedCodec, while `require`, for whoever chooses
 a codec, raises MissingExtra.
 
@@ -112,11 +112,8 @@ _zstd = _PerThread()
 
 
 _NUMBERS: Final = frozenset(Codec)
-# Module, what to install, and the extra that brings it.
-_EXTRAS: Final[dict[int, tuple[str, str, str]]] = {
-    Codec.LZ4: ("lz4.frame", "lz4", "lz4"),
-    Codec.SNAPPY: ("cramjam", "cramjam", "snappy"),
-}
+# The modules of the extra `codecs`.
+_EXTRA_MODULES: Final[dict[int, str]] = {Codec.LZ4: "lz4.frame", Codec.SNAPPY: "cramjam"}
 
 
 def require(codec: int) -> Any:
@@ -124,15 +121,16 @@ def require(codec: int) -> Any:
 
     Raises MissingExtra, which names the pip command, if it is not installed.
     """
-    if codec not in _EXTRAS:
+    if codec not in _EXTRA_MODULES:
         return None
-    module, package, extra = _EXTRAS[codec]
+    module = _EXTRA_MODULES[codec]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError:
+        package = module.partition(".")[0]
         raise MissingExtra(
             f"compression {_name(codec)} needs {package}, which is not installed: "
-            f"{pip_command(extra)}"
+            f"{pip_command('codecs')}"
         ) from None
 
 

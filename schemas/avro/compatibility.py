@@ -1,21 +1,21 @@
 """Which schema reads what another wrote, and what to do where it does not."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from folkmoot.protocol.errors import InvalidCompatibility
-from folkmoot.schemas.avro.apache import (
-    PROMOTIONS,
-    Pairs,
-    TooManyPairs,
-    Type,
-    branches,
-    matched,
-    parsed,
-    shown,
+from folkmoot.schemas.avro.defaults import Json
+from folkmoot.schemas.avro.identity import NAMED, PRIMITIVES
+from folkmoot.schemas.avro.matching import (
+    PROMOTED,
+    faults,
+    kind_of,
+    missing_fields,
+    missing_symbols,
 )
+from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.verdicts import Pair, TooManyPairs, Verdicts, is_choice, is_union
 
 LEVELS = (
     "NONE",
@@ -49,13 +49,10 @@ class Finding(Struct, frozen=True):
 def compatible(reader: str, writer: str) -> list[Finding]:
     """What keeps `reader` from reading what `writer` wrote; both resolved texts.
 
-    Empty, or warnings only: everything can be read. Raises InvalidSchema.
+    Empty, or warnings only: everything can be read.
     """
-    theirs, written = parsed(reader), parsed(writer)
-    pairs = Pairs()
     try:
-        pairs.readable(theirs, written)
-        return _explained(pairs, theirs, written)
+        return _explained(Verdicts(Parsed(reader), Parsed(writer)))
     except TooManyPairs:
         message = "the schemas have too many types to be compared: make their unions smaller"
         return [Finding("TOO_COMPLEX", "", "", message)]
@@ -65,7 +62,7 @@ def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
     """What keeps `new` from following `previous` (oldest first) at one of the LEVELS; resolved texts.
 
     Where both directions are asked for, those who read with `new` come first; the last version comes
-    before older ones. Raises InvalidCompatibility for a level that does not exist, InvalidSchema.
+    before older ones. Raises InvalidCompatibility for a level that does not exist.
     """
     if level not in LEVELS:
         raise InvalidCompatibility(f"{level!r:.80} is no level: use one of {', '.join(LEVELS)}")
@@ -79,137 +76,117 @@ def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
     return list(found)
 
 
-def _explained(pairs: Pairs, reader: Type, writer: Type) -> list[Finding]:
-    """Every finding, by the way to it; each pair of types once."""
+def _explained(verdicts: Verdicts) -> list[Finding]:
+    """Every finding, in the order of the reader's schema; each pair with a definition once."""
     found: list[Finding] = []
     seen = set()
-    stack = [(reader, writer, "", "")]
+    stack = [verdicts.root]
     while stack and len(found) < MAX_FINDINGS:
-        reader, writer, path, writer_path = stack.pop()
-        if (id(reader), id(writer)) in seen:
+        pair = stack.pop()
+        if pair.key in seen:
             continue
-        seen.add((id(reader), id(writer)))
-        inside = []
-        if writer.type == "union":
-            for i, branch in enumerate(writer.schemas):
-                inside.append((reader, branch, path, f"{writer_path}/{i}"))
-        elif reader.type == "union":
-            chosen = _chosen(pairs, reader, writer)
-            if chosen is None:
-                message = (
-                    f"the reader's union has no branch for the writer's {shown(writer)}: add it"
-                )
-                found.append(Finding("MISSING_UNION_BRANCH", path, writer_path, message))
+        if not PRIMITIVES & {kind_of(pair.reader), kind_of(pair.writer)}:
+            seen.add(pair.key)
+        parts: list[Pair] = []
+        if is_choice(pair):
+            best = verdicts.best(pair)
+            if best is None:
+                found.append(_missing_branch(pair))
             else:
-                inside.append((reader.schemas[chosen], writer, f"{path}/{chosen}", writer_path))
+                parts = [best]
+        elif is_union(pair):
+            parts = list(verdicts.parts(pair))
+        elif wrong := faults(pair.reader, pair.writer):
+            found.extend(_fault(kind, pair) for kind in wrong)
         else:
-            wrong = pairs.local(reader, writer)
-            found.extend(_local(kind, reader, writer, path, writer_path) for kind in wrong)
-            if not wrong:
-                found.extend(_warnings(reader, writer, path, writer_path))
-                if reader.type == writer.type:
-                    found.extend(_missing(reader, writer, path, writer_path))
-                    inside = list(_inside(reader, writer, path, writer_path))
-        stack.extend(reversed(inside))
+            found.extend(_warnings(pair))
+            found.extend(_missing_fields(pair))
+            parts = list(verdicts.parts(pair))
+        stack.extend(each.within(pair) for each in reversed(parts))
     return found[:MAX_FINDINGS]
 
 
-def _chosen(pairs: Pairs, reader: Type, writer: Type) -> int | None:
-    """The branch of a reader's union that reads a writer's type: the best that reads all of it.
-
-    If none does, the best that might read some of it.
-    """
-    candidates = branches(reader, writer)
-    for number in candidates:
-        if pairs.readable(reader.schemas[number], writer):
-            return number
-    return candidates[0] if candidates else None
+def _missing_branch(pair: Pair) -> Finding:
+    message = f"the reader's union has no branch for the writer's {_shown(pair.writer)}: add it"
+    return Finding("MISSING_UNION_BRANCH", pair.path, pair.writer_path, message)
 
 
-def _inside(
-    reader: Type, writer: Type, path: str, writer_path: str
-) -> Iterator[tuple[Type, Type, str, str]]:
-    if reader.type == "array":
-        yield reader.items, writer.items, f"{path}/items", f"{writer_path}/items"
-    elif reader.type == "map":
-        yield reader.values, writer.values, f"{path}/values", f"{writer_path}/values"
-    elif reader.type == "record":
-        places = {field.name: i for i, field in enumerate(writer.fields)}
-        for number, (field, written) in enumerate(matched(reader, writer)):
-            if written is not None:
-                there = f"{writer_path}/fields/{places[written.name]}/type"
-                yield field.type, written.type, f"{path}/fields/{number}/type", there
+def _missing_fields(pair: Pair) -> Iterator[Finding]:
+    for place in missing_fields(pair.reader, pair.writer):
+        yield Finding(
+            "READER_FIELD_MISSING_DEFAULT_VALUE",
+            f"{pair.path}/fields/{place}",
+            f"{pair.writer_path}/fields",
+            f"the reader's field {pair.reader['fields'][place]['name']} is not in the writer's "
+            f"record {_shown(pair.writer)}: give it a default, or the former name as an alias",
+        )
 
 
-def _missing(reader: Type, writer: Type, path: str, writer_path: str) -> Iterator[Finding]:
-    if reader.type == "record":
-        for number, (field, written) in enumerate(matched(reader, writer)):
-            if written is None and not field.has_default:
-                yield Finding(
-                    "READER_FIELD_MISSING_DEFAULT_VALUE",
-                    f"{path}/fields/{number}",
-                    f"{writer_path}/fields",
-                    f"the reader's field {field.name} is not in the writer's record {shown(writer)}: "
-                    "give it a default, or the former name as an alias",
-                )
-
-
-def _local(kind: str, reader: Type, writer: Type, path: str, writer_path: str) -> Finding:
-    ours, theirs = shown(reader), shown(writer)
+def _fault(kind: str, pair: Pair) -> Finding:
+    reader, writer = pair.reader, pair.writer
+    ours, theirs, where = _shown(reader), _shown(writer), ""
     if kind == "NAME_MISMATCH":
+        where = "/name"
         message = (
             f"the reader's {ours} is not the writer's {theirs}: keep the name, or give the "
             f"reader's type the alias {theirs}"
         )
-        return Finding(kind, f"{path}/name", f"{writer_path}/name", message)
-    if kind == "FIXED_SIZE_MISMATCH":
+    elif kind == "FIXED_SIZE_MISMATCH":
+        where = "/size"
         message = (
-            f"the reader's {ours} has {reader.size} bytes, the writer's {writer.size}: keep the "
-            "size, or add a field with another type"
+            f"the reader's {ours} has {reader['size']} bytes, the writer's {writer['size']}: keep "
+            "the size, or add a field with another type"
         )
-        return Finding(kind, f"{path}/size", f"{writer_path}/size", message)
-    if kind == "MISSING_ENUM_SYMBOLS":
-        there = set(reader.symbols)
-        symbols = [each for each in writer.symbols if each not in there]
+    elif kind == "MISSING_ENUM_SYMBOLS":
+        where = "/symbols"
         message = (
-            f"the reader's enum {ours} has no {some(symbols)}: add what is missing, or give the "
-            "enum a default"
+            f"the reader's enum {ours} has no {some(missing_symbols(reader, writer))}: add what is "
+            "missing, or give the enum a default"
         )
-        return Finding(kind, f"{path}/symbols", f"{writer_path}/symbols", message)
-    others = ", ".join(sorted(PROMOTIONS.get(writer.type, ())))
-    instead = f" ({others} would do)" if others else ""
-    message = (
-        f"the writer's {theirs} cannot be read as {ours}: keep the type{instead}, or add a field "
-        "with another name and a default"
-    )
-    return Finding(kind, path, writer_path, message)
+    else:
+        others = ", ".join(sorted(PROMOTED.get(writer["type"], ())))
+        instead = f" ({others} would do)" if others else ""
+        message = (
+            f"the writer's {theirs} cannot be read as {ours}: keep the type{instead}, or add a "
+            "field with another name and a default"
+        )
+    return Finding(kind, pair.path + where, pair.writer_path + where, message)
+
+
+def _shown(kind: Json) -> str:
+    """A type in messages: its name, if it has one."""
+    named = not isinstance(kind, list) and kind["type"] in NAMED
+    return str(kind["name"]) if named else kind_of(kind)
 
 
 def some(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-def _warnings(reader: Type, writer: Type, path: str, writer_path: str) -> Iterator[Finding]:
+def _warnings(pair: Pair) -> Iterator[Finding]:
     """What is read with another meaning than it was written with: logical types that changed."""
-    ours, theirs = reader.props.get("logical", {}), writer.props.get("logical", {})
-    name, written = ours.get("logicalType"), theirs.get("logicalType")
+    reader, writer = pair.reader, pair.writer
+    if kind_of(reader) in ("array", "map"):
+        return
+    name, written = reader.get("logicalType"), writer.get("logicalType")
     if name == written == "decimal":
-        here, there = (each.get("scale", 0) for each in (ours, theirs))
+        here, there = reader.get("scale", 0), writer.get("scale", 0)
         if here != there:
             message = f"a decimal's scale changes from {there} to {here}: keep it, or add a field"
-            yield Finding("DECIMAL_SCALE_CHANGED", path, writer_path, message, True)
-        here, there = (_precision(each) for each in (ours, theirs))
+            yield Finding("DECIMAL_SCALE_CHANGED", pair.path, pair.writer_path, message, True)
+        here, there = _precision(reader), _precision(writer)
         if here < there:
             message = f"a decimal's digits become fewer, {here} instead of {there}: keep as many"
-            yield Finding("DECIMAL_PRECISION_REDUCED", path, writer_path, message, True)
+            yield Finding("DECIMAL_PRECISION_REDUCED", pair.path, pair.writer_path, message, True)
     elif name != written:
         message = (
-            f"{written or 'a plain ' + writer.type} is read as {name or 'a plain ' + reader.type}: "
+            f"{written or 'a plain ' + kind_of(writer)} is read as "
+            f"{name or 'a plain ' + kind_of(reader)}: "
             "keep the logical type, or add a field with another name"
         )
-        yield Finding("LOGICAL_TYPE_CHANGED", path, writer_path, message, True)
+        yield Finding("LOGICAL_TYPE_CHANGED", pair.path, pair.writer_path, message, True)
 
 
-def _precision(logical: dict[str, Any]) -> int:
-    precision = logical.get("precision", 0)
+def _precision(decimal: Json) -> int:
+    precision = decimal.get("precision", 0)
     return precision if isinstance(precision, int) else 0

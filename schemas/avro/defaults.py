@@ -2,20 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import date
+from copy import copy
 from typing import Any
-from uuid import UUID
+
+from folkmoot.schemas.avro.logical import logical
+from folkmoot.schemas.avro.mismatch import SchemaMismatch
 
 Json = Any
 """A JSON value as `json` makes it."""
-
-
-class Misfit(ValueError):
-    """A JSON value is none of a type. `where` is a JSON pointer into the value."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(reason)
-        self.where = where
 
 
 def _is_integer(bits: int) -> Callable[[Json], bool]:
@@ -38,53 +32,19 @@ _IS: dict[str, Callable[[Json], bool]] = {
 }
 
 
-_DAY = 86_400
-_DAY_ONE = date(1970, 1, 1).toordinal()
-_DATES = range(date.min.toordinal() - _DAY_ONE, date.max.toordinal() - _DAY_ONE + 1)
-"""Days since 1970 that Python has dates for."""
-
-
-def _is_uuid(value: str) -> bool:
-    try:
-        UUID(value)
-    except ValueError:
-        return False
-    return True
-
-
-def _seconds(unit: int) -> range:
-    """Timestamps that Python has datetimes for; `unit` is in a second."""
-    return range(_DATES.start * _DAY * unit, _DATES.stop * _DAY * unit)
-
-
-_FITS: dict[tuple[str, str], Callable[[Json], bool]] = {
-    ("uuid", "string"): _is_uuid,
-    ("date", "int"): _DATES.__contains__,
-    ("time-millis", "int"): range(_DAY * 1_000).__contains__,
-    ("time-micros", "long"): range(_DAY * 1_000_000).__contains__,
-    ("timestamp-millis", "long"): _seconds(1_000).__contains__,
-    ("timestamp-micros", "long"): _seconds(1_000_000).__contains__,
-    ("local-timestamp-millis", "long"): _seconds(1_000).__contains__,
-    ("local-timestamp-micros", "long"): _seconds(1_000_000).__contains__,
-}
-"""Whether a value of the plain type is one of the logical type, as `schemas/values/logical.py` reads it."""
-
-
-def _check_logical(default: Json, typed: Mapping[str, Json], plain: str) -> None:
-    """Raises Misfit for a default that fits the plain type, and that no reader of ours can read."""
-    name = typed.get("logicalType")
-    if not isinstance(name, str):
+def _check_logical(default: Json, schema: Json) -> None:
+    """Raises SchemaMismatch for a default that fits the plain type, and that no reader of ours can read."""
+    known = logical(schema)
+    if known is None:
         return
-    if name == "decimal" and plain in ("bytes", "fixed"):
-        precision = typed.get("precision")
-        number = int.from_bytes(default.encode("latin-1"), "big", signed=True)
-        # A larger precision stays plain bytes: see schemas/values/logical.py.
-        if type(precision) is int and 0 < precision <= 10_000 and abs(number) >= 10**precision:
-            raise Misfit(
-                "", f"{_shown(default)} has more than the {precision} digits of the decimal"
-            )
-    elif (fits := _FITS.get((name, plain))) is not None and not fits(default):
-        raise Misfit("", f"{_shown(default)} is no {name}")
+    plain = default.encode("latin-1") if schema["type"] in ("bytes", "fixed") else default
+    try:
+        known.read(known.write(plain) if isinstance(plain, known.python) else plain)
+    except (ValueError, ArithmeticError):
+        name, digits = schema["logicalType"], schema.get("precision")
+        why = f"has more than the {digits} digits of the decimal"
+        why = why if name == "decimal" else f"is no {name}"
+        raise SchemaMismatch(f"{_shown(default)} {why}") from None
 
 
 class Defaults:
@@ -97,20 +57,19 @@ class Defaults:
         self._types = types
         # A value is tried against every branch of a union, at each level of nested ones again: without
         # this the tries multiply with each level. The keys live as long as what they are of.
-        self._tried: dict[tuple[int, int], Misfit | int] = {}
+        self._tried: dict[tuple[int, int], SchemaMismatch | int] = {}
 
     def check(self, default: Json, kind: Json) -> int:
         """Of how many values it is made, with the defaults of fields that it leaves out.
 
-        Raises Misfit for what is no value of `kind`; of a union it may be one of any branch.
+        Raises SchemaMismatch for what is no value of `kind`; of a union it may be one of any branch.
         """
-        typed: dict[str, Json] = {}
-        while isinstance(kind, dict) and kind["type"] in _IS:
-            typed, kind = kind, kind["type"]
-        if isinstance(kind, str) and kind in _IS:
-            if not _IS[kind](default):
-                raise Misfit("", f"{_shown(default)} is no {kind}")
-            _check_logical(default, typed, kind)
+        plain = kind["type"] if isinstance(kind, dict) else kind
+        if isinstance(plain, str) and plain in _IS:
+            if not _IS[plain](default):
+                raise SchemaMismatch(f"{_shown(default)} is no {plain}")
+            if isinstance(kind, dict):
+                _check_logical(default, kind)
             return 1
         if isinstance(kind, str):
             kind = self._types[kind]
@@ -118,29 +77,29 @@ class Defaults:
                 return 1
         key = id(default), id(kind)
         if key not in self._tried:
-            self._tried[key] = Misfit("", "the default holds itself")
+            self._tried[key] = SchemaMismatch("the default holds itself")
             try:
                 self._tried[key] = 1 + self._complex(default, kind)
-            except Misfit as misfit:
-                self._tried[key] = misfit
+            except SchemaMismatch as mismatch:
+                self._tried[key] = mismatch
         found = self._tried[key]
-        if isinstance(found, Misfit):
-            raise found
+        if isinstance(found, SchemaMismatch):
+            raise copy(found)  # its path grows on the way out
         return found
 
     def _inside(self, key: str | int, default: Json, kind: Json) -> int:
         try:
             return self.check(default, kind)
-        except Misfit as misfit:
-            raise Misfit(f"{pointer('', str(key))}{misfit.where}", str(misfit)) from None
+        except SchemaMismatch as mismatch:
+            raise mismatch.within(pointer(str(key))) from None
 
     def _complex(self, default: Json, kind: Json) -> int:
         """How many values there are within."""
         if isinstance(kind, list):
             for branch in kind:
-                with suppress(Misfit):
+                with suppress(SchemaMismatch):
                     return self.check(default, branch)
-            raise Misfit("", f"{_shown(default)} is of no branch of the union")
+            raise SchemaMismatch(f"{_shown(default)} is of no branch of the union")
         name = kind["type"]
         if name == "array" and isinstance(default, list):
             return sum(self._inside(n, each, kind["items"]) for n, each in enumerate(default))
@@ -151,9 +110,9 @@ class Defaults:
         if not (name == "enum" and default in kind["symbols"]) and not (
             name == "fixed" and _IS["bytes"](default) and len(default) == kind["size"]
         ):
-            raise Misfit("", f"{_shown(default)} is no {name} {kind.get('name', '')}".rstrip())
+            raise SchemaMismatch(f"{_shown(default)} is no {name} {kind.get('name', '')}".rstrip())
         if name == "fixed":
-            _check_logical(default, kind, name)
+            _check_logical(default, kind)
         return 0
 
     def _record(self, default: dict[str, Json], kind: Json) -> int:
@@ -165,15 +124,16 @@ class Defaults:
             elif "default" in field:
                 within += self.check(field["default"], field["type"])
             else:
-                raise Misfit("", f"the record {kind['name']} needs a value of {name}")
+                raise SchemaMismatch(f"the record {kind['name']} needs a value of {name}")
         for name in default.keys() - {field["name"] for field in kind["fields"]}:
-            raise Misfit(pointer("", name), f"the record {kind['name']} has no field {name:.80}")
+            unknown = SchemaMismatch(f"the record {kind['name']} has no field {name:.80}")
+            raise unknown.within(pointer(name))
         return within
 
 
-def pointer(where: str, key: str) -> str:
-    """A JSON pointer one key further."""
-    return f"{where}/{key.replace('~', '~0').replace('/', '~1')}"
+def pointer(key: str) -> str:
+    """One step of a JSON pointer."""
+    return f"/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def _shown(value: Json) -> str:

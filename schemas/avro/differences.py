@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import Struct
 
@@ -10,6 +9,7 @@ from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.compatibility import Finding, compatible, some
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.avro.identity import NAMED, RECORDS
+from folkmoot.schemas.avro.parsed import Parsed
 
 AS_BEFORE = "as before"
 _LOGICAL = ("logicalType", "precision", "scale")
@@ -33,11 +33,11 @@ class Difference(Struct, frozen=True):
 def differences(old: str, new: str) -> list[Difference]:
     """Every change from `old` to `new`, both resolved texts; empty if they mean the same.
 
-    Raises InvalidSchema.
+    Raises InvalidSchema for schemas that are nested too deeply.
     """
-    walk = _Walk(json.loads(old), json.loads(new))
+    before, after = Parsed(old), Parsed(new)
     try:
-        found = list(walk.types(walk.old, walk.new, "", ""))
+        found = list(_Walk(before, after).types(before.root, after.root, "", ""))
     except RecursionError:
         raise InvalidSchema("the schemas are nested too deeply to be compared") from None
     return _with_findings(found, compatible(new, old), compatible(old, new))
@@ -72,36 +72,33 @@ def _at(path: str, place: str) -> bool:
 
 
 class _Walk:
-    def __init__(self, old: Json, new: Json) -> None:
-        self.old, self.new = old, new
-        self._types: tuple[dict[str, Json], dict[str, Json]] = (_types(old), _types(new))
+    def __init__(self, old: Parsed, new: Parsed) -> None:
+        self._old = old
+        self._new = new
         self._seen: set[tuple[str, str]] = set()
 
     def types(self, old: Json, new: Json, was: str, path: str) -> Iterator[tuple[Difference, str]]:
         """The differences of two types, at `was` in the old schema and `path` in the new."""
-        old, new = self._types[0].get(_key(old), old), self._types[1].get(_key(new), new)
-        kinds = _kind(old), _kind(new)
-        if kinds[0] != kinds[1] or kinds[0] == "union":
+        old, new = self._old.of(old), self._new.of(new)
+        if isinstance(old, list) or isinstance(new, list) or old["type"] != new["type"]:
             yield from self._other_types(old, new, was, path)
-        elif isinstance(old, dict) and isinstance(new, dict):
-            names = old.get("name", ""), new.get("name", "")
-            if names[0]:
-                if names in self._seen:
-                    return
-                self._seen.add(names)
-                if names[0] != names[1]:
-                    yield Difference(path, f"the name {names[0]} becomes {names[1]}"), was
-            yield from self._attributes(old, new, was, path)
-            yield from self._inside(old, new, was, path)
-        else:
-            yield from self._attributes(_dict(old), _dict(new), was, path)
+            return
+        names = old.get("name", ""), new.get("name", "")
+        if names[0]:
+            if names in self._seen:
+                return
+            self._seen.add(names)
+            if names[0] != names[1]:
+                yield Difference(path, f"the name {names[0]} becomes {names[1]}"), was
+        yield from self._attributes(old, new, was, path)
+        yield from self._inside(old, new, was, path)
 
     def _other_types(
         self, old: Json, new: Json, was: str, path: str
     ) -> Iterator[tuple[Difference, str]]:
         before, after = _branches(old), _branches(new)
-        ours = [_shown(self._types[0].get(_key(each), each)) for each in before]
-        theirs = [_shown(self._types[1].get(_key(each), each)) for each in after]
+        ours = [_shown(self._old.of(each)) for each in before]
+        theirs = [_shown(self._new.of(each)) for each in after]
         if len(before) == len(after) == 1 and ours != theirs:
             yield Difference(path, f"the type {ours[0]} becomes {theirs[0]}"), was
             return
@@ -219,39 +216,11 @@ def _of_attribute(name: str) -> str:
     return "the documentation changes" if name == "doc" else "the order changes"
 
 
-def _types(schema: Json) -> dict[str, Json]:
-    found = {}
-    stack = [schema]
-    while stack:
-        kind = stack.pop()
-        if isinstance(kind, list):
-            stack.extend(kind)
-        elif isinstance(kind, dict):
-            if kind["type"] in NAMED:
-                found[kind["name"]] = kind
-            stack.extend(field["type"] for field in kind.get("fields", ()))
-            stack.extend(kind[inner] for inner in ("items", "values") if inner in kind)
-    return found
-
-
-def _key(kind: Json) -> str:
-    return kind if isinstance(kind, str) else ""
-
-
-def _dict(kind: Json) -> dict[str, Any]:
-    return kind if isinstance(kind, dict) else {"type": kind}
-
-
-def _kind(kind: Json) -> str:
-    if isinstance(kind, list):
-        return "union"
-    return str(kind["type"] if isinstance(kind, dict) else kind)
-
-
 def _shown(kind: Json) -> str:
     """A type by its kind and its name, if it has one."""
-    named = isinstance(kind, dict) and kind["type"] in NAMED
-    return f"{kind['type']} {kind['name']}" if named else _kind(kind)
+    if isinstance(kind, list):
+        return "union"
+    return f"{kind['type']} {kind['name']}" if kind["type"] in NAMED else str(kind["type"])
 
 
 def _branches(kind: Json) -> list[Json]:

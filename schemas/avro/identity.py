@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from folkmoot.protocol.errors import InvalidSchema
-from folkmoot.schemas.avro.defaults import Defaults, Json, Misfit
+from folkmoot.schemas.avro.defaults import Defaults, Json
 from folkmoot.schemas.avro.extra import fastavro
+from folkmoot.schemas.avro.mismatch import SchemaMismatch
 
 Schema = str | Mapping[str, Any] | Sequence[Any]
 """A schema as users write it: JSON text, or the same as Python values."""
@@ -147,8 +148,8 @@ class _Walk:
         for value, kind, where in self._defaults:
             try:
                 made += defaults.check(value, kind)
-            except Misfit as misfit:
-                raise _invalid(f"{where}{misfit.where}", str(misfit)) from None
+            except SchemaMismatch as mismatch:
+                raise _invalid(f"{where}{mismatch.path}", mismatch.what) from None
             if made > MAX_PARTS:
                 raise _invalid(
                     where,

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 
 from folkmoot.protocol.errors import InvalidSchema
-from folkmoot.schemas.avro.apache import parsed
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.avro.identity import NAMED, RECORDS, Schema, canonical, dump, parse
 
@@ -14,8 +13,8 @@ def resolve(schema: Schema, references: Sequence[str] = (), *, strict: bool = Tr
 
     `references` are texts whose types may be named in the schema and in later references. Two of them
     may hold the same type, if they define it alike. `strict` is for new schemas: all rules, and those
-    of `avro` and `fastavro`. What is stored is read with `strict=False`, which only asks that it can
-    be read. Raises InvalidSchema with a JSON pointer to what is wrong.
+    of `fastavro`. What is stored is read with `strict=False`, which only asks that it can be read.
+    Raises InvalidSchema with a JSON pointer to what is wrong.
     """
     types = definitions(references)
     text = canonical(schema, known=types, strict=strict)
@@ -26,7 +25,6 @@ def resolve(schema: Schema, references: Sequence[str] = (), *, strict: bool = Tr
             raise InvalidSchema("the schema's references are nested too deeply") from None
     if strict:
         parse(text)
-        parsed(text)
     return text
 
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, boundscheck=False, cdivision=True
-"""Columns of Avro values read and written in C. `interpreter` is the twin in plain Python.
+"""Columns of Avro values read and written in C. Columns need it; single values do not.
 
 Whatever the bytes say, nothing is read that lies outside of the row, and nothing is kept that would
 not fit: each length is compared with the bytes that are left before it is used.

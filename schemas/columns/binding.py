@@ -9,17 +9,15 @@ from folkmoot.protocol.errors import SerializationError
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.columns.extra import pa, pc
 from folkmoot.schemas.columns.layout import Layout, Shape, texts
-from folkmoot.schemas.columns.program import OPS, WIDTHS, Kind, Node, Op
+from folkmoot.schemas.columns.program import WIDTHS, Kind
 from folkmoot.schemas.values.encoding import default_body
+from folkmoot.schemas.values.program import OPS, Node, Op
 
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
 class Source(NamedTuple):
-    """A column to be written: its buffers, as Arrow has them, and the first slot in them.
-
-    `array` is the column itself, as numbers, bytes, or lists of slots.
-    """
+    """A column to be written: its buffers, as Arrow has them, and the first slot in them."""
 
     kind: Kind
     offset: int
@@ -27,7 +25,6 @@ class Source(NamedTuple):
     valid: Any
     offsets: Any
     values: Any
-    array: Any
 
 
 class Binding:
@@ -53,7 +50,7 @@ class Binding:
         valid = buffers[0] if array.null_count else None
         offsets = buffers[1] if kind in (Kind.BINARY, Kind.LIST) else None
         values = None if kind in (Kind.LIST, Kind.GROUP) else buffers[2 if offsets else 1]
-        self.sources.append(Source(kind, array.offset, size, valid, offsets, values, array))
+        self.sources.append(Source(kind, array.offset, size, valid, offsets, values))
         return len(self.sources) - 1
 
     def _node(self, schema: Json, shape: Shape, array: Any, where: str) -> int:
@@ -100,7 +97,7 @@ class Binding:
                 column = array.field(names.index(field["name"]))
                 child = self._node(field["type"], inner, column, inside)
             elif "default" in field:
-                body = default_body(field["type"], field["default"], self._layout.parsed.names)
+                body = default_body(field["type"], field["default"], self._layout.parsed)
                 child = self._add(Op.CONSTANT, inside, data=body)
             else:
                 raise SerializationError(

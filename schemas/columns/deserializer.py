@@ -8,7 +8,6 @@ from uuid import UUID
 import numpy as np
 
 from folkmoot.coordination.schemas.names import context_of
-from folkmoot.protocol import speedups
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -17,20 +16,18 @@ from folkmoot.protocol.errors import (
     SerializationError,
 )
 from folkmoot.schemas.avro.identity import Schema, canonical
-from folkmoot.schemas.columns import interpreter
-from folkmoot.schemas.columns.extra import pa
-from folkmoot.schemas.columns.layout import Layout, Parsed, Shape, texts
-from folkmoot.schemas.columns.program import SAID, WIDTHS, Fault, Kind, Node
-from folkmoot.schemas.columns.resolution import resolve
+from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.columns.extra import _speedups, pa
+from folkmoot.schemas.columns.layout import Layout, Shape, texts
+from folkmoot.schemas.columns.program import SAID, WIDTHS, Fault, Kind
 from folkmoot.schemas.values.derivation import avro_schema
 from folkmoot.schemas.values.deserializer import SchemaLookup
+from folkmoot.schemas.values.program import Node
+from folkmoot.schemas.values.resolution import resolve
 from folkmoot.schemas.values.wire import schema_id
 
 MAX_PROGRAMS = 1_000
 """Of writers' schemas that are kept; more are made again when they are needed."""
-
-_compiled = speedups.compiled("folkmoot.schemas.columns._speedups")
-_Decoder = (_compiled or interpreter).Decoder
 
 
 class BadRow(NamedTuple):
@@ -100,7 +97,7 @@ class ColumnDeserializer:
         """
         cells = values if isinstance(values, BinaryColumn) else _cells(values)
         layout, count, unknown = self._layout, len(cells), dict[int | bytes, str]()
-        decoder = _Decoder(layout.columns, layout.levels, count)
+        decoder = _speedups.Decoder(layout.columns, layout.levels, count)
         with self._lock:
             nodes, roots = self._nodes, self._roots
 
@@ -146,8 +143,13 @@ class ColumnDeserializer:
         with self._lock:
             before = len(nodes)
             try:
-                of_any_name = self._of_any_name
-                roots[number] = resolve(nodes, Parsed(text), self._layout, of_any_name=of_any_name)
+                roots[number] = resolve(
+                    nodes,
+                    Parsed(text),
+                    self._layout.parsed,
+                    self._layout.root,
+                    of_any_name=self._of_any_name,
+                )
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 del nodes[before:]
                 said = f"schema {named} cannot be used: {error!r:.200}"

@@ -1,4 +1,4 @@
-"""pyarrow, or an error that names the pip command which installs it."""
+"""pyarrow and the module in C, or an error that says how to install them."""
 
 from folkmoot.protocol.errors import MissingExtra, pip_command
 
@@ -9,5 +9,12 @@ except ModuleNotFoundError as error:
     raise MissingExtra(
         f"columns of Avro values need pyarrow, which is not installed: {pip_command('arrow')}"
     ) from error
+try:
+    from folkmoot.schemas.columns import _speedups
+except ImportError as error:
+    raise MissingExtra(
+        "columns of Avro values need a module in C, which was not built: install a C compiler, then "
+        f"{pip_command('arrow')} --force-reinstall; AvroDeserializer does without"
+    ) from error
 
-__all__ = ["pa", "pc"]
+__all__ = ["_speedups", "pa", "pc"]

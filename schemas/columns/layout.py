@@ -4,7 +4,6 @@ A record is a struct, nullable things are nullable. A union of several types is 
 field for each, `member0` on, of which one has a value, as Spark has it. Enums and UUIDs are strings.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,9 +12,9 @@ import numpy as np
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.defaults import Json
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.program import Column, Kind
-from folkmoot.schemas.values.decoding import definition, named_types
 
 _DAY = 86_400_000
 _PRIMITIVE: dict[str, tuple[Kind, Any]] = {
@@ -41,18 +40,6 @@ MAX_COLUMNS = 10_000
 """A type that is named twice in the next has its columns twice: they double with each level."""
 MAX_DIGITS = 38
 """Of an Arrow decimal of 128 bits. A decimal of more stays the bytes that it is written as."""
-
-
-class Parsed:
-    """A resolved text, and the types that it names."""
-
-    def __init__(self, text: str) -> None:
-        self.root: Json = json.loads(text)
-        self.names = named_types(self.root)
-
-    def of(self, schema: Json) -> Json:
-        """A list of branches, or a dict whose "type" is the word for it."""
-        return definition(schema, self.names)
 
 
 class Shape(NamedTuple):

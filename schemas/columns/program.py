@@ -1,45 +1,10 @@
-"""Programs that read and write columns of Avro values, and what they are made of.
+"""Where programs read columns into and write them out of, and what may be wrong with a row.
 
-A program is a list of nodes, made from schemas once and run for every row by one of two interpreters:
-`_speedups` in C, or its twin `interpreter` in plain Python. A node reads (or writes) one place of the
-writer's schema; its children are named by their numbers. Each column has one slot per row, or, within
-arrays and maps (a level below), one per item.
+Each column has one slot per row, or, within arrays and maps (a level below), one per item.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-
-
-class Op(IntEnum):
-    """What is read or written. `_speedups` has the same numbers."""
-
-    NULL = 0
-    BOOLEAN = 1
-    INT = 2
-    LONG = 3
-    FLOAT = 4
-    DOUBLE = 5
-    BYTES = 6  # and strings
-    FIXED = 7
-    ENUM = 8  # children: the reader's number of each symbol, -1 for none
-    RECORD = 9
-    UNION = 10
-    ARRAY = 11  # a map is an array of records of key and value
-    CONSTANT = 12  # the child reads `data`, or `data` is written: a default
-    FAIL = 13  # the reader has nothing for this; `data` says why
-
-
-OPS = {
-    "boolean": Op.BOOLEAN,
-    "int": Op.INT,
-    "long": Op.LONG,
-    "float": Op.FLOAT,
-    "double": Op.DOUBLE,
-    "bytes": Op.BYTES,
-    "string": Op.BYTES,
-    "fixed": Op.FIXED,
-    "enum": Op.ENUM,
-}
 
 
 class Kind(IntEnum):
@@ -71,19 +36,6 @@ class Column:
     kind: Kind
     level: int = 0
     size: int = 0
-
-
-@dataclass(slots=True)
-class Node:
-    """`size`: bytes of a fixed; what a number is multiplied by, or, written, its limit; of an array, 1 if
-    its items take no bytes. `where` names the field."""
-
-    op: Op
-    where: str
-    column: int = -1
-    size: int = 0
-    children: list[int] = field(default_factory=list)
-    data: bytes = b""
 
 
 class Fault(IntEnum):

@@ -2,20 +2,16 @@
 
 from typing import Any, Final
 
-from folkmoot.protocol import speedups
 from folkmoot.protocol.errors import BatchTooLarge, SerializationError
 from folkmoot.schemas.avro.identity import Schema, canonical
-from folkmoot.schemas.columns import interpreter
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns.binding import Binding
-from folkmoot.schemas.columns.extra import pa
-from folkmoot.schemas.columns.layout import Layout, Parsed
+from folkmoot.schemas.columns.extra import _speedups, pa
+from folkmoot.schemas.columns.layout import Layout
 from folkmoot.schemas.columns.program import SAID, Fault
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.serializer import MAX_PREPARED, AvroSerializer
 from folkmoot.schemas.values.wire import FRAME, MAGIC
-
-_compiled = speedups.compiled("folkmoot.schemas.columns._speedups")
-_Encoder = (_compiled or interpreter).Encoder
 
 
 class ColumnEncoder:
@@ -58,7 +54,7 @@ class ColumnEncoder:
         bound = Binding(self._layout, array, begun)
         if not len(array):  # Arrow has no buffer of no memory, and ends the process
             return pa.array([], pa.binary())
-        encoder = _Encoder(bound.sources)
+        encoder = _speedups.Encoder(bound.sources)
         encoder.load(bound.nodes)
         frame = FRAME.pack(MAGIC, self.schema_id)
         try:

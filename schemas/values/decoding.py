@@ -5,21 +5,29 @@ union the branch that is exactly the writer's comes before one that it could be 
 bytes is bytes, and bytes that no such value can have are an error, never a value.
 """
 
-import json
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS, default_body
-from folkmoot.schemas.values.logical import logical
-from folkmoot.schemas.values.matching import RECORDS, chosen, factor, fits, promotes, sources
-from folkmoot.schemas.values.misfit import Misfit
+from folkmoot.schemas.avro.defaults import Json
+from folkmoot.schemas.avro.logical import logical
+from folkmoot.schemas.avro.mismatch import SchemaMismatch
+from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS
+from folkmoot.schemas.values.program import Node, Op
+from folkmoot.schemas.values.resolution import resolve
 
-Json = Any
 Decode = Callable[[bytes, int], tuple[Any, int]]
 """The value that begins at a place of some bytes, and the place behind it. Raises BROKEN."""
 
-BROKEN: Final = (Misfit, ValueError, IndexError, ArithmeticError, RecursionError, struct.error)
+BROKEN: Final = (
+    SchemaMismatch,
+    ValueError,
+    IndexError,
+    ArithmeticError,
+    RecursionError,
+    struct.error,
+)
 """What is raised for bytes that are no value of the schema."""
 
 _FLOAT: Final = struct.Struct("<f")
@@ -43,12 +51,11 @@ def decoder(
     any name, since it is the application that wants it. That the two schemas do not fit is raised
     where the bytes have such a value, as the specification wants it.
     """
-    written = json.loads(writer)
-    wanted = written if reader is None else json.loads(reader)
-    decoders = _Decoders(named_types(written), named_types(wanted), classes or {})
-    if classes is not None and _is_record(written) and _is_record(wanted):
-        return decoders.of_record(written, wanted)
-    return decoders.of(written, wanted)
+    written = Parsed(writer)
+    wanted = written if reader is None else Parsed(reader)
+    nodes: list[Node] = []
+    root = resolve(nodes, written, wanted, of_any_name=classes is not None)
+    return _Decoders(nodes, classes or {}).of(root)
 
 
 # -- plain types --------------------------------------------------------------------------------------
@@ -61,7 +68,7 @@ def _null(data: bytes, place: int) -> tuple[None, int]:
 def _boolean(data: bytes, place: int) -> tuple[bool, int]:
     byte = data[place]
     if byte > 1:
-        raise Misfit(f"byte {byte} is no boolean")
+        raise SchemaMismatch(f"byte {byte} is no boolean")
     return byte == 1, place + 1
 
 
@@ -75,7 +82,7 @@ def _int(data: bytes, place: int) -> tuple[int, int]:
         return (byte >> 1) ^ -(byte & 1), place + 2
     number, place = _long(data, place)
     if not -0x8000_0000 <= number <= 0x7FFF_FFFF:
-        raise Misfit(f"{number} does not fit into an int")
+        raise SchemaMismatch(f"{number} does not fit into an int")
     return number, place
 
 
@@ -85,13 +92,13 @@ def _long(data: bytes, place: int) -> tuple[int, int]:
     number, shift = byte & 0x7F, 7
     while byte >= 0x80:
         if shift > 63:
-            raise Misfit("a number has more than ten bytes")
+            raise SchemaMismatch("a number has more than ten bytes")
         byte = data[place]
         place += 1
         number |= (byte & 0x7F) << shift
         shift += 7
     if number >> 64:
-        raise Misfit("a number has more than 64 bits")
+        raise SchemaMismatch("a number has more than 64 bits")
     return (number >> 1) ^ -(number & 1), place
 
 
@@ -113,7 +120,7 @@ def _end(data: bytes, place: int) -> tuple[int, int]:
         size, place = _long(data, place)
     end = place + size
     if size < 0 or end > len(data):
-        raise Misfit(f"{len(data) - place} bytes are left, and {size} wanted")
+        raise SchemaMismatch(f"{len(data) - place} bytes are left, and {size} wanted")
     return place, end
 
 
@@ -143,7 +150,7 @@ def _fixed(size: int) -> Decode:
     def decode(data: bytes, place: int) -> tuple[bytes, int]:
         end = place + size
         if end > len(data):
-            raise Misfit(f"{len(data) - place} bytes are left, and {size} wanted")
+            raise SchemaMismatch(f"{len(data) - place} bytes are left, and {size} wanted")
         return data[place:end], end
 
     return decode
@@ -159,7 +166,7 @@ def _array(item: Decode) -> Decode:
                 value, place = item(data, place)
                 made.append(value)
                 if place == begin and len(made) + count - 1 > MAX_EMPTY_ITEMS:
-                    raise Misfit(f"more than {MAX_EMPTY_ITEMS} items take no bytes")
+                    raise SchemaMismatch(f"more than {MAX_EMPTY_ITEMS} items take no bytes")
                 for _ in range(count - 1):
                     value, place = item(data, place)
                     made.append(value)
@@ -208,39 +215,36 @@ def _converted(plain: Decode, convert: Callable[[Any], Any]) -> Decode:
 
 def _refused(why: str) -> Decode:
     def decode(data: bytes, place: int) -> tuple[Any, int]:
-        raise Misfit(why)
+        raise SchemaMismatch(why)
 
     return decode
 
 
-def in_words(error: BaseException) -> Misfit:
+def in_words(error: BaseException) -> SchemaMismatch:
     """One of BROKEN in words of ours."""
     match error:
-        case Misfit():
+        case SchemaMismatch():
             return error
         case IndexError() | struct.error():
-            return Misfit("the bytes end here")
+            return SchemaMismatch("the bytes end here")
         case UnicodeDecodeError():
-            return Misfit("a text is not UTF-8")
+            return SchemaMismatch("a text is not UTF-8")
         case RecursionError():
-            return Misfit("it is nested too deeply")
-    return Misfit(str(error)[:200])
+            return SchemaMismatch("it is nested too deeply")
+    return SchemaMismatch(str(error)[:200])
 
 
 # -- records, enums, unions ---------------------------------------------------------------------------
 
 
 _Field = tuple[str | None, Decode]
-"""A field as it was written: the name that it gets (None: it is skipped), and how it is read."""
+"""A field as it was written, or a default: the name that it gets (None: it is skipped), and its function."""
 
 
 def _record(
-    fields: list[_Field],
-    defaults: list[tuple[str, Decode, bytes]],
-    order: list[str] | None,
-    make: Callable[[dict[Any, Any]], Any] | None,
+    fields: list[_Field], order: list[str] | None, make: Callable[[dict[Any, Any]], Any] | None
 ) -> Decode:
-    """`defaults`: of fields that were not written. `order`: the reader's; None where it is the same."""
+    """`order`: the reader's; None where it is the same."""
 
     def decode(data: bytes, place: int) -> tuple[Any, int]:
         made: dict[str | None, Any] = {}
@@ -251,8 +255,6 @@ def _record(
         except BROKEN as error:
             raise in_words(error).within(f".{name or '(a field that is skipped)'}") from None
         if order is not None:
-            for name, read, body in defaults:
-                made[name] = read(body, 0)[0]
             made = {name: made[name] for name in order}
         return made if make is None else make(made), place
 
@@ -271,7 +273,7 @@ def _nullable(null: int, decode: Decode) -> Decode:
             return None, place + 1
         number, place = _long(data, place)
         if number not in (0, 1):
-            raise Misfit(f"the union has two branches, and none {number}")
+            raise SchemaMismatch(f"the union has two branches, and none {number}")
         return (None, place) if number == null else decode(data, place)  # in more bytes than one
 
     return read
@@ -281,205 +283,128 @@ def _union(branches: list[Decode]) -> Decode:
     def decode(data: bytes, place: int) -> tuple[Any, int]:
         number, place = _long(data, place)
         if not 0 <= number < len(branches):
-            raise Misfit(f"the union has {len(branches)} branches, and none {number}")
+            raise SchemaMismatch(f"the union has {len(branches)} branches, and none {number}")
         return branches[number](data, place)
 
     return decode
 
 
-# -- schemas ------------------------------------------------------------------------------------------
-
-
-def named_types(schema: Json, found: dict[str, Json] | None = None) -> dict[str, Json]:
-    """The definitions of a schema's named types, by full name."""
-    found = {} if found is None else found
-    for each in schema if isinstance(schema, list) else [schema]:
-        if isinstance(each, dict):
-            if "name" in each and each["type"] in ("record", "error", "enum", "fixed"):
-                found[each["name"]] = each
-            inner = [each[key] for key in ("type", "items", "values") if key in each]
-            inner += [field["type"] for field in each.get("fields", ())]
-            for schema_within in inner:
-                if not isinstance(schema_within, str):
-                    named_types(schema_within, found)
-    return found
-
-
-def definition(schema: Json, named: Mapping[str, Json]) -> Any:
-    """A schema as a list of branches, or as an object whose type is a word."""
-    while not isinstance(schema, list):
-        kind = schema if isinstance(schema, str) else schema["type"]
-        if isinstance(kind, str) and kind in named:
-            schema = named[kind]
-        elif isinstance(kind, str):
-            return {"type": kind} if isinstance(schema, str) else schema
-        else:
-            schema = kind
-    return schema
+# -- programs -----------------------------------------------------------------------------------------
 
 
 class _Decoders:
-    """Makes the functions of one pair of schemas."""
+    """Makes the functions of one program."""
 
-    def __init__(
-        self,
-        written: dict[str, Json],
-        wanted: dict[str, Json],
-        classes: Mapping[str, Made],
-        key: Decode = _string,
-    ) -> None:
-        """`key` reads those of maps."""
-        self._key = key
-        self._written = written
-        self._wanted = wanted
+    def __init__(self, nodes: list[Node], classes: Mapping[str, Made]) -> None:
+        self._nodes = nodes
         self._classes = classes
-        self._made: dict[tuple[str, str], Decode | None] = {}
-        self._skipping: _Decoders | None = None
+        self._records: dict[int, Decode] = {}
 
-    def of(self, written: Json, wanted: Json) -> Decode:
-        writer, reader = definition(written, self._written), definition(wanted, self._wanted)
-        if isinstance(writer, list):
-            return self._of_writers_union(writer, reader)
-        if isinstance(reader, list):
-            branches = [definition(each, self._wanted) for each in reader]
-            place = chosen(writer, branches)
-            if place is None:
-                return _refused(f"the reader's union has no place for {_name(writer)}")
-            return self.of(writer, branches[place])
-        if not fits(writer, reader) and not promotes(writer, reader):
-            said = f"the reader wants {_name(reader)}, and {_name(writer)} was written"
-            renamed = "name" in writer and writer["type"] == reader["type"]
-            return _refused(f"{said}: give it that name as an alias" if renamed else said)
-        match writer["type"]:
-            case "record" | "error":
-                return self.of_record(writer, reader)
-            case "array":
-                return _array(self.of(writer["items"], reader["items"]))
-            case "map":
-                return _map(self._key, self.of(writer["values"], reader["values"]))
-            case "enum":
-                return self._of_enum(writer, reader)
-        return _of_plain(writer, reader)
+    def of(self, number: int) -> Decode:
+        node = self._nodes[number]
+        match node.op:
+            case Op.NULL:
+                return _null
+            case Op.RECORD:
+                return self._of_record(number)
+            case Op.UNION:
+                return self._of_union(node)
+            case Op.ARRAY if node.writer["type"] == "map":
+                key, value = self._nodes[node.children[0]].children
+                return _map(self.of(key), self.of(value))
+            case Op.ARRAY:
+                return _array(self.of(node.children[0]))
+            case Op.ENUM:
+                return self._of_enum(node)
+            case Op.CONSTANT:
+                return _constant(self.of(node.children[0]), node.data)
+            case Op.FAIL:
+                return _refused(node.data.decode())
+        return _of_plain(node)
 
-    def _of_writers_union(self, writer: list[Json], reader: Json) -> Decode:
-        branches = [self.of(branch, reader) for branch in writer]
-        if len(writer) == 2 and _null in branches:
+    def _of_union(self, node: Node) -> Decode:
+        branches = [self.of(child) for child in node.children]
+        if len(branches) == 2 and _null in branches:
             null = branches.index(_null)
             return _nullable(null, branches[1 - null])
         return _union(branches)
 
-    def _of_enum(self, writer: Json, reader: Json) -> Decode:
-        known, default = set(reader["symbols"]), reader.get("default")
-        made = self._classes.get(reader["name"])
-        symbols = [each if each in known else default for each in writer["symbols"]]
-        values = [each if made is None or each is None else made.make(each) for each in symbols]
+    def _of_enum(self, node: Node) -> Decode:
+        writer, reader = node.writer, node.reader or node.writer
+        known = self._classes.get(reader["name"])
+        made = reader["symbols"] if known is None else [*map(known.make, reader["symbols"])]
+        values = [None if each < 0 else made[each] for each in node.children]
 
         def decode(data: bytes, place: int) -> tuple[Any, int]:
             number, place = _int(data, place)
             if not 0 <= number < len(values):
-                raise Misfit(f"the enum {writer['name']} has no symbol {number}")
+                raise SchemaMismatch(f"the enum {writer['name']} has no symbol {number}")
             if values[number] is None:
-                raise Misfit(f"the reader's enum has no symbol {writer['symbols'][number]}")
+                symbol = writer["symbols"][number]
+                raise SchemaMismatch(f"the reader's enum has no symbol {symbol}")
             return values[number], place
 
         return decode
 
-    def of_record(self, writer: Json, reader: Json) -> Decode:
-        pair = writer["name"], reader["name"]
-        if pair in self._made:
-            made = self._made[pair]
-            if made is not None:
-                return made
-            later = self._made  # within itself: it is not made yet
-
-            def decode(data: bytes, place: int) -> tuple[Any, int]:
-                made = later[pair]
-                assert made is not None
-                return made(data, place)
-
-            return decode
-        self._made[pair] = None
-        self._made[pair] = made = self._resolved(writer, reader)
-        return made
-
-    def _resolved(self, writer: Json, reader: Json) -> Decode:
-        known: Made | None = self._classes.get(reader["name"])
-        attributes: Mapping[str, str] = {} if known is None else known.attributes
-        targets = sources(writer, reader)
-        defaults: list[tuple[str, Decode, bytes]] = []
-        for place, field in enumerate(reader["fields"]):
-            if place in targets.values():
-                continue
-            if "default" not in field:
-                return _refused(
-                    f"field {field['name']} of {reader['name']} was not written, and has no default"
-                )
-            name = attributes.get(field["name"], field["name"])
-            defaults.append((name, *self._default(field)))
-        fields: list[_Field] = []
-        for field in writer["fields"]:
-            if field["name"] not in targets:
-                fields.append((None, self._skipped(field["type"])))
-            else:
-                target = reader["fields"][targets[field["name"]]]
-                name = attributes.get(target["name"], target["name"])
-                fields.append((name, self.of(field["type"], target["type"])))
-        order = [attributes.get(field["name"], field["name"]) for field in reader["fields"]]
-        is_in_order = [name for name, _ in fields] == order
-        make = None if known is None else _maker(known.make)
-        return _record(fields, defaults, None if is_in_order else order, make)
-
-    def _default(self, field: Json) -> tuple[Decode, bytes]:
-        """How the default of a reader's field is read, anew for each value, and of what bytes."""
-        same = _Decoders(self._wanted, self._wanted, self._classes)
-        try:
-            body = default_body(field["type"], field["default"], self._wanted)
-        except ValueError as error:
-            return _refused(f"the default of {field['name']} does not fit: {error}"), b""
-        return same.of(field["type"], field["type"]), body
-
-    def _skipped(self, schema: Json) -> Decode:
-        """Reads over what nobody wants, whatever it says: a text is not decoded, a date is a number."""
-        if self._skipping is None:
-            plain = {name: _stripped(each) for name, each in self._written.items()}
-            self._skipping = _Decoders(self._written, plain, {}, _bytes)
-        return self._skipping.of(schema, _stripped(schema))
+    def _of_record(self, number: int) -> Decode:
+        if number not in self._records:
+            node = self._nodes[number]
+            known = self._classes.get(node.reader["name"]) if node.reader else None
+            wanted = node.reader["fields"] if node.reader else []
+            attributes = {} if known is None else known.attributes
+            names = [attributes.get(each["name"], each["name"]) for each in wanted]
+            read = [None if place < 0 else names[place] for place in node.places]
+            fields: list[_Field] = []
+            order = None if read == names else names
+            make = None if known is None else _maker(known.make)
+            self._records[number] = _record(fields, order, make)
+            # Now that it is known: a record may be within itself.
+            fields += zip(read, map(self.of, node.children), strict=True)
+        return self._records[number]
 
 
-def _of_plain(writer: Any, reader: Any) -> Decode:
-    kind, wanted = writer["type"], reader["type"]
-    if kind == "fixed":
-        plain = _fixed(writer["size"])
-    elif wanted in ("float", "double") and kind in ("int", "long"):
-        plain = _converted(_PLAIN[kind], float if wanted == "double" else as_float)
-    else:
-        plain = _PLAIN[wanted if kind in ("string", "bytes") else kind]
+def _constant(read: Decode, body: bytes) -> Decode:
+    """A default, made anew for each value."""
+
+    def decode(data: bytes, place: int) -> tuple[Any, int]:
+        return read(body, 0)[0], place
+
+    return decode
+
+
+def _of_plain(node: Node) -> Decode:
+    writer, reader = node.writer, node.reader
+    kind = writer["type"]
+    plain = _fixed(node.size) if node.op is Op.FIXED else _PLAIN[kind]
+    if reader is None:  # skipped: a text is not decoded, a date is a number
+        return _bytes if node.op is Op.BYTES else plain
+    wanted, times = reader["type"], 1
+    if node.op is Op.BYTES:
+        plain = _PLAIN[wanted]
+    elif node.op in (Op.INT, Op.LONG):
+        times = node.size
+        if wanted in ("float", "double"):
+            plain = _converted(plain, float if wanted == "double" else as_float)
     theirs, ours = logical(writer), logical(reader)
     # The same point in time, and the same number, whatever unit or scale each of the two has.
     if ours is not None and theirs is not None and _family(writer) == _family(reader):
         return _converted(plain, theirs.read)
-    times = factor(writer, reader)
-    if times < 1:
-        said = f"{writer['logicalType']} cannot be read as {reader['logicalType']}"
-        return _refused(f"{said}, which is coarser")
     if times > 1:  # to what Python has no type for
-        plain = _converted(plain, lambda number: _finer(number, int(times)))
+        plain = _converted(plain, lambda number: _finer(number, times))
     return plain if ours is None else _converted(plain, ours.read)
 
 
 def _finer(number: int, times: int) -> int:
     made = number * times
     if not -(1 << 63) <= made < 1 << 63:
-        raise Misfit(f"{number} is out of range in the reader's unit")
+        raise SchemaMismatch(f"{number} is out of range in the reader's unit")
     return made
 
 
 def as_float(number: int) -> float:
     """As 32 bits hold it, rounded once."""
-    if number >> 53 not in (
-        0,
-        -1,
-    ):  # Python goes by way of a double; what that drops leaves a trace
+    if number >> 53 not in (0, -1):
+        # Python goes by way of a double. What that drops leaves a trace.
         number = (number >> 11 | bool(number & 0x7FF)) << 11
     nearest: float = _FLOAT.unpack(_FLOAT.pack(number))[0]
     return nearest
@@ -490,35 +415,11 @@ def _family(schema: Json) -> str:
     return kind.removesuffix("-millis").removesuffix("-micros")
 
 
-def _stripped(schema: Json) -> Json:
-    """The same bytes, read as they are."""
-    if isinstance(schema, list):
-        return [_stripped(each) for each in schema]
-    if isinstance(schema, dict):
-        plain = {key: each for key, each in schema.items() if key != "logicalType"}
-        for key in plain.keys() & {"type", "items", "values"}:
-            plain[key] = _stripped(plain[key])
-        if "fields" in plain:
-            plain["fields"] = [
-                field | {"type": _stripped(field["type"])} for field in plain["fields"]
-            ]
-        return plain
-    return "bytes" if schema == "string" else schema
-
-
 def _maker(make: Callable[..., Any]) -> Callable[[dict[Any, Any]], Any]:
     def made_of(fields: dict[Any, Any]) -> Any:
         try:
             return make(**fields)
         except Exception as error:  # the class is the application's
-            raise Misfit(f"{make.__name__} refuses it: {error!r}") from error
+            raise SchemaMismatch(f"{make.__name__} refuses it: {error!r}") from error
 
     return made_of
-
-
-def _name(schema: Json) -> str:
-    return str(schema.get("name", schema["type"])) if isinstance(schema, dict) else "a union"
-
-
-def _is_record(schema: Json) -> bool:
-    return isinstance(schema, dict) and schema["type"] in RECORDS

@@ -14,9 +14,9 @@ import msgspec
 
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.identity import canonical
+from folkmoot.schemas.avro.logical import logical
 from folkmoot.schemas.values.decoding import Made
 from folkmoot.schemas.values.encoding import attributes
-from folkmoot.schemas.values.logical import logical
 
 Json = Any
 

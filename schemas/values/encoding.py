@@ -5,7 +5,6 @@ one that does not fit, a text for bytes, a field that the schema does not have. 
 check beforehand, and checking as the bytes are made costs less than fastavro takes without.
 """
 
-import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
@@ -19,12 +18,14 @@ from typing import Any, Final
 
 import msgspec
 
-from folkmoot.schemas.values.logical import Logical, logical
-from folkmoot.schemas.values.misfit import Misfit, said
+from folkmoot.schemas.avro.defaults import Json
+from folkmoot.schemas.avro.identity import RECORDS
+from folkmoot.schemas.avro.logical import Logical, logical
+from folkmoot.schemas.avro.mismatch import SchemaMismatch, describe
+from folkmoot.schemas.avro.parsed import Parsed
 
-Json = Any
 Encode = Callable[[Any], bytes]
-"""The Avro body of a value. Raises Misfit, RecursionError."""
+"""The Avro body of a value. Raises SchemaMismatch, RecursionError."""
 
 MAX_EMPTY_ITEMS: Final = 100
 """Of an array whose items take no bytes: there could be any number of them in no room."""
@@ -32,19 +33,17 @@ MAX_EMPTY_ITEMS: Final = 100
 
 def encoder(text: str) -> Encode:
     """Makes bodies of values of a schema, given as one resolved text."""
-    return _Encoders().of(json.loads(text))
+    schema = Parsed(text)
+    return _Encoders(schema).of(schema.root)
 
 
-def default_body(schema: Json, default: Json, named: Mapping[str, Json]) -> bytes:
-    """The body of a field's default as JSON has it, where `named` are the types that the schema knows.
+def default_body(kind: Json, default: Json, schema: Parsed) -> bytes:
+    """The body of a default as JSON has it, of a type of a schema.
 
     Raises ValueError for a default that does not fit.
     """
-    encoders = _Encoders()
-    for each in named.values():
-        encoders.of(each)
-    value = encoders.default(schema, default)
-    return encoders.of(schema)(value)
+    encoders = _Encoders(schema)
+    return encoders.of(kind)(encoders.default(kind, default))
 
 
 def varint(number: int) -> bytes:
@@ -74,7 +73,7 @@ _VARINTS.update((number, _VARINTS[number]) for number in range(-8192, 8192))
 
 def _null(value: Any) -> bytes:
     if value is not None:
-        raise Misfit(f"null is wanted, not {said(value)}")
+        raise SchemaMismatch(f"null is wanted, not {describe(value)}")
     return b""
 
 
@@ -82,7 +81,7 @@ def _boolean(value: Any) -> bytes:
     if value is True:
         return b"\1"
     if value is not False:
-        raise Misfit(f"a boolean is wanted, not {said(value)}")
+        raise SchemaMismatch(f"a boolean is wanted, not {describe(value)}")
     return b"\0"
 
 
@@ -93,10 +92,10 @@ def _integer(kind: str, bits: int) -> Encode:
         if type(value) is int and least <= value <= most:
             return _VARINTS[value]
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise Misfit(f"{kind} is wanted, not {said(value)}")
+            raise SchemaMismatch(f"{kind} is wanted, not {describe(value)}")
         number = index(value)  # numpy's, or an enum's
         if not least <= number <= most:
-            raise Misfit(f"{number} does not fit into {kind}, which has {bits} bits")
+            raise SchemaMismatch(f"{number} does not fit into {kind}, which has {bits} bits")
         return _VARINTS[number]
 
     return encode
@@ -109,34 +108,36 @@ def _floating(kind: str, form: str) -> Encode:
         number = value
         if type(value) is not float:
             if isinstance(value, bool) or not isinstance(value, Real):
-                raise Misfit(f"{kind} is wanted, not {said(value)}")
+                raise SchemaMismatch(f"{kind} is wanted, not {describe(value)}")
             try:
                 number = float(value)
             except OverflowError:
                 number = None
             if number != value == value:
-                raise Misfit(f"{said(value)} is not exactly {kind}")
+                raise SchemaMismatch(f"{describe(value)} is not exactly {kind}")
         try:
             return pack(number)
         except OverflowError:
-            raise Misfit(f"{said(value)} does not fit into {kind}") from None
+            raise SchemaMismatch(f"{describe(value)} does not fit into {kind}") from None
 
     return encode
 
 
 def _string(value: Any) -> bytes:
     if not isinstance(value, str):
-        raise Misfit(f"a string is wanted, not {said(value)}")
+        raise SchemaMismatch(f"a string is wanted, not {describe(value)}")
     try:
         data = value.encode()
     except UnicodeEncodeError as error:
-        raise Misfit(f"{said(value)} is no text that UTF-8 can write: {error.reason}") from None
+        raise SchemaMismatch(
+            f"{describe(value)} is no text that UTF-8 can write: {error.reason}"
+        ) from None
     return _VARINTS[len(data)] + data
 
 
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray):
-        raise Misfit(f"bytes are wanted, not {said(value)}")
+        raise SchemaMismatch(f"bytes are wanted, not {describe(value)}")
     return _VARINTS[len(value)] + value
 
 
@@ -170,7 +171,7 @@ _PYTHON: Final[dict[str, tuple[type, ...]]] = {
 def _fixed(size: int) -> Encode:
     def encode(value: Any) -> bytes:
         if not isinstance(value, bytes | bytearray) or len(value) != size:
-            raise Misfit(f"{size} bytes are wanted, not {said(value)}")
+            raise SchemaMismatch(f"{size} bytes are wanted, not {describe(value)}")
         return bytes(value)
 
     return encode
@@ -183,7 +184,7 @@ def _enum(symbols: list[str]) -> Encode:
         symbol = value.value if isinstance(value, Enum) else value
         number = numbers.get(symbol) if isinstance(symbol, str) else None
         if number is None:
-            raise Misfit(f"one of {', '.join(symbols)} is wanted, not {said(value)}")
+            raise SchemaMismatch(f"one of {', '.join(symbols)} is wanted, not {describe(value)}")
         return number
 
     return encode
@@ -192,17 +193,19 @@ def _enum(symbols: list[str]) -> Encode:
 def _array(item: Encode) -> Encode:
     def encode(values: Any) -> bytes:
         if not isinstance(values, list | tuple):
-            raise Misfit(f"a list is wanted, not {said(values)}")
+            raise SchemaMismatch(f"a list is wanted, not {describe(values)}")
         if not values:
             return b"\0"
         made = [_VARINTS[len(values)]]
         try:
             for value in values:
                 made.append(item(value))
-        except Misfit as misfit:
-            raise misfit.within(f"[{len(made) - 1}]") from None
+        except SchemaMismatch as mismatch:
+            raise mismatch.within(f"[{len(made) - 1}]") from None
         if not made[1] and len(values) > MAX_EMPTY_ITEMS:
-            raise Misfit(f"{len(values)} items that take no bytes are more than {MAX_EMPTY_ITEMS}")
+            raise SchemaMismatch(
+                f"{len(values)} items that take no bytes are more than {MAX_EMPTY_ITEMS}"
+            )
         made.append(b"\0")
         return b"".join(made)
 
@@ -212,7 +215,7 @@ def _array(item: Encode) -> Encode:
 def _map(item: Encode) -> Encode:
     def encode(values: Any) -> bytes:
         if not isinstance(values, Mapping):
-            raise Misfit(f"a dict is wanted, not {said(values)}")
+            raise SchemaMismatch(f"a dict is wanted, not {describe(values)}")
         if not values:
             return b"\0"
         made = [_VARINTS[len(values)]]
@@ -220,8 +223,8 @@ def _map(item: Encode) -> Encode:
             made.append(_string(key))
             try:
                 made.append(item(value))
-            except Misfit as misfit:
-                raise misfit.within(f"[{key!r}]") from None
+            except SchemaMismatch as mismatch:
+                raise mismatch.within(f"[{key!r}]") from None
         made.append(b"\0")
         return b"".join(made)
 
@@ -263,39 +266,37 @@ def _reader(cls: type) -> Callable[[Any], dict[str, Any]] | None:
     return lambda value: dict(zip(names, get(value), strict=True))
 
 
-def _record(name: str, fields: list[tuple[str, Encode]], defaults: dict[str, Any]) -> Encode:
-    """`defaults` grows as the schema is read."""
-    names = dict.fromkeys(name for name, _ in fields)
-    count = len(names)
+def _record(name: str, fields: dict[str, Encode], defaults: dict[str, Any]) -> Encode:
+    """`fields` and `defaults` grow as the schema is read."""
 
     def whole(value: Any) -> dict[str, Any]:
-        """With all fields of the schema, and no other. Raises Misfit."""
+        """With all fields of the schema, and no other. Raises SchemaMismatch."""
         cls: type = type(value)
         read = _reader(cls)
         given = value if read is None else read(value)
         if not isinstance(given, Mapping):
-            raise Misfit(
-                f"a record {name} is wanted: a dict, dataclass or Struct, not {said(value)}"
+            raise SchemaMismatch(
+                f"a record {name} is wanted: a dict, dataclass or Struct, not {describe(value)}"
             )
-        for unknown in given.keys() - names.keys():
-            raise Misfit(f"record {name} has no field {unknown!r}")
-        for missing in names.keys() - given.keys() - defaults.keys():
-            raise Misfit(f"field {missing} of record {name} is missing, and has no default")
-        return {each: given[each] if each in given else defaults[each] for each in names}
+        for unknown in given.keys() - fields.keys():
+            raise SchemaMismatch(f"record {name} has no field {unknown!r}")
+        for missing in fields.keys() - given.keys() - defaults.keys():
+            raise SchemaMismatch(f"field {missing} of record {name} is missing, and has no default")
+        return {each: given[each] if each in given else defaults[each] for each in fields}
 
     def encode(value: Any) -> bytes:
-        if type(value) is not dict or len(value) != count:
+        if type(value) is not dict or len(value) != len(fields):
             value = whole(value)
         made: list[bytes] = []
         field = ""
         try:
-            for field, each in fields:
+            for field, each in fields.items():
                 made.append(each(value[field]))
         except KeyError:
             whole(value)  # says what is missing, or too much
             raise
-        except Misfit as misfit:
-            raise misfit.within(f".{field}") from None
+        except SchemaMismatch as mismatch:
+            raise mismatch.within(f".{field}") from None
         return b"".join(made)
 
     return encode
@@ -318,7 +319,7 @@ def _nullable(null: int, branch: Encode, hinted: Encode) -> Encode:
             return hinted(value)
         try:
             return prefix + branch(value)
-        except Misfit:
+        except SchemaMismatch:
             if type(value) is tuple:
                 return hinted(value)
             raise
@@ -366,15 +367,15 @@ def _union(branches: list[_Branch]) -> Encode:
             for branch in branches:
                 if value[0] in (branch.name, branch.short):
                     return branch(value[1])
-            raise Misfit(f"the union has no branch {value[0]!r:.80}: it has {names}")
+            raise SchemaMismatch(f"the union has no branch {value[0]!r:.80}: it has {names}")
         meant = [branch for branch in in_order if branch.is_meant_for(value)]
         for branch in (*meant, *(each for each in branches if each not in meant)):
             try:
                 return branch(value)
-            except Misfit:
+            except SchemaMismatch:
                 if len(meant) == 1 and branch is meant[0] and branch.size >= 0:
                     raise  # it says more
-        raise Misfit(f"{said(value)} fits no branch of the union: {names}")
+        raise SchemaMismatch(f"{describe(value)} fits no branch of the union: {names}")
 
     return encode
 
@@ -385,25 +386,18 @@ def _union(branches: list[_Branch]) -> Encode:
 class _Encoders:
     """Makes the functions of one schema."""
 
-    def __init__(self) -> None:
-        self._named: dict[str, tuple[Json, Encode | None]] = {}
+    def __init__(self, schema: Parsed) -> None:
+        self._schema = schema
+        self._records: dict[str, Encode] = {}
 
-    def of(self, schema: Json) -> Encode:
+    def of(self, kind: Json) -> Encode:
+        schema = self._schema.of(kind)
         if isinstance(schema, list):
             return self._of_union(schema)
-        if isinstance(schema, str):
-            return _PLAIN[schema] if schema in _PLAIN else self._of_name(schema)
-        kind = schema["type"]
-        if not isinstance(kind, str) or kind in self._named:
-            return self.of(kind)
-        if kind in ("record", "error"):
+        if schema["type"] in RECORDS:
             return self._of_record(schema)
-        plain = self._plain(kind, schema)
-        made = logical(schema)
-        plain = plain if made is None else _logical(made, plain)
-        if "name" in schema:
-            self._named[schema["name"]] = schema, plain
-        return plain
+        plain, made = self._plain(schema["type"], schema), logical(schema)
+        return plain if made is None else _logical(made, plain)
 
     def _plain(self, kind: str, schema: Json) -> Encode:
         match kind:
@@ -417,41 +411,28 @@ class _Encoders:
                 return _fixed(schema["size"])
         return _PLAIN[kind]
 
-    def _of_name(self, name: str) -> Encode:
-        made = self._named[name][1]
-        if made is not None:
-            return made
-        named = self._named  # within itself: it is not made yet
-
-        def encode(value: Any) -> bytes:
-            made = named[name][1]
-            assert made is not None
-            return made(value)
-
-        return encode
-
     def _of_record(self, schema: Json) -> Encode:
         name = schema["name"]
-        self._named[name] = schema, None
-        fields: list[tuple[str, Encode]] = []
-        defaults: dict[str, Any] = {}
-        for field in schema["fields"]:
-            fields.append((field["name"], self.of(field["type"])))
-        made = _record(name, fields, defaults)
-        self._named[name] = schema, made
-        for field in schema["fields"]:
-            if "default" in field:
-                defaults[field["name"]] = self.default(field["type"], field["default"])
-        return made
+        if name not in self._records:
+            fields: dict[str, Encode] = {}
+            defaults: dict[str, Any] = {}
+            self._records[name] = _record(name, fields, defaults)
+            # Now that it is known: a record may be within itself.
+            for field in schema["fields"]:
+                fields[field["name"]] = self.of(field["type"])
+            for field in schema["fields"]:
+                if "default" in field:
+                    defaults[field["name"]] = self.default(field["type"], field["default"])
+        return self._records[name]
 
     def _of_union(self, schema: list[Json]) -> Encode:
         branches = []
         for number, each in enumerate(schema):
             encode = self.of(each)
-            plain = self._definition(each)
+            plain = self._schema.of(each)
             kind, made = plain["type"], logical(plain)
             python = _PYTHON.get(kind, ()) if made is None else made.python
-            size = len(plain["fields"]) if kind in ("record", "error") else -1
+            size = len(plain["fields"]) if kind in RECORDS else -1
             name = plain.get("name", kind)
             branches.append(_Branch(name, _VARINTS[number], encode, python, size))
         union = _union(branches)
@@ -460,17 +441,6 @@ class _Encoders:
             null = names.index("null")
             return _nullable(null, branches[1 - null].encode, union)
         return union
-
-    def _definition(self, schema: Json) -> Any:
-        """A schema that is no union as an object whose type is a word, with no name in place of it."""
-        while True:
-            kind = schema if isinstance(schema, str) else schema["type"]
-            if isinstance(kind, str) and kind in self._named:
-                schema = self._named[kind][0]
-            elif isinstance(kind, str):
-                return {"type": kind} if isinstance(schema, str) else schema
-            else:
-                schema = kind
 
     def default(self, schema: Json, default: Json) -> Any:
         """The Python value of a default in JSON. Raises ValueError for one that cannot be."""
@@ -481,10 +451,10 @@ class _Encoders:
                     self.of(branch)(value)
                 except ValueError:
                     continue
-                plain = self._definition(branch)
+                plain = self._schema.of(branch)
                 return (plain.get("name", plain["type"]), value)
-            raise Misfit(f"{said(default)} is no default of the union")
-        plain = self._definition(schema)
+            raise SchemaMismatch(f"{describe(default)} is no default of the union")
+        plain = self._schema.of(schema)
         match plain["type"], default:
             case "bytes" | "fixed", str():
                 return default.encode("latin-1")

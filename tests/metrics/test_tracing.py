@@ -90,5 +90,5 @@ def test_without_the_library_the_command_that_installs_it_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     monkeypatch.delitem(sys.modules, "folkmoot.metrics.tracing")
-    with pytest.raises(MissingExtra, match=re.escape(pip_command("otel"))):
+    with pytest.raises(MissingExtra, match=re.escape(pip_command("server"))):
         import_module("folkmoot.metrics.tracing")

@@ -95,5 +95,5 @@ def test_a_codec_that_is_not_installed_is_an_error_of_start_that_names_the_pip_c
 ) -> None:
     producer = Producer(zookeeper="localhost:1", compression="lz4")
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
-    with pytest.raises(MissingExtra, match=r"pip install .*\[lz4\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[codecs\]'"):
         producer.start()

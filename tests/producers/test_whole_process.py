@@ -1,4 +1,4 @@
-"""A producer changes nothing for the whole process, unless it is asked."""
+"""What a producer changes for the whole process: the allocator, and nothing else unless it is asked."""
 
 import sys
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def test_a_producer_leaves_the_interval_alone_unless_it_is_asked() -> None:
         assert sys.getswitchinterval() == pytest.approx(USUAL)
 
 
-def test_a_producer_leaves_the_allocator_alone() -> None:
+def test_a_producer_has_the_allocator_keep_freed_memory() -> None:
     keep_freed_memory.cache_clear()
     with FakeCluster() as cluster, Producer(zookeeper=cluster.connect):
-        assert not keep_freed_memory.cache_info().currsize
+        assert keep_freed_memory.cache_info().currsize

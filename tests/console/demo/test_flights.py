@@ -63,7 +63,7 @@ def test_the_archive_is_found_and_the_package_is_not_imported(archive: Path) -> 
 
 def test_without_the_package_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install .*\[demo\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[all\]'"):
         flights.find_archive()
 
 

@@ -1,4 +1,4 @@
-"""Our verdicts and readings beside Java's and fastavro's, over random pairs of schemas.
+"""Our verdicts and readings beside those of Apache's libraries and fastavro, over random pairs of schemas.
 
 The pairs are the same in every run; FOLKMOOT_SEED=n begins with that one, FOLKMOOT_PAIRS=n tries so many.
 """
@@ -22,6 +22,7 @@ from folkmoot.schemas.avro.identity import parse
 from folkmoot.schemas.avro.normal import normalize
 from folkmoot.schemas.avro.references import resolve
 from folkmoot.schemas.values.decoding import BROKEN, decoder, in_words
+from tests.schemas.avro import apache
 from tests.schemas.avro.java import Java, java
 from tests.schemas.avro.samples import Bodies, Samples, places, plain
 from tests.seeds import fixed_seed
@@ -159,8 +160,8 @@ def has_floats(case: Case) -> bool:
 
 Reasons = dict[str, Callable[[Case], bool]]
 
-OF_JAVAS_VERDICT: Reasons = {
-    "Java's checker lets two fields read one; ours does as our reader does": takes_a_field_twice,
+OF_APACHES_VERDICT: Reasons = {
+    "Apache's checkers let two fields read one; ours does as our reader does": takes_a_field_twice,
 }
 OF_OUR_READER: Reasons = {
     "bytes are no text": has_bytes_that_are_no_text,
@@ -274,14 +275,16 @@ def test_verdicts_and_readings_are_javas_but_for_listed_reasons(jvm: Java) -> No
 def compare_verdicts(seed: int, case: Case, jvm: Java, counts: Counter[str]) -> None:
     ours = "incompatible" if case.findings else "compatible"
     counts[f"verdict {ours}"] += 1
-    try:
-        javas = "compatible" if jvm.compatible(case.reader, case.writer) else "incompatible"
-    except ValueError as error:
-        javas = str(error)
-    if ours != javas:
-        why = reason(case, OF_JAVAS_VERDICT)
-        assert why, f"seed {seed}: we say {ours}, Java {javas}\n{case.writer}\n{case.reader}"
-        counts[f"verdict: {why}"] += 1
+    for name, is_compatible in (("Java", jvm.compatible), ("avro", apache.is_compatible)):
+        try:
+            theirs = "compatible" if is_compatible(case.reader, case.writer) else "incompatible"
+        except ValueError as error:
+            theirs = str(error)
+        if ours != theirs:
+            why = reason(case, OF_APACHES_VERDICT)
+            pair = f"{case.writer}\n{case.reader}"
+            assert why, f"seed {seed}: we say {ours}, {name} says {theirs}\n{pair}"
+            counts[f"verdict of {name}: {why}"] += 1
 
 
 def compare_readings(seed: int, case: Case, jvm: Java, body: bytes, counts: Counter[str]) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import fastavro
 
-from folkmoot.schemas.columns.layout import Parsed
+from folkmoot.schemas.avro.parsed import Parsed
 
 Json = Any
 

@@ -13,16 +13,10 @@ from folkmoot.protocol.errors import (
     SerializationError,
     ZooKeeperUnreachable,
 )
-from folkmoot.schemas.columns import deserializer, interpreter
+from folkmoot.schemas.columns import deserializer
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from tests.schemas.columns.generated import framed
 from tests.schemas.columns.lookup import Known
-
-
-@pytest.fixture(params=["as installed", "plain"], autouse=True)
-def interpreters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "plain":
-        monkeypatch.setattr(deserializer, "_Decoder", interpreter.Decoder)
 
 
 def record(*fields: Any) -> str:

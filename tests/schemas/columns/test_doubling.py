@@ -6,10 +6,11 @@ import pytest
 
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.identity import canonical
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.avro.references import resolve as written_out
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
-from folkmoot.schemas.columns.layout import Layout, Parsed
-from folkmoot.schemas.columns.resolution import resolve
+from folkmoot.schemas.columns.layout import Layout
+from folkmoot.schemas.values.resolution import resolve
 from tests.schemas.columns.lookup import Known
 
 LEVELS = 50
@@ -96,7 +97,7 @@ def test_whether_items_take_no_bytes_is_found_however_they_double() -> None:
     array = {"type": "array", "items": doubled()}
     layout = Layout(Parsed(canonical({"type": "array", "items": record(LEVELS)})))
     nodes: list[Any] = []
-    root = resolve(nodes, Parsed(canonical(array, strict=False)), layout)
+    root = resolve(nodes, Parsed(canonical(array, strict=False)), layout.parsed, layout.root)
     assert nodes[root].size == 1
     assert len(nodes) < 10 * LEVELS
 
@@ -104,5 +105,6 @@ def test_whether_items_take_no_bytes_is_found_however_they_double() -> None:
 def test_writers_that_nest_unions_of_like_named_records_make_one_program_a_level() -> None:
     layout = Layout(Parsed(canonical(nested(0, "reader", set(), "reader"))))
     nodes: list[Any] = []
-    resolve(nodes, Parsed(canonical(nested(0, "one", set(), "one", "two"))), layout)
+    writer = Parsed(canonical(nested(0, "one", set(), "one", "two")))
+    resolve(nodes, writer, layout.parsed, layout.root)
     assert len(nodes) < 10 * LEVELS

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from folkmoot.protocol.errors import InvalidSchema, SerializationError
-from folkmoot.schemas.columns import interpreter, serializer
+from folkmoot.schemas.columns import serializer
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder, ColumnSerializer
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
@@ -23,12 +23,6 @@ MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 LOCAL = {"type": "long", "logicalType": "local-timestamp-millis"}
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
 SMALL = {"type": "fixed", "name": "D", "size": 1, "logicalType": "decimal", "precision": 2}
-
-
-@pytest.fixture(params=["as installed", "plain"], autouse=True)
-def interpreters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "plain":
-        monkeypatch.setattr(serializer, "_Encoder", interpreter.Encoder)
 
 
 def back(kind: Any, array: pa.Array) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Columns have what readers of single values see, whatever the schemas, and whoever runs the program."""
+"""Columns have what readers of single values see, whatever the schemas."""
 
 import random
 from decimal import Decimal
@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from folkmoot.schemas.avro.identity import canonical, parse
-from folkmoot.schemas.columns import deserializer, interpreter, serializer
+from folkmoot.schemas.avro.parsed import Parsed
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
-from folkmoot.schemas.columns.layout import Parsed
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.values.decoding import BROKEN, decoder
 from folkmoot.schemas.values.encoding import encoder
@@ -22,14 +21,6 @@ PAIRS = 150
 VALUES = 8
 
 
-@pytest.fixture(params=["as installed", "plain"])
-def interpreters(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "plain":
-        monkeypatch.setattr(deserializer, "_Decoder", interpreter.Decoder)
-        monkeypatch.setattr(serializer, "_Encoder", interpreter.Encoder)
-
-
-@pytest.mark.usefixtures("interpreters")
 def test_random_values_are_in_columns_what_they_are_one_by_one() -> None:
     chance = random.Random(fixed_seed())
     for _ in range(PAIRS):
@@ -66,7 +57,6 @@ def check(writer: str, reader: str, values: list[bytes], batch: Any, bad: dict[i
         assert found == generated.expected(parsed, parsed.root, wanted), (writer, reader, value)
 
 
-@pytest.mark.usefixtures("interpreters")
 def test_random_tables_become_the_bytes_that_fastavro_writes() -> None:
     chance = random.Random(fixed_seed())
     for _ in range(PAIRS):
@@ -101,7 +91,6 @@ MAP = {"type": "map", "values": "int"}
 ENUM = named("enum", "y.C", symbols=["A"])
 
 
-@pytest.mark.usefixtures("interpreters")
 @pytest.mark.parametrize(
     ("writer", "reader", "body", "found"),
     [
@@ -142,7 +131,6 @@ def test_what_readers_may_differ_in_is_the_same_in_columns_and_one_by_one(
     assert getattr(column, "value", column) == one  # of nanoseconds: theirs
 
 
-@pytest.mark.usefixtures("interpreters")
 def test_a_decimal_that_columns_have_no_room_for_is_not_read_in_another_scale() -> None:
     texts = canonical(of(digits(50, 5))), canonical(of(digits(9, 2)))
     ((_, _, error),) = ColumnDeserializer(Known(texts[:1]), texts[1]).decode(

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.schemas.avro.identity import canonical, parse
-from folkmoot.schemas.columns import deserializer, interpreter
-from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
-from folkmoot.schemas.columns.layout import Parsed
-from folkmoot.schemas.values.decoding import BROKEN, decoder
+from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.columns.deserializer import ColumnDeserializer
+from folkmoot.schemas.values.decoding import BROKEN, Decode, decoder
 from tests.schemas.columns import generated
 from tests.schemas.columns.generated import Schemas, framed
 from tests.schemas.columns.lookup import Known
@@ -51,13 +49,12 @@ def tried(chance: random.Random) -> tuple[int, int]:
     values = [framed(1, body) for body in bodies]
     columns = ColumnDeserializer(Known([writer]), reader)
     batch, bad = columns.decode(values)
-    again, also_bad = decoded_plainly(columns, values)
-    assert (shown(again), also_bad) == (shown(batch), bad), (writer, reader, values)
     batch.validate(full=True)
     failed = {row.row for row in bad}
     parsed, decode = Parsed(reader), decoder(writer, reader)
     for row, body in enumerate(bodies):
         if row in failed:
+            assert not is_value(decode, body), (writer, reader, body)
             continue
         one = batch.slice(row, 1)
         try:
@@ -71,15 +68,12 @@ def tried(chance: random.Random) -> tuple[int, int]:
     return ROWS - len(bad), ROWS
 
 
-def decoded_plainly(columns: ColumnDeserializer, values: list[bytes]) -> tuple[Any, list[BadRow]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deserializer, "_Decoder", interpreter.Decoder)
-        return columns.decode(BinaryColumn.of(values))
-
-
-def shown(batch: Any) -> list[str]:
-    """All of a batch; NaN and times that Python has no room for can be compared."""
-    return [column.to_string(window=10 * ROWS) for column in batch.columns]
+def is_value(decode: Decode, body: bytes) -> bool:
+    """Whether the bytes are one value, as single ones are read."""
+    try:
+        return decode(body, 0)[1] == len(body)
+    except BROKEN:
+        return False
 
 
 def same_as_fastavro(schema: Any, parsed: Parsed, body: bytes, seen: Any) -> None:

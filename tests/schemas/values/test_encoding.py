@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from folkmoot.schemas.avro.mismatch import SchemaMismatch
 from folkmoot.schemas.values.decoding import decoder
 from folkmoot.schemas.values.encoding import encoder
-from folkmoot.schemas.values.misfit import Misfit
 from tests.schemas.values.random_values import Chance, text_of
 from tests.seeds import fixed_seed
 
@@ -129,7 +129,7 @@ def test_a_value_of_its_type_is_read_as_it_was(schema: Any, value: Any, read: An
     ],
 )
 def test_what_would_lose_something_is_refused(schema: Any, value: Any, said: str) -> None:
-    with pytest.raises(Misfit, match=said) as refused:
+    with pytest.raises(SchemaMismatch, match=said) as refused:
         encoder(text_of(schema))(value)
     assert "\n" not in str(refused.value)
 
@@ -166,12 +166,12 @@ ORDER = text_of(
     ],
 )  # fmt: skip
 def test_the_path_to_what_does_not_fit_is_said(value: Any, said: str) -> None:
-    with pytest.raises(Misfit, match=said):
+    with pytest.raises(SchemaMismatch, match=said):
         encoder(ORDER)(value)
 
 
 def test_what_does_not_fit_is_one_line_also_of_objects_that_show_themselves_in_several() -> None:
-    with pytest.raises(Misfit, match="not Table pyarrow") as refusal:
+    with pytest.raises(SchemaMismatch, match="not Table pyarrow") as refusal:
         encoder(ORDER)(pa.table({"id": [1]}))
     assert "\n" not in str(refusal.value)
 

@@ -11,7 +11,7 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from folkmoot.schemas.values.misfit import Misfit, said
+from folkmoot.schemas.avro.mismatch import SchemaMismatch, describe
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # that is what "local" means
@@ -30,7 +30,7 @@ class Logical(NamedTuple):
     read: Callable[[Any], Any]
     """The value of a plain one. Raises ValueError, ArithmeticError."""
     write: Callable[[Any], Any]
-    """The plain one of a `python`. Raises Misfit."""
+    """The plain one of a `python`. Raises SchemaMismatch."""
 
 
 def logical(schema: Mapping[str, Any]) -> Logical | None:
@@ -51,7 +51,7 @@ def _timestamp(unit: int, epoch: datetime) -> Logical:
 
     def write(value: datetime) -> int:
         if (value.utcoffset() is None) is not is_local:
-            raise Misfit(f"{said(value)} has {'a' if is_local else 'no'} time zone")
+            raise SchemaMismatch(f"{describe(value)} has {'a' if is_local else 'no'} time zone")
         return _whole((value - epoch) // _MICROSECOND, unit, value)
 
     return Logical((datetime,), read, write)
@@ -60,12 +60,12 @@ def _timestamp(unit: int, epoch: datetime) -> Logical:
 def _time(unit: int) -> Logical:
     def read(number: int) -> time:
         if not 0 <= number < 86_400_000_000 // unit:
-            raise Misfit(f"{number} is no time of day")
+            raise SchemaMismatch(f"{number} is no time of day")
         return (_LOCAL_EPOCH + timedelta(microseconds=number * unit)).time()
 
     def write(value: time) -> int:
         if value.tzinfo is not None:
-            raise Misfit(f"{said(value)} has a time zone")
+            raise SchemaMismatch(f"{describe(value)} has a time zone")
         return _whole(
             (datetime.combine(_LOCAL_EPOCH, value) - _LOCAL_EPOCH) // _MICROSECOND, unit, value
         )
@@ -76,20 +76,20 @@ def _time(unit: int) -> Logical:
 def _whole(microseconds: int, unit: int, value: Any) -> int:
     number, rest = divmod(microseconds, unit)
     if rest:
-        raise Misfit(f"{said(value)} is finer than the milliseconds of the schema")
+        raise SchemaMismatch(f"{describe(value)} is finer than the milliseconds of the schema")
     return number
 
 
 def _write_date(value: date) -> int:
     if isinstance(value, datetime):
-        raise Misfit(f"{said(value)} has a time of day, and a date none")
+        raise SchemaMismatch(f"{describe(value)} has a time of day, and a date none")
     return value.toordinal() - _DAY_ONE
 
 
 def _read_uuid(text: str) -> UUID:
     made = UUID(text)
     if str(made) != text.lower():  # it takes braces, and does without hyphens
-        raise Misfit(f"badly formed UUID {said(text)}")
+        raise SchemaMismatch(f"badly formed UUID {describe(text)}")
     return made
 
 
@@ -97,7 +97,7 @@ def _write_uuid(value: UUID | str) -> str:
     try:
         return str(value if isinstance(value, UUID) else UUID(value))
     except ValueError:
-        raise Misfit(f"{said(value)} is no UUID") from None
+        raise SchemaMismatch(f"{describe(value)} is no UUID") from None
 
 
 def _decimal(schema: Mapping[str, Any]) -> Logical | None:
@@ -111,17 +111,17 @@ def _decimal(schema: Mapping[str, Any]) -> Logical | None:
     def read(data: bytes) -> Decimal:
         number = int.from_bytes(data, "big", signed=True)
         if abs(number) >= limit:
-            raise Misfit(f"a decimal has more than the {precision} digits of the schema")
+            raise SchemaMismatch(f"a decimal has more than the {precision} digits of the schema")
         return Decimal(number).scaleb(-scale, _EXACT)
 
     def write(value: Decimal) -> bytes:
         if not value.is_finite():
-            raise Misfit(f"{said(value)} is no number")
+            raise SchemaMismatch(f"{describe(value)} is no number")
         shifted = value.scaleb(scale, _EXACT)
         number = int(shifted) if shifted.adjusted() < precision else limit
         if number != shifted or abs(number) >= limit:
-            raise Misfit(
-                f"{said(value)} does not fit into {precision} digits, {scale} of them behind the point"
+            raise SchemaMismatch(
+                f"{describe(value)} does not fit into {precision} digits, {scale} of them behind the point"
             )
         return number.to_bytes(
             size or (number + (number < 0)).bit_length() // 8 + 1, "big", signed=True

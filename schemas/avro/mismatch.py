@@ -7,7 +7,7 @@ _short = Repr()
 _short.maxstring = _short.maxother = 60
 
 
-class Misfit(ValueError):
+class SchemaMismatch(ValueError):
     """A value that its schema has no place for, or bytes that are no value of it.
 
     `path` leads to it from the outside, as Python would write it: `.lines[3].price`.
@@ -27,7 +27,7 @@ class Misfit(ValueError):
         return f"at {self.path}: {self.what}" if self.path else self.what
 
 
-def said(value: Any) -> str:
+def describe(value: Any) -> str:
     """A value in a few words, with its type."""
     if value is None or isinstance(value, bool):
         return repr(value)

@@ -1,0 +1,138 @@
+"""What of a writer's schema is read as what of a reader's: Avro's rules for names, aliases and types.
+
+Readers of values and of columns follow these rules, and so do verdicts about new schemas. Schemas are
+definitions, as `Parsed.of` returns them: a list of branches, or an object whose type is a word.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from folkmoot.schemas.avro.defaults import Json
+from folkmoot.schemas.avro.identity import NAMED, RECORDS
+
+PROMOTED: Final = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+"""What a type may be promoted to."""
+_UNITS: Final = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
+
+
+def kind_of(schema: Json) -> str:
+    """The word for a type, the same for records and errors."""
+    if isinstance(schema, list):
+        return "union"
+    return "record" if schema["type"] in RECORDS else str(schema["type"])
+
+
+def fits(writer: Json, reader: Json) -> bool:
+    """Whether the two are of one kind, and have one name and size if they have any."""
+    if kind_of(writer) != kind_of(reader) or not has_name_of(writer, reader):
+        return False
+    return writer["type"] != "fixed" or bool(writer["size"] == reader["size"])
+
+
+def has_name_of(writer: Json, reader: Json) -> bool:
+    """Whether a reader's type has the writer's name, or an alias. The specification omits namespaces."""
+    if _is_of_full_name(writer, reader):
+        return True
+    return _short(writer["name"]) == _short(reader["name"])
+
+
+def _is_of_full_name(writer: Json, reader: Json) -> bool:
+    if writer["type"] not in NAMED:
+        return True
+    return writer["name"] in (reader["name"], *reader.get("aliases", ()))
+
+
+def promotes(writer: Json, reader: Json) -> bool:
+    return reader["type"] in PROMOTED.get(writer["type"], ())
+
+
+def candidates(writer: Json, branches: Sequence[Json]) -> list[int]:
+    """The branches of a reader's union that may read a writer's type, the best first.
+
+    The best is the same type. A type of another namespace follows, then one to promote to.
+    """
+    kind = kind_of(writer)
+    ranks = []
+    for place, branch in enumerate(branches):
+        if kind_of(branch) == kind and has_name_of(writer, branch):
+            ranks.append((0 if _is_of_full_name(writer, branch) else 1, place))
+        elif promotes(writer, branch):
+            ranks.append((2, place))
+    return [place for _, place in sorted(ranks)]
+
+
+def chosen(writer: Json, branches: Sequence[Json]) -> int | None:
+    """The branch of a reader's union that reads a writer's type; None if there is none."""
+    for place in candidates(writer, branches):
+        if fits(writer, branches[place]) or promotes(writer, branches[place]):
+            return place
+    return None
+
+
+def sources(writer: Json, reader: Json) -> Mapping[str, int]:
+    """The places of the reader's fields by the names of the writer's that are read as them.
+
+    A field is read from the one of its name, or else of its first alias that no earlier field reads.
+    """
+    written = {field["name"] for field in writer["fields"]}
+    own = {field["name"] for field in reader["fields"]}
+    places: dict[str, int] = {}
+    for place, field in enumerate(reader["fields"]):
+        aliases = (each for each in field.get("aliases", ()) if each not in own)
+        names = (each for each in (field["name"], *aliases) if each not in places)
+        source = next((each for each in names if each in written), None)
+        if source is not None:
+            places[source] = place
+    return places
+
+
+def faults(reader: Json, writer: Json) -> list[str]:
+    """Avro's words for what is wrong with two types themselves, of which neither is a union."""
+    kind = kind_of(reader)
+    if kind != kind_of(writer):
+        return [] if promotes(writer, reader) else ["TYPE_MISMATCH"]
+    found = []
+    if not has_name_of(writer, reader):
+        found.append("NAME_MISMATCH")
+    if kind == "fixed" and reader["size"] != writer["size"]:
+        found.append("FIXED_SIZE_MISMATCH")
+    has_default = kind == "enum" and reader.get("default") in reader["symbols"]
+    if kind == "enum" and not has_default and missing_symbols(reader, writer):
+        found.append("MISSING_ENUM_SYMBOLS")
+    return found
+
+
+def missing_symbols(reader: Json, writer: Json) -> list[str]:
+    """The symbols of a writer's enum that the reader's enum has not."""
+    known = set(reader["symbols"])
+    return [each for each in writer["symbols"] if each not in known]
+
+
+def missing_fields(reader: Json, writer: Json) -> list[int]:
+    """The places of a reader's fields that nothing was written for, and that have no default."""
+    if not kind_of(reader) == kind_of(writer) == "record":
+        return []
+    places = set(sources(writer, reader).values())
+    return [
+        place
+        for place, field in enumerate(reader["fields"])
+        if place not in places and "default" not in field
+    ]
+
+
+def factor(writer: Json, reader: Json) -> float:
+    """What a time is multiplied by, since a point in time is the same in whatever unit it is written."""
+    (theirs, ours) = (str(each.get("logicalType")).rpartition("-") for each in (writer, reader))
+    if theirs[0] != ours[0] or not {theirs[2], ours[2]} <= _UNITS.keys():
+        return 1
+    return _UNITS[ours[2]] / _UNITS[theirs[2]]
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]

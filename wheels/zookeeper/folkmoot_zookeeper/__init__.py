@@ -1,0 +1,1 @@
+"""The jars of ZooKeeper's server, in `jars/`."""
