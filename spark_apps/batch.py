@@ -22,14 +22,14 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.spark_apps import bounds, planning
-from folkmoot.spark_apps.config import BatchConfig, Bound
-from folkmoot.spark_apps.log_watch import LogWatch, Place
-from folkmoot.spark_apps.offsets import NO_EPOCH, Range
-from folkmoot.spark_apps.planning import Task
+from folkmoot.spark_apps.offsets import bounds
+from folkmoot.spark_apps.offsets.checkpoint import NO_EPOCH, Range
+from folkmoot.spark_apps.offsets.log_watch import BROKER_WAIT, LogWatch, Place
+from folkmoot.spark_apps.options.config import BatchConfig, Bound
+from folkmoot.spark_apps.tasks import planning
+from folkmoot.spark_apps.tasks.planning import Task
 
 SESSION_TIMEOUT: Final = 6.0
-BROKER_WAIT: Final = 30.0
 SAMPLE_WAIT: Final = 0.5
 
 

@@ -9,7 +9,7 @@ the group) is imported there.
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,20 +30,26 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from folkmoot.protocol.errors import FolkmootError
-from folkmoot.spark_apps.columns import chosen, columns
-from folkmoot.spark_apps.config import FORMAT, BatchConfig, SinkConfig, SourceConfig, StreamConfig
 from folkmoot.spark_apps.drain import DRAIN_SIGNAL
-from folkmoot.spark_apps.offsets import Ends, to_json
+from folkmoot.spark_apps.offsets.checkpoint import Ends, to_json
+from folkmoot.spark_apps.options.columns import chosen, columns
+from folkmoot.spark_apps.options.config import (
+    FORMAT,
+    BatchConfig,
+    SinkConfig,
+    SourceConfig,
+    StreamConfig,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from folkmoot.spark_apps.planning import Task
-    from folkmoot.spark_apps.share import Share
+    from folkmoot.spark_apps.stream.query_member import QueryMember
+    from folkmoot.spark_apps.tasks.planning import Task
     from folkmoot.spark_apps.typed.decoding import KnownSchema
 
 MOST_ROWS = 2**31 - 1
-"""The engine's limit where the options have none: `Share` knows better."""
+"""The engine's limit where the options have none: `QueryMember` limits batches itself."""
 LEAVE_TIMEOUT = 5.0
 
 
@@ -51,16 +57,16 @@ class FolkmootDataSource(DataSource):
     """`format("folkmoot")`; options in config.py, columns as Spark's Kafka source."""
 
     _reader_schema: "KnownSchema | None" = None
-    """What was found when the columns were asked for: all readers of this source are to have the same."""
+    """Looked up once, with the columns: all readers of this source have the same."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        """Spark asks at `load()`: an option that is wrong is told there.
+        """Spark asks at `load()`, where wrong options are reported.
 
-        What it is for, a stream or a batch, is known later only.
+        Only later is it known whether this is a stream or a batch.
         """
         try:
             config: SourceConfig = StreamConfig.of(self.options)
@@ -106,12 +112,12 @@ class FolkmootDataSource(DataSource):
         return FolkmootWriter(SinkConfig.of(self.options), schema, overwrite)
 
 
-class FolkmootReader(DataSourceReader):
-    """A read of what is there now, without a group: see batch.py."""
+class _TaskReader:
+    """What both readers pickle for executors, and what those do with it."""
 
     def __init__(
         self,
-        config: BatchConfig,
+        config: Any,
         names: tuple[str, ...],
         reader_schema: "KnownSchema | None" = None,
     ) -> None:
@@ -119,69 +125,55 @@ class FolkmootReader(DataSourceReader):
         self._names = names
         self._reader_schema = reader_schema
 
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        config: SourceConfig = self._config
+        task: Task | None = partition.value
+        if task is None:  # Spark's own partition, where there is no task
+            return iter(())
+        if self._reader_schema is None:
+            from folkmoot.spark_apps.tasks.reading import ReadOptions, read
+
+            options = (config.clientId, config.listener, self._names, config.failOnDataLoss)
+            return read(task, ReadOptions(*options))
+        if config.deadLetterTopic:
+            from folkmoot.spark_apps.sink.dead_letters import read_with_letters
+
+            return read_with_letters(task, config, self._names, self._reader_schema)
+        from folkmoot.spark_apps.typed.decoding import read_typed
+
+        return read_typed(task, config, self._names, self._reader_schema)
+
+
+class FolkmootReader(_TaskReader, DataSourceReader):
+    """A read of what is there now, without a group: see batch.py."""
+
+    _config: BatchConfig
+
     def partitions(self) -> Sequence[InputPartition]:
         from folkmoot.spark_apps.batch import tasks
 
-        return _numbered(tasks(self._config))
-
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return _read(partition, self._config, self._names, self._reader_schema)
+        return [InputPartition(task) for task in tasks(self._config)]
 
 
-def _numbered(tasks: Iterable["Task"]) -> list[InputPartition]:
-    return [InputPartition(each) for each in enumerate(tasks)]
-
-
-def _read(
-    partition: InputPartition,
-    config: SourceConfig,
-    names: tuple[str, ...],
-    reader_schema: "KnownSchema | None",
-) -> "Iterator[pa.RecordBatch]":
-    if partition.value is None:  # Spark's own, if there is no task
-        return iter(())
-    number, task = partition.value
-    if config.deadLetterTopic and reader_schema is not None:
-        from folkmoot.spark_apps.sink.dead_letters import read_with_letters
-
-        return read_with_letters(number, task, config, names, reader_schema)
-    if reader_schema is not None:
-        from folkmoot.spark_apps.typed.decoding import read_typed
-
-        return read_typed(task, config, names, reader_schema)
-    from folkmoot.spark_apps.reading import ReadOptions, read
-
-    options = ReadOptions(config.clientId, config.listener, names, config.failOnDataLoss)
-    return read(task, options)
-
-
-class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FolkmootStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A running query as a member of the group.
 
     The engine calls one method at a time, in a process of its own that lives as long as the query:
-    there `Share` does the work (its docstring says when what is committed and handed over). Spark
+    there `QueryMember` does the work (its docstring says when what is committed and handed over). Spark
     stops that process with SIGTERM, twice, and calls `stop` only if something failed; so SIGTERM is
     turned into an orderly exit, whose last act is `stop`: the group is left at once.
 
     Executors unpickle another instance for `read`, which needs nothing but its partition.
     """
 
-    def __init__(
-        self,
-        config: StreamConfig,
-        names: tuple[str, ...],
-        reader_schema: "KnownSchema | None" = None,
-    ) -> None:
-        self._config = config
-        self._names = names
-        self._reader_schema = reader_schema
-        self._share: Share | None = None
+    _config: StreamConfig
+    _member: "QueryMember | None" = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_share": None}
+        return self.__dict__ | {"_member": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Constant and empty: where partitions start is said by the first end."""
+        """Constant and empty: the first end has the starts of partitions."""
         return to_json(Ends(self._config.group))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -194,53 +186,50 @@ class FolkmootStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._joined().latest(start, _rows(limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._share is None else self._share.report()
+        return None if self._member is None else self._member.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """From `end` alone: a replay after a restart reads the same, whoever owns it by then."""
-        return _numbered(self._joined().tasks(end))
+        """From `end` alone: a replay after a restart reads the same, whichever member owns it by then."""
+        return [InputPartition(task) for task in self._joined().tasks(end)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._joined().commit(end)
+        """Nothing to do: `latestOffset` has had this end as its start, and committed it."""
 
     def stop(self) -> None:
-        share, self._share = self._share, None
-        if share is not None:
-            share.leave(LEAVE_TIMEOUT)
+        member, self._member = self._member, None
+        if member is not None:
+            member.leave(LEAVE_TIMEOUT)
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return _read(partition, self._config, self._names, self._reader_schema)
-
-    def _joined(self) -> "Share":
-        if self._share is None:
-            from folkmoot.spark_apps.membership import prepared
+    def _joined(self) -> "QueryMember":
+        if self._member is None:
+            from folkmoot.spark_apps.stream.membership import query_member
 
             schema = self._reader_schema
-            self._share = share = prepared(self._config, schema.id if schema else 0)
-            _obey_signals(share)
-            share.start()
-        return self._share
+            self._member = member = query_member(self._config, schema.id if schema else 0)
+            _obey_signals(member)
+            member.start()
+        return self._member
 
 
 def _rows(limit: ReadLimit) -> int | None:
     """Spark passes our own limit back, or ReadAllAvailable, which overrides it."""
     if isinstance(limit, ReadMaxRows):
         return limit.max_rows
-    assert isinstance(limit, ReadAllAvailable), f"a limit that nobody asked for: {limit}"
+    assert isinstance(limit, ReadAllAvailable), f"an unknown limit: {limit}"
     return None
 
 
-def _obey_signals(share: "Share") -> None:
-    """SIGTERM ends this process in order; DRAIN_SIGNAL lets the query come to rest."""
+def _obey_signals(member: "QueryMember") -> None:
+    """SIGTERM ends this process in order; DRAIN_SIGNAL lets the query become idle."""
     if threading.current_thread() is not threading.main_thread():
-        return  # signals belong to whoever runs the main thread
+        return  # signals belong to the owner of the main thread
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one must not interrupt `stop`
         raise SystemExit(0)
 
     def drain(number: int, frame: FrameType | None) -> None:
-        share.draining = True
+        member.is_draining = True
 
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(DRAIN_SIGNAL, drain)

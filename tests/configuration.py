@@ -10,7 +10,7 @@ from folkmoot.consumers.client.consumer import ConsumerOptions
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.protocol.options import declarations
-from folkmoot.spark_apps.config import BatchConfig, SinkConfig, StreamConfig
+from folkmoot.spark_apps.options.config import BatchConfig, SinkConfig, StreamConfig
 from tests.tree import ROOT
 
 PAGE: Final = ROOT / "docs" / "configuration.md"

@@ -250,7 +250,7 @@ USES: Final = {
     "tables.show(['a'], [['b']])\n",
     "avro": "from folkmoot import AvroDeserializer, AvroSerializer, SchemaRegistry\n",
     "arrow": "from folkmoot.consumers.records import arrow\n",
-    "spark": "import folkmoot.spark_apps.membership, folkmoot.spark_apps.session\n"
+    "spark": "import folkmoot.spark_apps.stream.membership, folkmoot.spark_apps.session\n"
     "import folkmoot.spark_apps.sink.writer, folkmoot.spark_apps.typed.reader_schema\n",
     "server": "import httptools, uvicorn\n"
     "from folkmoot.metrics import broker, clients, groups, tracing\n"

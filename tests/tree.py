@@ -76,6 +76,24 @@ ROOMS: dict[str, frozenset[str]] = {
     "schemas/values": frozenset({"schemas/avro", "schemas/registry"}),
     "schemas/columns": frozenset({"schemas/avro", "schemas/registry", "schemas/values"}),
     "schemas/rest": frozenset({"schemas/avro", "schemas/registry"}),
+    "spark_apps/options": frozenset(),
+    "spark_apps/offsets": frozenset({"spark_apps/options"}),
+    "spark_apps/tasks": frozenset({"spark_apps/options", "spark_apps/offsets"}),
+    "spark_apps/typed": frozenset({"spark_apps/options", "spark_apps/tasks"}),
+    "spark_apps/sink": frozenset({"spark_apps/options", "spark_apps/tasks", "spark_apps/typed"}),
+    "spark_apps/stream": frozenset(
+        {"spark_apps/options", "spark_apps/offsets", "spark_apps/tasks"}
+    ),
+    "spark_apps": frozenset(
+        {
+            "spark_apps/options",
+            "spark_apps/offsets",
+            "spark_apps/tasks",
+            "spark_apps/typed",
+            "spark_apps/sink",
+            "spark_apps/stream",
+        }
+    ),
 }
 
 # Libraries that one folder hides from all others.

@@ -25,10 +25,11 @@ from pyspark.sql.types import (
 
 from folkmoot.protocol.errors import ConfigError, SerializationError
 from folkmoot.protocol.names import check_name
-from folkmoot.spark_apps.config import FORMAT, SinkConfig
+from folkmoot.spark_apps.options.config import FORMAT, SinkConfig
+from folkmoot.spark_apps.sink.attempt import check_tasks
 from folkmoot.spark_apps.sink.batch_of_query import BatchOfQuery, batch_of_query
-from folkmoot.spark_apps.sink.kept import kept_writer
-from folkmoot.spark_apps.sink.rounds import Rows, check_tasks
+from folkmoot.spark_apps.sink.batch_writer import kept_writer
+from folkmoot.spark_apps.sink.rows import Rows
 from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema
 from folkmoot.spark_apps.typed.encoding import encoded
 from folkmoot.spark_apps.typed.writer_schema import stream_schema, writer_schema
@@ -57,7 +58,7 @@ class _Ended(WriterCommitMessage):
 
 class FolkmootStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("folkmoot")`. A batch that runs again adds what is missing of it: each task of
-    a query writes its batches as rounds under one name (rounds.py)."""
+    a query writes its batches as rounds under one name (batch_writer.py)."""
 
     def __init__(self, config: SinkConfig, schema: StructType, overwrite: bool) -> None:
         self._config = config

@@ -6,6 +6,7 @@ Ids are looked up at the brokers that the task names, once in each worker.
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,10 +18,10 @@ from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
 from folkmoot.schemas.columns.extra import pa, pc
 from folkmoot.schemas.columns.layout import Layout
 from folkmoot.schemas.values.wire import schema_id
-from folkmoot.spark_apps.arrow import FRAME
-from folkmoot.spark_apps.config import SourceConfig
-from folkmoot.spark_apps.planning import Task
-from folkmoot.spark_apps.reading import ReadOptions, read
+from folkmoot.spark_apps.options.config import SourceConfig
+from folkmoot.spark_apps.tasks.arrow import FRAME
+from folkmoot.spark_apps.tasks.planning import Task
+from folkmoot.spark_apps.tasks.reading import ReadOptions, read
 
 METADATA: Final[Mapping[str, str]] = {
     "_key": "key",
@@ -71,7 +72,8 @@ def read_typed(
     options = ReadOptions(config.clientId, config.listener, raw, config.failOnDataLoss)
     fields = tuple(name for name in names if name not in (*METADATA, ERROR, RAW))
     decode = _deserializer(
-        schema.text, fields, task[0].brokers, config.clientId, config.subject_of_ids
+        *(os.getpid(), schema.text, fields),
+        *(task[0].brokers, config.clientId, config.subject_of_ids),
     )
     fails = config.onDecodeError == "fail"
     for batch in read(task, options):
@@ -199,23 +201,16 @@ def _type(kind: Any) -> Any:
 
 # -- what outlives a task -----------------------------------------------------------------------------
 
-_Key = tuple[int, str, tuple[str, ...], tuple[str, ...], str, str | None]
-_kept: dict[_Key, ColumnDeserializer] = {}
 
-
+@lru_cache(maxsize=MOST_KEPT)
 def _deserializer(
+    process: int,
     text: str,
     fields: tuple[str, ...],
     brokers: tuple[str, ...],
     client_id: str,
     subject: str | None,
 ) -> ColumnDeserializer:
-    key = (os.getpid(), text, fields, brokers, client_id, subject)
-    found = _kept.pop(key, None)
-    if found is None:
-        schemas = BrokerSchemas(brokers, client_id=client_id)
-        found = ColumnDeserializer(schemas, json.loads(text), subject=subject, fields=fields)
-    _kept[key] = found
-    while len(_kept) > MOST_KEPT:
-        del _kept[next(iter(_kept))]
-    return found
+    """One of this very process: a fork makes its own."""
+    schemas = BrokerSchemas(brokers, client_id=client_id)
+    return ColumnDeserializer(schemas, json.loads(text), subject=subject, fields=fields)

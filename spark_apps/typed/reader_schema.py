@@ -18,8 +18,8 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.schemas.avro.references import resolve
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.spark_apps.columns import columns
-from folkmoot.spark_apps.config import LATEST_SCHEMA, SinkConfig, SourceConfig, is_json
+from folkmoot.spark_apps.options.columns import columns
+from folkmoot.spark_apps.options.config import LATEST_SCHEMA, SinkConfig, SourceConfig, is_json
 from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema, arrow_fields
 
 CONNECT_TIMEOUT: Final = 10.0

@@ -36,7 +36,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.spark_apps.config import OF_COLUMNS, SinkConfig
+from folkmoot.spark_apps.options.config import OF_COLUMNS, SinkConfig
 from folkmoot.spark_apps.typed.decoding import KnownSchema
 from folkmoot.spark_apps.typed.reader_schema import CONNECT_TIMEOUT, named_schema
 

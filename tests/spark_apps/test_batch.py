@@ -9,7 +9,7 @@ from folkmoot.admin.admin import Admin
 from folkmoot.console.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
 from folkmoot.spark_apps import batch
-from folkmoot.spark_apps.config import BatchConfig
+from folkmoot.spark_apps.options.config import BatchConfig
 
 
 @pytest.mark.parametrize(

@@ -12,20 +12,20 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from folkmoot.consumers.fetch.range_reader import OffsetRange
 from folkmoot.protocol.errors import ConfigError
-from folkmoot.spark_apps.columns import COLUMNS, columns
-from folkmoot.spark_apps.config import StreamConfig
-from folkmoot.spark_apps.planning import Task
+from folkmoot.spark_apps.options.columns import COLUMNS, columns
+from folkmoot.spark_apps.options.config import StreamConfig
 from folkmoot.spark_apps.source import MOST_ROWS, FolkmootDataSource, FolkmootStreamReader
+from folkmoot.spark_apps.tasks.planning import Task
 from pyspark_folkmoot import DefaultSource
 
 OPTIONS = {"zookeeper": "localhost:2181", "group": "g", "subscribe": "flights"}
 LOGGED = {"g": "g", "p": {"flights/0": [3, 7]}, "t": {"flights": "id"}, "v": 2}
 
 
-class FakeShare:
+class FakeMember:
     """Writes down what the reader asks of it."""
 
-    draining = False
+    is_draining = False
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -37,9 +37,6 @@ class FakeShare:
     def tasks(self, end: dict[str, Any]) -> list[Task]:
         self.calls.append(("tasks", end))
         return [(OffsetRange("flights", 0, "id", 3, 7, None, ("b:1",)),)]
-
-    def commit(self, end: dict[str, Any]) -> None:
-        self.calls.append(("commit", end))
 
     def leave(self, timeout: float) -> None:
         self.calls.append(("leave",))
@@ -80,25 +77,23 @@ def test_nothing_is_joined_before_the_engine_wants_offsets(reader: FolkmootStrea
     reader.stop()
 
 
-def test_the_engines_calls_reach_the_share_with_the_limit_in_rows(
+def test_the_engines_calls_reach_the_member_with_the_limit_in_rows(
     reader: FolkmootStreamReader,
 ) -> None:
-    reader._share = share = FakeShare()  # type: ignore[assignment]
+    reader._member = member = FakeMember()  # type: ignore[assignment]
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadMaxRows(5)) is LOGGED
     assert reader.latestOffset(start, ReadAllAvailable()) is LOGGED
     (partition,) = reader.partitions({"whatever": 1}, LOGGED)
     assert isinstance(partition, InputPartition)
-    number, task = partition.value
-    assert (number, task[0].first) == (0, 3)
+    assert partition.value[0].first == 3
     reader.commit(LOGGED)
     reader.stop()
     reader.stop()
-    assert share.calls == [
+    assert member.calls == [
         ("latest", start, 5),
         ("latest", start, None),
         ("tasks", LOGGED),
-        ("commit", LOGGED),
         ("leave",),
     ]
 
@@ -106,9 +101,9 @@ def test_the_engines_calls_reach_the_share_with_the_limit_in_rows(
 def test_a_reader_travels_to_executors_without_what_it_has_open() -> None:
     config = StreamConfig(zookeeper="z", group="g", subscribe="t")
     reader = FolkmootStreamReader(config, ("value",))
-    reader._share = FakeShare()  # type: ignore[assignment]
+    reader._member = FakeMember()  # type: ignore[assignment]
     travelled = pickle.loads(pickle.dumps(reader))
-    kept = {"_config": config, "_names": ("value",), "_reader_schema": None, "_share": None}
+    kept = {"_config": config, "_names": ("value",), "_reader_schema": None, "_member": None}
     assert travelled.__dict__ == kept
 
 

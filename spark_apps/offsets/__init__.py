@@ -1,0 +1,1 @@
+"""Offsets: in the checkpoint, where reading begins and ends, and where logs end."""

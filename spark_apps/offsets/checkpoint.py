@@ -1,0 +1,169 @@
+"""The source's offset in Spark's checkpoint: an end that says all that its micro-batch contains.
+
+```
+{"v": 2, "g": "delays", "n": 20000,
+ "p": {"flights/0": [120, 180, 3], "flights/7": [33, 33, 3, "<mark>"]},
+ "t": {"flights": "<id>"}, "s": {"flights": ["<id>", 8]}}
+```
+
+Spark keeps the JSON, compares it as text (different text = a batch to run) and never looks inside.
+So each end carries the whole range `[from, to)` of every partition in its batch, and how many records
+its tasks have (`n`): a replay needs no more, whichever member owns the partitions by then. Two rules
+follow for those who make ends: keys are sorted, and an old range that is not empty never appears in a
+new end.
+
+`to` is trusted once Spark hands the end back as the start of the next batch: everything below it has
+gone through the sink. It counts only for the topic of the same id, and under the same mark of the
+group's last reset: an administrator's word is newer than the checkpoint. Beside it stands the epoch of
+the leader that told where the partition ended, by which a later one that has lost records is found out.
+
+`s` has the topics as they were when the query began for the first time: partitions of these begin
+where the options say, what was added later begins at the beginning. The group stands inside because a
+checkpoint is of no use to another one ("": none). Of typed columns there is the id of the schema that the
+query reads with (`r`), which it may be given again to stay with it. Pure.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from folkmoot.protocol.errors import ConfigError
+from folkmoot.protocol.records import TopicPartition
+
+VERSION = 2
+NO_EPOCH = -1
+
+
+class Range(NamedTuple):
+    """Offsets of a partition in one micro-batch: `first` is read, `end` is not.
+
+    `epoch` is that of the leader that told of the end, `reset` the mark of the last reset before.
+    """
+
+    first: int
+    end: int
+    epoch: int = NO_EPOCH
+    reset: str = ""
+
+    @property
+    def size(self) -> int:
+        return self.end - self.first
+
+
+class AtStart(NamedTuple):
+    """A topic when the query began for the first time."""
+
+    topic_id: str
+    partitions: int
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """The end offset of a micro-batch: its ranges, and the ids of the topics that they are of.
+
+    `task_records` is how many records one task reads, about; `reader_schema` the id of the schema that
+    values are read with, 0 where there is none.
+    """
+
+    group: str
+    ranges: Mapping[TopicPartition, Range] = {}
+    topic_ids: Mapping[str, str] = {}
+    at_start: Mapping[str, AtStart] = {}
+    task_records: int = 0
+    reader_schema: int = 0
+
+    def processed(self, partition: TopicPartition, topic_id: str, reset: str = "") -> Range | None:
+        """Everything below its end went through the sink, if these are the ends of a finished batch."""
+        found = self.ranges.get(partition)
+        if found is None or self.topic_ids.get(partition.topic) != topic_id:
+            return None
+        return found if found.reset == reset else None
+
+
+class QueryOffsets:
+    """The offsets of one query, each parsed once: the engine hands the same one to several calls."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._known: deque[tuple[Mapping[str, Any], Ends]] = deque(maxlen=2)
+        """The end of the last batch, and that of the next one."""
+
+    def parse(self, found: Mapping[str, Any]) -> Ends:
+        """Read an offset back. Raises ConfigError if it is none of ours, or another group's."""
+        for known, ends in self._known:
+            if known == found:
+                return ends
+        ends = from_json(found, self._group)
+        self._known.append((found, ends))
+        return ends
+
+    def to_json(self, ends: Ends) -> dict[str, Any]:
+        """Return what the engine gets; `parse` knows it."""
+        made = to_json(ends)
+        self._known.append((made, ends))
+        return made
+
+
+class _Json(msgspec.Struct, frozen=True):
+    """The JSON as it stands in the checkpoint."""
+
+    v: int
+    g: str
+    p: dict[str, Range] = {}
+    t: dict[str, str] = {}
+    s: dict[str, AtStart] = {}
+    n: int = 0
+    r: int = 0
+
+
+def to_json(ends: Ends) -> dict[str, Any]:
+    """Return what the engine gets: keys sorted, so that the same ends are the same text."""
+    ranges = {
+        f"{partition.topic}/{partition.partition}": [*each[: 4 if each.reset else 3]]
+        for partition, each in sorted(ends.ranges.items())
+    }
+    return {
+        "g": ends.group,
+        "n": ends.task_records,
+        "p": ranges,
+        **({"r": ends.reader_schema} if ends.reader_schema else {}),
+        "s": {topic: [*each] for topic, each in sorted(ends.at_start.items())},
+        "t": dict(sorted(ends.topic_ids.items())),
+        "v": VERSION,
+    }
+
+
+def from_json(found: Mapping[str, Any], group: str) -> Ends:
+    """Read an offset back. Raises ConfigError if it is none of ours, or another group's."""
+    try:
+        read = msgspec.convert(found, _Json)
+        ranges = {_partition(name): each for name, each in read.p.items()}
+        if any(not 0 <= each.first <= each.end for each in ranges.values()):
+            raise ValueError("a range runs backwards")
+        if {partition.topic for partition in ranges} - read.t.keys():
+            raise ValueError("a topic has no id")
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigError(
+            f"the checkpoint does not hold offsets of format folkmoot ({error}): use another one"
+        ) from None
+    if read.v != VERSION:
+        raise ConfigError(
+            f"the checkpoint holds offsets of version {read.v}, known here is {VERSION}: use a new "
+            "checkpointLocation; the group's committed offsets are kept"
+        )
+    if read.g != group:
+        raise ConfigError(
+            f"the checkpoint belongs to {_group(read.g)}, the options say {_group(group)}: "
+            "each group needs a checkpoint of its own"
+        )
+    return Ends(read.g, ranges, read.t, read.s, read.n, read.r)
+
+
+def _group(name: str) -> str:
+    return f"group {name!r}" if name else "no group"
+
+
+def _partition(name: str) -> TopicPartition:
+    topic, _, number = name.rpartition("/")
+    return TopicPartition(topic, int(number))

@@ -1,0 +1,1 @@
+"""What queries are given: options, and the columns that there are."""

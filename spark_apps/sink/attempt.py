@@ -1,0 +1,87 @@
+"""Attempts at a round of rows, as they are noted in ZooKeeper (coordination.producer_takeovers)."""
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from contextlib import closing, suppress
+from functools import partial
+from typing import Final, TypeVar
+from uuid import uuid4
+
+from folkmoot.coordination.connector import connector
+from folkmoot.coordination.discovery import ZooKeeperDiscovery
+from folkmoot.coordination.producer_takeovers import (
+    Begin,
+    Begun,
+    begin,
+    begin_again,
+    begun_by_others,
+    take_over,
+)
+from folkmoot.coordination.zookeeper.operations import Recipe
+from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.protocol.errors import ProducerFenced, RowsChanged, ZooKeeperUnreachable
+
+SESSION_TIMEOUT: Final = 10.0
+PATIENCE: Final = 60.0
+"""How long brokers and ZooKeeper may be out of reach before a task fails, in seconds."""
+PAUSE: Final = 0.1
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class Attempt:
+    """This attempt at a round under a name. All calls raise ProducerFenced once a later one has begun."""
+
+    def __init__(self, name: str, round_: int, finder: ZooKeeperDiscovery) -> None:
+        """Raises ProducerFenced also if a later round has begun; ZooKeeperUnreachable."""
+        self._name = name
+        self._id = uuid4().hex
+        self._finder = finder
+        self.taken = ask(finder, partial(take_over, name, round_, self._id))
+
+    def begin_in(self, topic_id: str, here: list[Begin]) -> Begun:
+        """Note where the round begins in a topic's partitions; returns what an earlier attempt has noted."""
+        return ask(self._finder, partial(begin, self._name, self._id, topic_id, here))
+
+    def begin_again(self) -> None:
+        """Let the round begin behind all that was written of it."""
+        ask(self._finder, partial(begin_again, self._name, self._id))
+
+
+def check_tasks(
+    zookeeper: str | Connect, listener: str, prefix: str, round_: int, tasks: Collection[int]
+) -> None:
+    """Raise RowsChanged, once, if an earlier attempt has written a round by other tasks than these, too.
+
+    Names are `prefix` and a task's number. All of these tasks have ended. If this process dies before the
+    last name is put right, the batch raises it when it runs again; if it dies after that, and before it
+    raises, it has logged it. Raises ZooKeeperUnreachable.
+    """
+    finder = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
+    with closing(finder):
+        others = ask(finder, partial(begun_by_others, prefix, round_, tasks))
+        if not others:
+            return
+        changed = RowsChanged(
+            f"an attempt before has written this batch in other tasks, too ({', '.join(others)}): their "
+            "rows are there twice (a batch must be divided in the same way when it runs again)"
+        )
+        log.warning("%s", changed)
+        for name, attempt in others.items():
+            with suppress(ProducerFenced):  # it still runs: the next attempt finds it once more
+                ask(finder, partial(begin_again, name, attempt))
+    raise changed
+
+
+def ask(finder: ZooKeeperDiscovery, recipe: Callable[[], Recipe[T]]) -> T:
+    """Return what a recipe returns that may be begun anew. Raises ZooKeeperUnreachable."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return finder.ask(recipe())
+        except ZooKeeperUnreachable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE)

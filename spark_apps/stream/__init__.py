@@ -1,0 +1,1 @@
+"""A running query as a member of its group."""

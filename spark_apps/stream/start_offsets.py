@@ -1,0 +1,68 @@
+"""Where a query begins in partitions in which its group has not committed anything."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from folkmoot.protocol.messages import EARLIEST
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.offsets import bounds
+from folkmoot.spark_apps.offsets.checkpoint import AtStart, Ends
+from folkmoot.spark_apps.offsets.log_watch import LogWatch
+from folkmoot.spark_apps.options.config import Bound, StreamConfig
+from folkmoot.spark_apps.stream.group_member import Planned
+
+_EARLIEST: Final = Bound(EARLIEST)
+
+
+class StartOffsets:
+    """Finds starts by the options, for partitions that were there when the query first began.
+
+    What was added since then is read from its beginning; what appeared since the group began comes with
+    an offset. A start must be committed before anything is read there: a successor would look up another
+    `latest`.
+    """
+
+    def __init__(self, config: StreamConfig, logs: LogWatch, planned: Planned) -> None:
+        self.topics: Mapping[str, AtStart] | None = None
+        """The topics as they were when the query first began; None until that is known."""
+        self._config = config
+        self._logs = logs
+        self._planned = planned
+
+    def restore(self, batch: Ends) -> None:
+        """Take the topics from the checkpoint, if it has them."""
+        if batch.ranges:
+            self.topics = batch.at_start
+
+    def note_topics(self) -> None:
+        """Take the topics from the group's plan, once. Raises ConfigError if an option names a partition
+        that none of them has."""
+        if self.topics is not None or (plan := self._planned()) is None:
+            return
+        self.topics = {
+            topic: AtStart(basis.topic_id, basis.partitions)
+            for topic, basis in plan.topics.items()
+            if self._config.reads(topic)
+        }
+        counts = {topic: each.partitions for topic, each in self.topics.items()}
+        bounds.check_existing(self._config.starting(), counts, "startingOffsets")
+
+    def find(self, partitions: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
+        """Return the starts of partitions with their topics' ids, as far as brokers answer in time.
+
+        Raises NoOffset, OffsetOutOfRange.
+        """
+        old = {each: of for each, of in partitions.items() if self._was_there(each, of)}
+        new = {each: of for each, of in partitions.items() if each not in old}
+        starts: dict[TopicPartition, int] = {}
+        for wanted, bound in ((old, self._config.starting()), (new, _EARLIEST)):
+            if wanted:
+                found = bounds.resolved(bound, wanted, self._logs)
+                starts |= bounds.existing(bound, found, wanted, self._logs)
+        return starts
+
+    def _was_there(self, partition: TopicPartition, topic_id: str) -> bool:
+        known = (self.topics or {}).get(partition.topic)
+        if known is None or known.topic_id != topic_id:
+            return False
+        return partition.partition < known.partitions

@@ -1,0 +1,63 @@
+"""What Trigger.AvailableNow reads: exactly what there was when the query began."""
+
+from collections.abc import Collection, Mapping
+
+from folkmoot.protocol.errors import (
+    RequestTimeout,
+    UnknownTopicOrPartition,
+    ZooKeeperUnreachable,
+)
+from folkmoot.protocol.messages import LATEST
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.offsets.log_watch import BROKER_WAIT, LogWatch
+from folkmoot.spark_apps.options.config import StreamConfig
+from folkmoot.spark_apps.stream.group_member import Planned
+from folkmoot.spark_apps.stream.held_partitions import HeldPartition
+
+
+class Targets:
+    """Where partitions ended, by their topics' ids; of partitions that came later nothing is read."""
+
+    def __init__(self, ends: Mapping[tuple[TopicPartition, str], int]) -> None:
+        self._ends = ends
+
+    def end(self, partition: TopicPartition, topic_id: str) -> int:
+        return self._ends.get((partition, topic_id), 0)
+
+    def are_reached(self, partitions: Mapping[TopicPartition, HeldPartition]) -> bool:
+        return all(
+            held.position is not None and held.position >= self.end(partition, held.topic_id)
+            for partition, held in partitions.items()
+        )
+
+
+def find_targets(config: StreamConfig, logs: LogWatch, planned: Planned) -> Targets:
+    """Look up where all partitions end that the options name, whichever member owns them.
+
+    Raises UnknownTopicOrPartition, RequestTimeout, ZooKeeperUnreachable, or why brokers do not answer.
+    """
+    wanted = _partitions(config, logs, planned)
+    found = logs.find(wanted, LATEST, BROKER_WAIT)
+    if unknown := wanted.keys() - found.keys():
+        raise RequestTimeout(logs.why_silent(unknown))
+    return Targets({(each, wanted[each]): end for each, end in found.items()})
+
+
+def _partitions(
+    config: StreamConfig, logs: LogWatch, planned: Planned
+) -> dict[TopicPartition, str]:
+    """Return the partitions with their topics' ids."""
+    if config.assign:
+        return {each: logs.topic_id(each.topic) for each in config.assigned}
+    names: Collection[str] = config.topics
+    if not names:
+        if (plan := planned()) is None:
+            raise ZooKeeperUnreachable("which topics there are could not be read in ZooKeeper")
+        names = sorted(each for each in plan.topics if config.reads(each))
+    if not names:
+        raise UnknownTopicOrPartition(f"no topic matches {config.subscribePattern!r}")
+    return {
+        TopicPartition(topic, number): logs.topic_id(topic)
+        for topic in names
+        for number in logs.partitions(topic, BROKER_WAIT)
+    }

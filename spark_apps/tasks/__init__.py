@@ -1,0 +1,1 @@
+"""Tasks: how offsets are divided into them, and how an executor reads one."""

@@ -1,0 +1,106 @@
+"""From the end of a micro-batch to its tasks, and from a limit to the quotas of partitions. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Final, Protocol
+
+from folkmoot.consumers.fetch.range_reader import OffsetRange
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.spark_apps.offsets.checkpoint import Range
+from folkmoot.spark_apps.options.config import SourceConfig
+
+EVEN_PART = 4
+"""One part in so many of a limit is divided evenly, the rest in proportion to lag."""
+
+TASKS: Final = 8
+"""Into so many tasks a batch is divided, if that makes none too small …"""
+SMALL_TASK: Final = 50_000
+"""… with so many records: a task costs some ten milliseconds, as many as they do …"""
+LARGE_TASK: Final = 250_000
+LARGE_TASK_BYTES: Final = 32 * 1024 * 1024
+"""… nor too large, in records and as they lie in the log."""
+
+
+Task = tuple[OffsetRange, ...]
+"""What one task reads, in that order."""
+
+
+class Logs(Protocol):
+    """Who leads what, and how large records are."""
+
+    def leader_address(self, partition: TopicPartition) -> str | None: ...
+    def record_bytes(self, topic: str) -> float: ...
+
+
+def task_records(sizes: Mapping[TopicPartition, int], config: SourceConfig, logs: Logs) -> int:
+    """Return how many records each task gets, of a batch with these numbers of records."""
+    records = sum(sizes.values())
+    size = sum(count * logs.record_bytes(partition.topic) for partition, count in sizes.items())
+    limits = [max(SMALL_TASK, ceil(records / TASKS)), LARGE_TASK]
+    if size:
+        limits.append(max(1, int(records * LARGE_TASK_BYTES / size)))
+    if config.minPartitions:
+        limits.append(max(1, records // config.minPartitions))
+    if config.maxRecordsPerPartition:
+        limits.append(config.maxRecordsPerPartition)
+    return min(limits)
+
+
+def tasks(
+    ranges: Mapping[TopicPartition, Range],
+    topic_ids: Mapping[str, str],
+    records: int,
+    logs: Logs,
+    brokers: Iterable[str],
+) -> list[Task]:
+    """Return the tasks that read these ranges, each of at most `records`.
+
+    Small slices of several partitions go into one, large ranges are split.
+
+    Who reads what follows from the ranges and `records` alone, so that a replay has the same tasks.
+    """
+    leading = {leader for each in ranges if (leader := logs.leader_address(each)) is not None}
+    addresses = tuple(sorted({*brokers, *leading}))
+    made: list[list[OffsetRange]] = []
+    room = 0
+    for partition, each in sorted(ranges.items()):
+        leader, size = logs.leader_address(partition), logs.record_bytes(partition.topic)
+        for first, end in _pieces(each, max(1, records)):
+            if end - first > room:
+                made.append([])
+                room = max(1, records)
+            room -= end - first
+            topic_id = topic_ids[partition.topic]
+            made[-1].append(OffsetRange(*partition, topic_id, first, end, leader, addresses, size))
+    return [tuple(each) for each in made]
+
+
+def _pieces(whole: Range, most: int) -> Sequence[tuple[int, int]]:
+    """A range in equal pieces of at most so many offsets."""
+    count = ceil(whole.size / most)
+    ends = [whole.first + whole.size * number // count for number in range(1, count + 1)]
+    return list(zip([whole.first, *ends], ends, strict=False))
+
+
+def split(limit: int | None, lags: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return how many records of each partition come into a batch of at most `limit` (None: all).
+
+    In proportion to lag, except that a small part is divided evenly: a partition with little to
+    read does not wait for those that are far behind.
+    """
+    behind = {partition: lag for partition, lag in sorted(lags.items()) if lag > 0}
+    if limit is None or sum(behind.values()) <= limit:
+        return behind
+    largest_first = sorted(behind, key=lambda partition: (-behind[partition], partition))
+    if limit <= len(behind):
+        return dict.fromkeys(largest_first[:limit], 1)
+    even = max(1, limit // (EVEN_PART * len(behind)))
+    quotas = {partition: min(lag, even) for partition, lag in behind.items()}
+    left = limit - sum(quotas.values())
+    rest = sum(behind.values()) - sum(quotas.values())
+    for partition, lag in behind.items():
+        quotas[partition] += (lag - quotas[partition]) * left // rest
+    for partition in largest_first:  # what rounding down has left over
+        room = min(limit - sum(quotas.values()), behind[partition] - quotas[partition])
+        quotas[partition] += room
+    return quotas

@@ -1,0 +1,1 @@
+"""Offsets in checkpoints, bounds, and ends of logs."""

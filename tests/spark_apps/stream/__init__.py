@@ -1,0 +1,1 @@
+"""A query as a member of its group."""

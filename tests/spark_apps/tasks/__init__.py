@@ -1,0 +1,1 @@
+"""Tasks, and what executors read."""

@@ -1,0 +1,1 @@
+"""Values with schemas as columns."""
