@@ -19,7 +19,9 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[Any]], output: str = "t
         names = [re.sub("[ -]", "_", column) for column in columns]
         objects = [dict(zip(names, row, strict=True)) for row in rows]
         print(json.dumps(objects, indent=2))
-    elif not (sys.stdout.isatty() and _show_rich(columns, rows)):
+    elif sys.stdout.isatty():
+        _show_rich(columns, rows)
+    else:
         print(plain(columns, rows))
 
 
@@ -79,18 +81,14 @@ def _text(cell: Any) -> str:
     return str(cell)
 
 
-def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bool:
-    """False if rich is not installed: plain text does as well."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return False
+def _show_rich(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name, number in zip(columns, _numeric(columns, rows), strict=True):
         table.add_column(name, justify="right" if number else "left")
     for row in rows:
         table.add_row(*(Text(_text(cell)) for cell in row))
     Console().print(table)
-    return True

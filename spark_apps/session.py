@@ -15,11 +15,11 @@ from folkmoot.spark_apps.drain import Drain
 from folkmoot.spark_apps.home import use_unzipped_home
 from folkmoot.spark_apps.source import FolkmootDataSource
 
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 QUIET_AND_LOCAL = {
+    **LOOPBACK,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",

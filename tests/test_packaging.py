@@ -20,8 +20,8 @@ import pytest
 
 import folkmoot
 from folkmoot.admin.admin import Admin
-from folkmoot.console.java import find_java, spark_java_home
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.java import find_java, spark_java_home
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
 from tests.console.cluster import without
 from tests.tree import ROOT, code_folder, is_test, project_files, pyproject, python_files

@@ -1,6 +1,5 @@
 """The example applications, by their names."""
 
-import ast
 import difflib
 from pathlib import Path
 from typing import Final
@@ -15,21 +14,15 @@ def apps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(EXAMPLES.glob("*.py"))}
 
 
-def summary(path: Path) -> str:
-    """The first line of what an application says about itself."""
-    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return said.partition("\n")[0]
-
-
 def find(name: str) -> Path:
-    """The file of an application, given by its name or path. Raises ConfigError."""
+    """Return the file of an application, given by its name or path. Raises ConfigError."""
     known, path = apps(), Path(name)
     if name in known:
         return known[name]
     if path.suffix == ".py":
         if path.is_file():
             return path
-        raise ConfigError(f"there is no file {name}: `folkmoot spark list` shows the examples")
+        raise ConfigError(f"there is no file {name}")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}."
     raise ConfigError(f"unknown app {name}: {hint} Or give the path of a .py")

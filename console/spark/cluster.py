@@ -7,17 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from folkmoot.console.children import ChildProcess, free_port, port_is_free
+from folkmoot.console.running.children import ChildProcess, free_port, port_is_free
 from folkmoot.protocol.errors import AddressTaken
 
 HOST: Final = "127.0.0.1"
 START_TIMEOUT: Final = 120.0
 STOP_TIMEOUT: Final = 15.0
 ANSWER_TIMEOUT: Final = 2.0
-DAEMONS: Final = "org.apache.spark.deploy"
 JAVA_OPTIONS: Final = (
     *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-    # Where a port is taken Spark would take another one, and nobody would know the master's.
+    # Without this Spark takes another port where the given one is in use.
     "-Dspark.port.maxRetries=0",
     "-Dspark.master.rest.enabled=false",
 )
@@ -40,28 +39,25 @@ class StandaloneCluster:
         memory: str,
         port: int = 0,
     ) -> None:
+        self.workers: list[ChildProcess] = []
         self._directory = directory.absolute()
-        self._port = port
-        self._page_port = 0
-        self._workers = workers
-        self._of_each = ("--cores", str(cores), "--memory", memory)
+        self._port = port or free_port()
+        self._page_port = free_port()
+        self._worker_count = workers
+        self._worker_options = ("--cores", str(cores), "--memory", memory)
         self._environment = {
             **environment,
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": " ".join(JAVA_OPTIONS),
         }
-        self._children: list[ChildProcess] = []
+        ports = ("--port", str(self._port), "--webui-port", str(self._page_port))
+        self._master = self._daemon("master", "master.Master", "--host", HOST, *ports)
 
     @property
     def url(self) -> str:
-        """What `--master` takes, once it was started."""
+        """The URL that `--master` takes."""
         return f"spark://{HOST}:{self._port}"
-
-    @property
-    def workers(self) -> list[ChildProcess]:
-        """The workers' processes, while it runs."""
-        return self._children[1:]
 
     @property
     def page(self) -> str:
@@ -69,20 +65,19 @@ class StandaloneCluster:
         return f"http://{HOST}:{self._page_port}"
 
     def __enter__(self) -> Self:
-        """Returns when all workers have registered. Raises StartFailed, AddressTaken."""
-        if self._port and not port_is_free(self._port):
+        """Return when all workers have registered. Raises StartFailed, AddressTaken."""
+        if not port_is_free(self._port):
             raise AddressTaken(
                 f"port {self._port} for Spark's master is in use: choose another --port"
             )
-        self._port = self._port or free_port()
-        self._page_port = free_port()
         with ExitStack() as undo:
             undo.callback(self._stop)
-            where = ("--host", HOST, "--port", str(self._port), "--webui-port")
-            master = self._start("master", "master.Master", (*where, str(self._page_port)))
-            master.wait_until(self._alive_workers, START_TIMEOUT)
-            workers = [self._start_worker(number + 1) for number in range(self._workers)]
-            for worker in workers:
+            self._master.start()
+            self._master.wait_until(self._alive_workers, START_TIMEOUT)
+            for number in range(1, self._worker_count + 1):
+                self.workers.append(self._worker(number))
+                self.workers[-1].start()
+            for worker in self.workers:
                 worker.wait_until(self._all_registered, START_TIMEOUT)
             undo.pop_all()
         return self
@@ -90,48 +85,39 @@ class StandaloneCluster:
     def __exit__(self, *_: object) -> None:
         self._stop()
 
-    def look(self) -> None:
-        """Raises StartFailed if one of its processes has ended."""
-        for child in self._children:
+    def check(self) -> None:
+        """Raise StartFailed if one of its processes has ended."""
+        for child in (self._master, *self.workers):
             if not child.is_running:
                 raise child.failure(child.ending())
 
     def _stop(self) -> None:
-        """The workers first, whose executors end with them."""
-        for child in self._children[1:]:
-            child.terminate()
-        for child in reversed(self._children):
+        """Stop the workers first, whose executors end with them."""
+        for worker in self.workers:
+            worker.terminate()
+        for child in (*self.workers, self._master):
             child.stop(STOP_TIMEOUT)
-        self._children.clear()
+        self.workers.clear()
 
-    def _start_worker(self, number: int) -> ChildProcess:
+    def _worker(self, number: int) -> ChildProcess:
         own = self._directory / f"worker-{number}"
-        words = ("--host", HOST, "--webui-port", "0", "--work-dir", str(own), *self._of_each)
-        scratch = {"SPARK_LOCAL_DIRS": str(own / "scratch")}
-        return self._start(f"worker-{number}", "worker.Worker", (*words, self.url), scratch)
+        words = ("--host", HOST, "--webui-port", "0", "--work-dir", str(own), *self._worker_options)
+        return self._daemon(f"worker-{number}", "worker.Worker", *words, self.url)
 
-    def _start(
-        self,
-        name: str,
-        kind: str,
-        words: tuple[str, ...],
-        environment: Mapping[str, str] | None = None,
-    ) -> ChildProcess:
-        child = ChildProcess(
+    def _daemon(self, name: str, kind: str, *words: str) -> ChildProcess:
+        spark_class = f"{self._environment['SPARK_HOME']}/bin/spark-class"
+        return ChildProcess(
             f"Spark's {name}",
-            [f"{self._environment['SPARK_HOME']}/bin/spark-class", f"{DAEMONS}.{kind}", *words],
+            [spark_class, f"org.apache.spark.deploy.{kind}", *words],
             self._directory / f"{name}.log",
-            {**self._environment, **(environment or {})},
+            {**self._environment, "SPARK_LOCAL_DIRS": str(self._directory / name / "scratch")},
         )
-        self._children.append(child)
-        child.start()
-        return child
 
     def _all_registered(self) -> bool | None:
-        return (self._alive_workers() or 0) >= self._workers or None
+        return (self._alive_workers() or 0) >= self._worker_count or None
 
     def _alive_workers(self) -> int | None:
-        """What the master says, None while it says nothing."""
+        """Return how many workers the master counts, None until it answers."""
         connection = http.client.HTTPConnection(HOST, self._page_port, timeout=ANSWER_TIMEOUT)
         try:
             connection.request("GET", "/json/")

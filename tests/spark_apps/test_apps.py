@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from examples.spark import enrichment, put_back, replay, topic_to_parquet, windowed_counts
 from folkmoot.admin.admin import Admin
-from folkmoot.console.children import free_port, port_is_free
-from folkmoot.console.options import ENVIRONMENT
-from folkmoot.console.processes import BrokerProcess
+from folkmoot.console.options.cluster import ENVIRONMENT
+from folkmoot.console.running.children import free_port, port_is_free
+from folkmoot.console.running.processes import BrokerProcess
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, TopicPartition
@@ -279,7 +279,7 @@ def test_an_app_runs_on_a_cluster_whose_workers_have_their_own_directories(
     table.write_text("key,name\n" + "".join(f"tail {n},N{n}\n" for n in range(97)))
     app = ["enrichment", *common(queries), "--into", into, "--table", str(table)]
     app += ["--checkpoint", str(tmp_path / "checkpoint"), "--available-now"]
-    done = folkmoot(queries, "spark", "submit", "--master", standalone.master, *QUICKLY, *app)
+    done = folkmoot(queries, "spark", "run", "--master", standalone.master, *QUICKLY, *app)
     assert done.returncode == 0, done.stdout + done.stderr
     found = [json.loads(each.value or b"") for each in written(queries, into)]
     assert sorted(int(each["value"]) for each in found) == list(range(600))
@@ -343,10 +343,11 @@ def test_executors_run_on_a_packed_environment_and_reach_brokers_by_a_listener_o
         with Producer(zookeeper=chroot, listener="executors") as producer:
             for number in range(20):
                 producer.send("words", b"word %d" % number, partition=number % 2)
-        words = ["--py-files", str(modules), "--archives", f"{packed}#packed", str(app)]
+        words = ["--conf", f"spark.submit.pyFiles={modules}"]
+        words += ["--conf", f"spark.archives={packed}#packed", str(app)]
         words += [chroot, str(tmp_path / "checkpoint")]
         done = run(
-            ["spark", "submit", "--master", standalone.master, *QUICKLY, *words],
+            ["spark", "run", "--master", standalone.master, *QUICKLY, *words],
             PYSPARK_PYTHON="packed/bin/python",
         )
         assert done.returncode == 0, done.stdout + done.stderr

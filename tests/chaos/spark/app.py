@@ -1,4 +1,4 @@
-"""The applications, started by `folkmoot spark run` and `submit`: a writer, and readers of what it wrote.
+"""The applications, started by `folkmoot spark run`: a writer, and readers of what it wrote.
 
 A writer puts the numbers from 0 on into the topic, so many in each micro-batch, by the sink. A reader notes
 each run of records that a batch had, before Spark commits the batch:

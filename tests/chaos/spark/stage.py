@@ -15,11 +15,11 @@ from typing import Final
 from kazoo.client import KazooClient
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.children import ChildProcess
-from folkmoot.console.embedded import ZooKeeperConfig
-from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
+from folkmoot.console.running.children import ChildProcess
+from folkmoot.console.running.embedded import ZooKeeperConfig
+from folkmoot.console.running.processes import FOLKMOOT, EmbeddedCluster
 from folkmoot.console.spark.cluster import StandaloneCluster
-from folkmoot.console.spark.surroundings import surroundings
+from folkmoot.console.spark.spark_environment import spark_environment
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.session import QUICK_START
 from tests import processes
@@ -75,7 +75,7 @@ class Stage:
             self._transactions = Transactions([each.data for each in self.cluster.servers])
             self.admin = stack.enter_context(Admin(zookeeper=self.cluster.zookeeper))
             self.admin.create_topic(TOPIC, PARTITIONS, replicas=3)
-            environment = surroundings(self.folder / "java")
+            environment = spark_environment(self.folder / "java")
             self.spark = StandaloneCluster(
                 self.folder / "spark", environment, workers=2, cores=1, memory="2g"
             )
@@ -96,7 +96,7 @@ class Stage:
     # -- processes --------------------------------------------------------------------------------
 
     def _app(self, name: str) -> ChildProcess:
-        where = ["submit", "--master", self.spark.url] if name == "a" else ["run"]
+        where = ["--master", self.spark.url] if name == "a" else []
         settings = {
             "spark.driver.extraJavaOptions": QUICK_START,
             "spark.executor.extraJavaOptions": QUICK_START,
@@ -118,7 +118,7 @@ class Stage:
             ),
         }
         own = [f"--{key}={value}" for key, value in given.items()]
-        command = [*FOLKMOOT, "spark", *where, *words, app.__file__, *own]
+        command = [*FOLKMOOT, "spark", "run", *where, *words, app.__file__, *own]
         return ChildProcess(name, command, self.folder / f"{name}.log", {"PYTHONPATH": str(ROOT)})
 
     def checkpoint(self, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""What `folkmoot spark` shows, hands to spark-submit, and refuses."""
+"""What `folkmoot spark` hands to spark-submit, and refuses."""
 
 import json
 import os
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.java import JavaNotFound
 from folkmoot.console.main import main
-from folkmoot.console.spark import actions, surroundings
-from folkmoot.console.spark.apps import EXAMPLES, apps
+from folkmoot.console.running.java import JavaNotFound
+from folkmoot.console.spark import spark_environment
+from folkmoot.console.spark.apps import EXAMPLES
 from folkmoot.protocol.errors import pip_command
+from tests.console.cluster import completed
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         program.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(programs.parent))
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    monkeypatch.setattr(surroundings, "spark_java_home", lambda java, directory: directory)
+    monkeypatch.setattr(spark_environment, "spark_java_home", lambda java, directory: directory)
     return tmp_path
 
 
@@ -43,29 +44,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line
 
 
-def test_the_examples_are_listed_with_what_they_do_and_where_they_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["spark", "list", "-o", "json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in listed] == list(apps())
-    assert {
-        "topic_to_parquet",
-        "windowed_counts",
-        "enrichment",
-        "replay",
-        "put_back",
-    } <= apps().keys()
-    for row in listed:
-        assert Path(row["file"]).read_text().startswith(f'"""{row["what_it_does"]}\n')
-
-
-def test_words_become_names_of_examples_and_nothing_behind_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for words, found in ((["run", "re"], ["replay"]), (["run", "replay", ""], [])):
-        assert main(["completion", "words", "spark", *words]) == 0
-        assert capsys.readouterr().out.split() == found
+def test_words_become_names_of_examples_and_nothing_behind_one() -> None:
+    assert completed("spark", "run", "re") == ["replay"]
+    assert completed("spark", "run", "replay", "") == []
 
 
 def test_an_application_is_submitted_here_with_this_python_and_ends_as_it_does(
@@ -81,18 +62,18 @@ def test_an_application_is_submitted_here_with_this_python_and_ends_as_it_does(
     assert words[-7:-5] == ["--conf", "a=b"]  # behind ours, so that it counts before them
 
 
-def test_a_cluster_gets_the_python_and_the_files_that_it_was_told_of(
+def test_a_cluster_gets_the_python_and_the_settings_that_it_was_given(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = home / "mine.py"
     app.touch()
     monkeypatch.setenv("PYSPARK_PYTHON", "packed/bin/python")
-    words = ["--master", "spark://far:7077", "--archives", "env.tgz#packed", str(app)]
-    assert main(["spark", "submit", *words]) == 9
+    words = ["--master", "spark://far:7077", "--conf", "spark.archives=env.tgz#packed", str(app)]
+    assert main(["spark", "run", *words]) == 9
     told = json.loads((home / "told").read_text())
     assert told["python"] == "packed/bin/python"
     assert told["words"][:2] == ["--master", "spark://far:7077"]
-    assert told["words"][-3:] == ["--archives", "env.tgz#packed", str(app)]
+    assert told["words"][-3:] == ["--conf", "spark.archives=env.tgz#packed", str(app)]
     assert not any("127.0.0.1" in word for word in told["words"])
 
 
@@ -101,7 +82,7 @@ def test_an_unknown_app_is_told_with_the_nearest_name(capsys: pytest.CaptureFixt
     said = refused(capsys, "run", "something")
     assert "known are enrichment, " in said
     assert "windowed_counts. Or give the path of a .py" in said
-    assert "there is no file mine.py" in refused(capsys, "submit", "--master", "local", "mine.py")
+    assert "there is no file mine.py" in refused(capsys, "run", "mine.py")
 
 
 def test_without_pyspark_or_java_one_line_says_what_installs_it(
@@ -110,9 +91,9 @@ def test_without_pyspark_or_java_one_line_says_what_installs_it(
     def no_java() -> None:
         raise JavaNotFound(f"no Java: {pip_command('embedded')}")
 
-    monkeypatch.setattr(surroundings, "find_java", no_java)
+    monkeypatch.setattr(spark_environment, "find_java", no_java)
     assert "no Java" in refused(capsys, "cluster", "--data", str(home))
-    monkeypatch.setattr(surroundings, "find_spec", lambda name: None)
+    monkeypatch.setattr(spark_environment, "find_spec", lambda name: None)
     assert pip_command("spark") in refused(capsys, "run", "replay")
 
 
@@ -146,18 +127,11 @@ def test_a_master_that_does_not_come_up_is_told_and_nothing_is_left(
 @pytest.mark.parametrize(
     "words",
     [
-        ["cluster", "--memory", "much"],
         ["cluster", "--workers", "0"],
-        ["run", "--conf", "a", "replay"],
         ["run", "--mastr", "a", "replay"],
-        ["submit", "replay"],
+        ["list"],
+        ["submit", "--master", "local", "replay"],
     ],
 )
 def test_wrong_usage_is_told(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["spark", *words])
-    assert ended.value.code == 2
-
-
-def test_the_actions_are_those_of_the_parser() -> None:
-    assert list(actions.ACTIONS) == ["list", "run", "submit", "cluster"]
+    assert main(["spark", *words]) == 2
