@@ -79,6 +79,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "console/records": frozenset({"console", "console/options", "console/records/formats"}),
     "console/monitoring": frozenset({"console", "console/options", "console/cluster"}),
     "console/schema": frozenset({"console", "console/options"}),
+    "console/demo": frozenset({"console", "console/options", "console/running", "console/spark"}),
     "console/spark": frozenset({"console", "console/options", "console/running"}),
     "schemas/avro": frozenset(),
     "schemas/registry": frozenset({"schemas/avro"}),

@@ -28,7 +28,8 @@ class Documented(NamedTuple):
 def documented(config: Any) -> dict[str, Documented]:
     """Read the options of a config from its source, where their meanings are; inherited ones first."""
     found: dict[str, Documented] = {}
-    for base in [each for each in reversed(config.__mro__) if is_dataclass(each)]:
+    bases: list[Any] = [each for each in reversed(config.__mro__) if is_dataclass(each)]
+    for base in bases:
         (tree,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(tree, ast.ClassDef)
         for node, below in pairwise([*tree.body, ast.Pass()]):

@@ -23,7 +23,7 @@ _Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 def metrics_options(default_port: int | None = None) -> _Decorator:
     """`--metrics-port` and `--metrics-host`, as a broker has them."""
-    own = {} if default_port is None else {"metrics_port": default_port}
+    own: dict[str, Any] = {} if default_port is None else {"metrics_port": default_port}
     return declared(BrokerConfig, "metrics_port", "metrics_host", **own)
 
 

@@ -17,7 +17,7 @@ COMPLETION_TIMEOUT: Final = 1.0
 """Seconds that a Tab waits for ZooKeeper."""
 
 
-class KnownName(click.ParamType):
+class KnownName(click.ParamType):  # type: ignore[type-arg] # older versions of click are not generic
     """The name of a topic, a group or a subject, or a broker's id; `read` checks and converts it."""
 
     def __init__(self, name: str, read: Callable[[Any], Any] = str) -> None:

@@ -13,7 +13,7 @@ from folkmoot.protocol.quantities import duration, moment, seconds, size
 LONGEST_WAIT: Final = 86_400.0
 
 
-class Parsed(click.ParamType):
+class Parsed(click.ParamType):  # type: ignore[type-arg] # older versions of click are not generic
     """A value that a function of ours reads; its ConfigError becomes the usage error."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:

@@ -330,5 +330,5 @@ class _Reading:
             return False
         me = assignee(health.member)
         with self.cluster.session() as session:
-            plan = execute(session, planning.get(self.group), self.cluster.timeout).plan
+            plan = execute(session, planning.get(self.group or ""), self.cluster.timeout).plan
         return me in plan.members and not plan.share(me)

@@ -55,7 +55,7 @@ _LOOK = 0.5
 )
 @timeout_option()
 @click.pass_context
-def command(context: click.Context, **options: Any) -> int:
+def command(context: click.Context, /, **options: Any) -> int:
     """Run one broker in this process until SIGTERM or Ctrl-C."""
     return _run(**options) if context.invoked_subcommand is None else 0
 

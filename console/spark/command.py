@@ -19,7 +19,7 @@ MASTER_PORT: Final = 7077
 CHECK_INTERVAL: Final = 0.5
 
 
-class _App(click.ParamType):
+class _App(click.ParamType):  # type: ignore[type-arg] # older versions of click are not generic
     """The name of an example, or the path of a .py."""
 
     name = "app"

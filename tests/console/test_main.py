@@ -155,7 +155,10 @@ def test_the_zookeeper_may_come_from_the_environment(monkeypatch: pytest.MonkeyP
         ),
         ("broker --broker-id -4", "broker_id=-4 is not allowed: use a whole number from 0"),
         ("broker --listeners x", "listener 'x'"),
-        ("topci list --zookeeper z:1", "No such command 'topci'. (Did you mean one of: 'top', 'topic'?)"),
+        (
+            "topci list --zookeeper z:1",
+            "No such command 'topci'. (Did you mean one of: 'top', 'topic'?)",
+        ),
         ("fly", "No such command 'fly'"),
         ("topic creat t --partitions 3", "'creat'. Did you mean"),
         ("broker lst --zookeeper z:1", "'lst'. Did you mean 'list'?"),
