@@ -21,7 +21,7 @@ from benchmarks.harness import FULL, QUICK, SMOKE, Context, Estimate, Scale
 from benchmarks.interruption import heeded, undisturbed
 from benchmarks.peers import ALL, FolkmootPeer, Peer, Unavailable
 from benchmarks.results import Report, Results
-from folkmoot.console.children import StartFailed
+from folkmoot.console.running.children import StartFailed
 
 FOLDER: Final = Path(__file__).parent
 LATEST: Final = FOLDER / "results" / "latest.json"

@@ -23,8 +23,8 @@ from typing import Any, Final
 from benchmarks.clients.program import read_columns
 from benchmarks.measuring import cpu_seconds
 from benchmarks.records import RecordSets
-from folkmoot.console.embedded import ZooKeeperConfig
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.embedded import ZooKeeperConfig
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView, view_of_batch

@@ -23,8 +23,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
-from folkmoot.console.embedded import ZooKeeperConfig
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.embedded import ZooKeeperConfig
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from benchmarks.measuring import Memory, Usage
-from folkmoot.console.children import TIED_TO_PARENT
+from folkmoot.console.running.children import TIED_TO_PARENT
 
 ROOT: Final = Path(__file__).parent.parent
 READY_TIMEOUT: Final = 120.0

@@ -11,7 +11,7 @@ from statistics import quantiles
 from typing import Any, NamedTuple
 
 from benchmarks.measuring import memory
-from folkmoot.console.processes import RegistryProcess
+from folkmoot.console.running.processes import RegistryProcess
 from folkmoot.coordination import paths
 from folkmoot.coordination.schemas.names import parse
 from folkmoot.coordination.schemas.nodes import Subject, Version, encode

@@ -19,7 +19,7 @@ from benchmarks.measuring import Usage
 from benchmarks.peers.base import Server
 from benchmarks.programs import Program, ProgramFailed
 from folkmoot.console.demo import flights
-from folkmoot.console.java import find_java, spark_java_home
+from folkmoot.console.running.java import find_java, spark_java_home
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry

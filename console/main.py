@@ -1,199 +1,137 @@
 """The command line's front: finds the command, and turns errors into one line and an exit code.
 
-A command is a module with `add_arguments(parser)` and `run(args) -> exit code`. Only the module of
-the command that was chosen is imported, so that help appears at once; modules import what is heavy
-in `run`.
+A command is a module whose `command` is click's; its function returns the exit code. Only the module of
+the command that was chosen is imported, so that help appears at once. Modules import what is heavy in
+the functions that need it.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
+
+import click
 
 from folkmoot import __version__
-from folkmoot.console import streams
-from folkmoot.console.options import DEGRADED, NotConfirmed, NotReadToTheEnd, RegistryUnreachable
-from folkmoot.console.parser import Parser
-from folkmoot.protocol.errors import (
-    BrokerIdTaken,
-    BrokerUnreachable,
-    ConfigError,
-    DeliveryTimeout,
-    DirectoryLocked,
-    DiskFailed,
-    ElectionImpossible,
-    FlushTimeout,
-    FolkmootError,
-    GroupNotEmpty,
-    InvalidName,
-    InvalidReplicationFactor,
-    InvalidSubject,
-    OperationNotPermitted,
-    ReferenceExists,
-    RequestTimeout,
-    StaleTopicId,
-    ZooKeeperUnreachable,
+from folkmoot.console import completion, streams
+from folkmoot.console.exit_codes import (
+    INTERRUPTED,
+    MEANINGS,
+    OK,
+    UNREACHABLE,
+    RegistryUnreachable,
+    exit_code,
 )
-
-OK: Final = 0
-FAILED: Final = 1
-USAGE: Final = 2
-UNREACHABLE: Final = 3
-REFUSED: Final = 4
-DISK_FAILED: Final = 6
-INCOMPLETE: Final = 7
-INTERRUPTED: Final = 130
-
-MEANINGS: Final = {
-    OK: "done",
-    FAILED: "failed",
-    USAGE: "wrong usage",
-    UNREACHABLE: "ZooKeeper or brokers did not answer",
-    REFUSED: "refused for safety",
-    DEGRADED: "degraded",
-    DISK_FAILED: "the disk failed",
-    INCOMPLETE: "not everything was read",
-    INTERRUPTED: "interrupted",
-}
-"""What the exit codes say, here and in docs/operations.md."""
+from folkmoot.protocol.errors import FolkmootError
 
 
 class Command(NamedTuple):
-    """Where a command lives, and its line in the help."""
+    """Where a command lives in `folkmoot.console`, and its line in the help."""
 
     module: str
     summary: str
 
 
 COMMANDS: Final = {
-    "broker": Command(
-        "folkmoot.console.broker", "run one broker until it is told to stop; list brokers"
-    ),
-    "controller": Command(
-        "folkmoot.console.controller", "run a candidate for the controller, without a broker"
-    ),
-    "cluster": Command("folkmoot.console.cluster", "say whether everything is led and in sync"),
-    "registry": Command(
-        "folkmoot.console.registry", "serve schemas over HTTP, as Confluent's clients ask for them"
-    ),
-    "top": Command(
-        "folkmoot.console.monitoring.top", "watch brokers, topics, groups and rebalances live"
-    ),
-    "exporter": Command(
-        "folkmoot.console.monitoring.exporter", "tell Prometheus of the lag of all groups"
-    ),
-    "topic": Command(
-        "folkmoot.console.topic", "create, list, describe, measure, change and delete topics"
-    ),
-    "produce": Command("folkmoot.console.produce", "send lines as records"),
-    "consume": Command("folkmoot.console.consume", "show records, decoded by their schema"),
-    "log": Command(
-        "folkmoot.console.log", "look into a broker's files: verify, dump, find orphans, sizes"
-    ),
-    "schema": Command(
-        "folkmoot.console.schema.command", "register, judge, compare, delete and copy schemas"
-    ),
-    "group": Command("folkmoot.console.group", "list, describe, reset and delete consumer groups"),
-    "spark": Command(
-        "folkmoot.console.spark.command", "run Spark applications, and a cluster of Spark's here"
-    ),
-    "dev": Command("folkmoot.console.dev", "run a whole cluster on this machine"),
-    "completion": Command("folkmoot.console.completion", "have the shell complete words"),
-    "demo": Command("folkmoot.console.demo.run", "carry real flights through everything"),
+    "broker": Command("running.broker", "Run one broker; list, stop and drain brokers."),
+    "controller": Command("running.controller", "Run a candidate for the controller only."),
+    "cluster": Command("cluster.status", "Show whether all partitions are led and in sync."),
+    "registry": Command("running.registry", "Serve schemas over HTTP."),
+    "top": Command("monitoring.top", "Watch brokers, topics, groups and rebalances live."),
+    "exporter": Command("monitoring.exporter", "Serve the lag of all groups to Prometheus."),
+    "topic": Command("cluster.topic", "Create, list, describe, change and delete topics."),
+    "produce": Command("records.produce", "Send lines as records."),
+    "consume": Command("records.consume", "Show records, decoded by their schema."),
+    "log": Command("cluster.log", "Inspect a broker's files: verify, dump, orphans, sizes."),
+    "schema": Command("schema.command", "Register, check, compare, delete and copy schemas."),
+    "group": Command("cluster.group", "List, describe, reset and delete consumer groups."),
+    "spark": Command("spark.command", "Run Spark applications, and a Spark cluster here."),
+    "dev": Command("running.dev", "Run a whole cluster on this machine."),
+    "completion": Command("completion", "Print a script that makes a shell complete words."),
+    "demo": Command("running.demo", "Run the end-to-end demo with real flights."),
 }
 
-EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
-    ConfigError: USAGE,
-    InvalidName: USAGE,
-    InvalidReplicationFactor: USAGE,
-    InvalidSubject: USAGE,
-    BrokerUnreachable: UNREACHABLE,
-    DeliveryTimeout: UNREACHABLE,
-    FlushTimeout: UNREACHABLE,
-    RequestTimeout: UNREACHABLE,
-    ZooKeeperUnreachable: UNREACHABLE,
-    BrokerIdTaken: REFUSED,
-    DirectoryLocked: REFUSED,
-    DiskFailed: DISK_FAILED,
-    ElectionImpossible: REFUSED,
-    GroupNotEmpty: REFUSED,
-    NotConfirmed: REFUSED,
-    NotReadToTheEnd: INCOMPLETE,
-    OperationNotPermitted: REFUSED,
-    ReferenceExists: REFUSED,
-    RegistryUnreachable: UNREACHABLE,
-    StaleTopicId: REFUSED,
-}
+
+class LazyGroup(click.Group):
+    """Imports the module of the chosen command only; the others are names with a summary."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, found, rest = super().resolve_command(ctx, args)
+        if name is not None and found is not None:
+            found = import_module(f"folkmoot.console.{COMMANDS[name].module}").command
+        return name, found, rest
+
+
+def _show_version(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+    """Print the version, and whether the modules in C were built and are in use."""
+    if is_given and not context.resilient_parsing:
+        appender = import_module("folkmoot.producers.appender")
+        print(f"folkmoot {__version__} ({appender.IMPLEMENTATION})")
+        context.exit()
+
+
+@click.group(
+    "folkmoot",
+    cls=LazyGroup,
+    commands={name: click.Command(name, help=each.summary) for name, each in COMMANDS.items()},
+    help="A replicated, partitioned log with consumer groups.",
+    epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in MEANINGS.items())}.",
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
+@click.option(
+    *("--version", "version"),
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def cli() -> None:
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line given, by default this process's. → the exit code."""
     if arguments is None:
         streams.prepare()
+        if (code := completion.answer(cli)) is not None:
+            return code
     words = list(sys.argv[1:] if arguments is None else arguments)
-    args = argparse.Namespace()
+    context: click.Context | None = None
     try:
         try:
-            args = build_parser(words).parse(words)
-            code: int = args.run(args)
+            with cli.make_context("folkmoot", words) as context:
+                ended: int = cli.invoke(context)
         finally:
-            sys.stdout.flush()  # here, where it can still be said that it was not possible
-        return code
+            sys.stdout.flush()  # here, where its failure can still be reported
+        return ended
+    except click.exceptions.Exit as exited:
+        return exited.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except FolkmootError as error:
-        print(f"folkmoot: {error}{_tried(error, args)}", file=sys.stderr)
+        print(f"folkmoot: {error}{_cluster_of(error, context)}", file=sys.stderr)
         if isinstance(error, streams.OutputFailed):
             streams.silence()
         return exit_code(error)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        streams.silence()  # whoever read the output has enough
+        streams.silence()  # the reader of the output has enough
         return OK
 
 
-def _tried(error: FolkmootError, args: argparse.Namespace) -> str:
-    """Where it was that nobody answered, if the error does not say so."""
-    address = getattr(args, "zookeeper", None) or getattr(args, "bootstrap", None)
-    if isinstance(error, RegistryUnreachable) or exit_code(error) != UNREACHABLE:
+def _cluster_of(error: FolkmootError, context: click.Context | None) -> str:
+    """Return where the cluster is that did not answer, if the error does not name it."""
+    cluster: Any = None if context is None else context.obj
+    if cluster is None or exit_code(error) != UNREACHABLE or cluster.address in str(error):
         return ""
-    if not address or address in str(error):
+    if isinstance(error, RegistryUnreachable):
         return ""
-    return f" (the cluster at {address})"
-
-
-class _Version(argparse.Action):
-    """Says which version this is, and whether its modules in C were built and are in use."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        appender = import_module("folkmoot.producers.appender")
-        print(f"folkmoot {__version__} ({appender.IMPLEMENTATION})")
-        parser.exit()
-
-
-def build_parser(words: Sequence[str]) -> Parser:
-    """The parser for these words; of all commands only the chosen one's options are known to it."""
-    parser = Parser(
-        prog="folkmoot",
-        description="A replicated, partitioned log with consumer groups.",
-        epilog="exit codes: "
-        + ", ".join(f"{code} {meaning}" for code, meaning in MEANINGS.items()),
-    )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    chosen = next((word for word in words if not word.startswith("-")), None)
-    for name, (module_name, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary)
-        if name == chosen:
-            module = import_module(module_name)
-            module.add_arguments(command)
-            command.set_defaults(run=module.run, whole=build_parser)
-    return parser
-
-
-def exit_code(error: FolkmootError) -> int:
-    """The process's exit code for an error."""
-    return next((EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES), FAILED)
+    return f" (the cluster at {cluster.address})"
 
 
 if __name__ == "__main__":

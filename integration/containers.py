@@ -14,7 +14,7 @@ from os import environ
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from folkmoot.console.children import StartFailed
+from folkmoot.console.running.children import StartFailed
 from folkmoot.protocol.errors import FolkmootError, MissingExtra, pip_command
 
 try:

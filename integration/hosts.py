@@ -17,7 +17,7 @@ from docker.models.containers import Container
 from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool
 
-from folkmoot.console.children import StartFailed
+from folkmoot.console.running.children import StartFailed
 from folkmoot.integration.containers import (
     CLIENT_PORT,
     INTERNAL_PORT,

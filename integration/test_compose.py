@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.processes import FOLKMOOT
+from folkmoot.console.running.processes import FOLKMOOT
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.integration.containers import broker_image, free_ports, zookeeper_image
 from folkmoot.producers.producer import Producer

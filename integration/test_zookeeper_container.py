@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from testcontainers.core.network import Network
 
-from folkmoot.console.children import StartFailed
+from folkmoot.console.running.children import StartFailed
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Create, Exists, Get, Operation

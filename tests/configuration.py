@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from folkmoot.admin.config import AdminConfig
 from folkmoot.brokers.server.config import BrokerConfig
-from folkmoot.console.options import documented
+from folkmoot.console.options.declared import documented
 from folkmoot.consumers.client.consumer import ConsumerOptions
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig

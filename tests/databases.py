@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from folkmoot.console.children import free_port
+from folkmoot.console.running.children import free_port
 from tests.waiting import eventually
 
 PATIENCE = 30.0

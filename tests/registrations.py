@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
+from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.names import parse

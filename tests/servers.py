@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from kazoo.client import KazooClient
 
-from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination.paths import LAYOUT
 
 # A kill of the process loses nothing, so tests need not wait for the disk.

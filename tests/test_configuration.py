@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import folkmoot
-from folkmoot.console.options import documented
+from folkmoot.console.options.declared import documented
 from tests.configuration import PAGE, SECTIONS, page
 
 

@@ -13,11 +13,11 @@ import pytest
 
 import folkmoot
 from folkmoot import FolkmootError, RetriableError
-from folkmoot.console.embedded import EmbeddedZooKeeper
-from folkmoot.console.main import build_parser
-from folkmoot.console.options import ENVIRONMENT
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.options.cluster import ENVIRONMENT
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.processes import EmbeddedCluster
 from tests import databases
+from tests.console.cluster import parsed
 from tests.pages import blocks_of, follow
 from tests.registries import registry_process
 from tests.tree import ROOT
@@ -91,7 +91,7 @@ def ours() -> list[str]:
 def test_a_word_that_takes_the_place_of_confluent_kafkas_exists(word: str) -> None:
     if word.startswith("folkmoot "):
         words = shlex.split(word)[1:]
-        assert callable(build_parser(words).parse_args([*words, "--zookeeper", "host:1"]).run)
+        assert parsed(*words, "--zookeeper", "host:1")
         return
     found = re.fullmatch(r"(\w+)(?:\.(\w+))?(?:\((\w+)=.*\))?", word)
     assert found is not None

@@ -17,8 +17,8 @@ import pytest
 
 from folkmoot import Record, TopicPartition
 from folkmoot.console.main import main
-from folkmoot.console.options import ENVIRONMENT
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.options.cluster import ENVIRONMENT
+from folkmoot.console.running.processes import EmbeddedCluster
 from tests import databases
 from tests.tree import ROOT
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console import main as front
-from folkmoot.console.main import COMMANDS, build_parser
-from folkmoot.console.options import ENVIRONMENT
-from folkmoot.console.settings import broker_config
+from folkmoot.console import exit_codes
+from folkmoot.console.main import COMMANDS
+from folkmoot.console.options.cluster import ENVIRONMENT
+from folkmoot.console.running.settings import broker_config
+from tests.console.cluster import parsed
 from tests.tree import ROOT
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -28,7 +29,7 @@ def test_a_command_of_the_page_is_understood(
 ) -> None:
     monkeypatch.setenv(ENVIRONMENT, "host:1")
     assert words[0] in COMMANDS
-    assert callable(build_parser(words).parse_args(words).run)
+    assert parsed(*words) is not None
 
 
 def test_the_configuration_of_the_page_is_a_brokers(tmp_path: Path) -> None:
@@ -43,5 +44,5 @@ def test_the_configuration_of_the_page_is_a_brokers(tmp_path: Path) -> None:
 def test_the_table_of_exit_codes_has_them_all() -> None:
     table = PAGE[PAGE.index("## Exit codes") :]
     shown = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    assert shown == front.MEANINGS.keys() | {137}
-    assert set(front.EXIT_CODES.values()) <= front.MEANINGS.keys()
+    assert shown == exit_codes.MEANINGS.keys() | {137}
+    assert set(exit_codes.EXIT_CODES.values()) <= exit_codes.MEANINGS.keys()

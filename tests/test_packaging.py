@@ -24,8 +24,8 @@ from packaging.utils import canonicalize_name
 
 import folkmoot
 from folkmoot.admin.admin import Admin
-from folkmoot.console.java import find_java, spark_java_home
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.java import find_java, spark_java_home
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
 from tests.sites import declared, make_site
 from tests.tree import ROOT, code_folder, is_test, project_files, pyproject, python_files

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import folkmoot
-from folkmoot.console.main import COMMANDS, build_parser
-from folkmoot.console.options import ENVIRONMENT
-from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
+from folkmoot.console.main import COMMANDS, cli
+from folkmoot.console.options.cluster import ENVIRONMENT
+from folkmoot.console.running.processes import FOLKMOOT, EmbeddedCluster
+from tests.console.cluster import parsed
 from tests.pages import blocks_of, words_of
 from tests.tree import ROOT, project_files
 
@@ -59,12 +60,12 @@ def test_the_first_screen_says_what_it_is_and_is_not_and_shows_the_two_commands(
 def test_it_is_called_the_same_everywhere_and_replicates_as_it_says() -> None:
     """That three replicas are the default of `folkmoot dev`, and what they are for, other tests hold."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for said in (folkmoot.__doc__, project["description"], build_parser([]).description, README):
+    for said in (folkmoot.__doc__, project["description"], cli.help, README):
         assert said is not None
         assert "replicated, partitioned" in said
         assert "log with consumer groups" in said
     words = ["topic", "create", "t", "--replicas", "3", "--zookeeper", "host:1"]
-    assert build_parser(words).parse_args(words).replicas == 3
+    assert parsed(*words)["replicas"] == 3
 
 
 def test_every_page_of_the_docs_is_pointed_to_and_the_environment_is_activated() -> None:
@@ -88,7 +89,7 @@ def test_every_command_that_is_shown_is_understood(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(ENVIRONMENT, "host:1")
     assert folkmoot_commands()
     for words in folkmoot_commands():
-        assert callable(build_parser(words).parse_args(words).run)
+        assert parsed(*words) is not None
     for name in re.findall(r"`folkmoot (\w+)", README):
         assert name in COMMANDS
 

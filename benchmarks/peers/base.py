@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from benchmarks.programs import Program
-from folkmoot.console.children import ChildProcess
+from folkmoot.console.running.children import ChildProcess
 
 STOP_TIMEOUT: Final = 20.0
 

@@ -24,7 +24,7 @@ from benchmarks.peers.kafka import (
     answers,
     java_command,
 )
-from folkmoot.console.children import ChildProcess, free_port
+from folkmoot.console.running.children import ChildProcess, free_port
 from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.connector import connect

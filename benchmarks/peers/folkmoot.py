@@ -13,8 +13,8 @@ from typing import ClassVar, Final
 import folkmoot
 from benchmarks.peers.base import Peer, Server, disk_usage
 from folkmoot.brokers.storage.files.cluster_facts import topic_in
-from folkmoot.console.java import find_java
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.java import find_java
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute

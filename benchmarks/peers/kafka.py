@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final
 
 from benchmarks import environment
 from benchmarks.peers.base import OneProcess, Peer, Unavailable, disk_usage
-from folkmoot.console.children import ChildProcess, free_port
-from folkmoot.console.java import find_java
+from folkmoot.console.running.children import ChildProcess, free_port
+from folkmoot.console.running.java import find_java
 from folkmoot.protocol.errors import FolkmootError
 
 HEAP: Final = "1g"

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from benchmarks import environment
 from benchmarks.peers.base import OneProcess, Peer, disk_usage
-from folkmoot.console.children import ChildProcess, free_port
+from folkmoot.console.running.children import ChildProcess, free_port
 
 START_TIMEOUT: Final = 30.0
 TOPIC_TIMEOUT: Final = 30.0

@@ -15,8 +15,8 @@ from folkmoot.console.demo.passes import LOOK_EVERY, Pass, Where
 from folkmoot.console.demo.producer import Feed, Pace
 from folkmoot.console.demo.report import Bar, Screen
 from folkmoot.console.demo.story import DemoFailed, Stage, Story
-from folkmoot.console.java import find_java
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.java import find_java
+from folkmoot.console.running.processes import EmbeddedCluster
 
 BROKERS: Final = 3
 PLAIN: Final = ("plain-1", "plain-2", "plain-3")

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from folkmoot.console.children import ChildProcess
-from folkmoot.console.java import find_java, spark_java_home
+from folkmoot.console.running.children import ChildProcess
+from folkmoot.console.running.java import find_java, spark_java_home
 
 SPARK: Final = "spark"
 SPARK_HAND_OVER: Final = 10.0

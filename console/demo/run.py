@@ -1,6 +1,5 @@
 """`folkmoot demo`: real flights through brokers, a group with a Spark app in it, a kill, and a check."""
 
-import argparse
 import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -14,33 +13,18 @@ FEWEST: Final = 1_000
 """Fewer flights are too few for every member to have something to do all the time."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--flights",
-        type=int,
-        metavar="N",
-        help=f"only the first N flights, at least {FEWEST} (default: all)",
-    )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        metavar="DIR",
-        help="keep all data and logs in this new directory (default: thrown away)",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+def run(count: int | None, keep: Path | None) -> int:
     """→ 0 if everything agrees, 1 if anything does not."""
     _check_packages()
     from folkmoot.console.demo import flights
     from folkmoot.console.demo.conductor import Demo
 
-    total = flights.FLIGHTS if args.flights is None else min(args.flights, flights.FLIGHTS)
+    total = flights.FLIGHTS if count is None else min(count, flights.FLIGHTS)
     if total < FEWEST:
         raise ConfigError(f"--flights {total} is too few for a group to divide: use {FEWEST}")
     archive = flights.find_archive()
     with ExitStack() as stack:
-        directory: Path | None = args.keep
+        directory = keep
         if directory is None:
             made = tempfile.TemporaryDirectory(prefix="folkmoot-demo-", ignore_cleanup_errors=True)
             directory = Path(stack.enter_context(made))

@@ -1,44 +1,63 @@
 """`folkmoot exporter`: the lag of all groups for Prometheus, in a process of its own."""
 
-import argparse
 import sys
 import threading
+from typing import TYPE_CHECKING
 
-from folkmoot.console.monitoring.options import add_logging, add_metrics, log_to_stderr, served
-from folkmoot.console.options import add_zookeeper, admin_of, sigterm_like_ctrl_c
+import click
+
+from folkmoot.console.options.cluster import Cluster, with_zookeeper
+from folkmoot.console.options.monitoring import (
+    log_to_stderr,
+    logging_options,
+    metrics_options,
+    served,
+)
+from folkmoot.console.options.names import GROUP
+from folkmoot.console.signals import sigterm_like_ctrl_c
+
+if TYPE_CHECKING:
+    from folkmoot.metrics.pages import Watched
 
 DEFAULT_PORT = 9308
 """As kafka_exporter's."""
 TIMEOUT = 5.0
-"""Less than Prometheus waits for a look."""
+"""Less than Prometheus waits for an answer."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Members tell of their own lag; this tells of every group's, also when all of its members are gone. "
-        "Each look reads all groups. It goes on until SIGTERM or Ctrl-C."
-    )
-    add_zookeeper(parser, timeout=TIMEOUT)
-    parser.add_argument(
-        "--group",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only this group; may be repeated (default: all)",
-    )
-    add_metrics(parser, DEFAULT_PORT)
-    add_logging(parser)
+@click.command()
+@click.option(
+    *("--group", "groups"),
+    type=GROUP,
+    multiple=True,
+    help="Only this group; may be repeated (default: all).",
+)
+@metrics_options(DEFAULT_PORT)
+@logging_options
+@with_zookeeper(TIMEOUT)
+def command(
+    cluster: Cluster,
+    groups: tuple[str, ...],
+    metrics_port: int | None,
+    metrics_host: str,
+    log_format: str,
+    log_level: str,
+) -> int:
+    """Serve the lag of every group to Prometheus, also when all members of a group are gone.
 
-
-def run(args: argparse.Namespace) -> int:
-    from folkmoot.metrics.groups import GroupMetrics
-
-    log_to_stderr(args.log_format, args.log_level)
+    Each look reads all groups. Runs until SIGTERM or Ctrl-C.
+    """
+    log_to_stderr(log_format, log_level)
     with sigterm_like_ctrl_c():
         try:
-            with admin_of(args) as admin:
-                watched = GroupMetrics(admin, args.group)
-                with served(args.metrics_host, args.metrics_port, watched, sys.stdout):
+            with cluster.admin() as admin:
+
+                def metrics() -> "Watched":
+                    from folkmoot.metrics.groups import GroupMetrics
+
+                    return GroupMetrics(admin, groups)
+
+                with served(metrics_host, metrics_port, metrics, sys.stdout):
                     threading.Event().wait()
         except KeyboardInterrupt:
             pass

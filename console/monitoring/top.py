@@ -1,6 +1,5 @@
-"""`folkmoot top`: brokers, topics, groups and rebalances as they go on, until Ctrl-C."""
+"""`folkmoot top`: brokers, topics, groups and rebalances live, until Ctrl-C."""
 
-import argparse
 import shutil
 import sys
 import time
@@ -9,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from folkmoot.console.options import (
-    add_zookeeper,
-    admin_of,
-    sigterm_like_ctrl_c,
-    typed,
-    waiting_time,
-)
+import click
+
+from folkmoot.console.options.cluster import Cluster, with_zookeeper
+from folkmoot.console.options.names import GROUP
+from folkmoot.console.options.values import Parsed, wait_time
+from folkmoot.console.signals import sigterm_like_ctrl_c
 from folkmoot.protocol.errors import ConfigError, FolkmootError, UnknownGroup
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 INTERVAL: Final = 2.0
 SHORTEST: Final = 0.1
 MOST_GROUPS: Final = 50
-"""So many groups are looked at, the first by name: each costs some reads of ZooKeeper."""
+"""Only the first groups by name are looked at: each costs some reads of ZooKeeper."""
 
 _FULL_SCREEN: Final = "\x1b[?1049h\x1b[?25l"
 _AS_BEFORE: Final = "\x1b[?25h\x1b[?1049l"
@@ -36,48 +34,50 @@ _BESIDE_ROWS: Final = 18
 """Lines of a frame that are no rows of a table."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Brokers, topics, groups with their lag, and rebalances as they happen, until Ctrl-C. Rates are "
-        "those between two looks. A group's lag counts from what it has committed."
-    )
-    add_zookeeper(parser)
-    parser.add_argument(
-        "--interval",
-        type=typed(_interval),
-        metavar="TIME",
-        default=INTERVAL,
-        help=f"between two looks (default: {INTERVAL:g}s)",
-    )
-    parser.add_argument(
-        "--group",
-        action="append",
-        metavar="NAME",
-        help=f"only this group; may be repeated (default: the first {MOST_GROUPS} by name)",
-    )
-    parser.add_argument(
-        "--once", action="store_true", help="look twice, show one frame whole, and end"
-    )
+def _interval(text: str) -> float:
+    seconds = wait_time(text)
+    if seconds < SHORTEST:
+        raise ConfigError(f"{text!r} is too short: give {SHORTEST:g}s or more")
+    return seconds
 
 
-def run(args: argparse.Namespace) -> int:
-    with sigterm_like_ctrl_c(), admin_of(args) as admin:
-        for name in args.group or ():
-            admin.group_offsets(name)  # a name that is wrong is said once, before the first look
-        watched = _Watched(admin, args.group)
+@click.command()
+@click.option(
+    "--interval",
+    type=Parsed("time", _interval),
+    default=f"{INTERVAL:g}s",
+    help="Between two looks.",
+)
+@click.option(
+    *("--group", "groups"),
+    type=GROUP,
+    multiple=True,
+    help=f"Only this group; may be repeated (default: the first {MOST_GROUPS} by name).",
+)
+@click.option("--once", is_flag=True, help="Look twice, show one whole frame, and end.")
+@with_zookeeper()
+def command(cluster: Cluster, interval: float, groups: tuple[str, ...], once: bool) -> int:
+    """Watch brokers, topics, groups with their lag, and rebalances as they happen, until Ctrl-C.
+
+    Rates are those between two looks. A group's lag counts from what it has committed.
+    """
+    with sigterm_like_ctrl_c(), cluster.admin() as admin:
+        for name in groups:
+            admin.group_offsets(name)  # an unknown group is an error before the first look
+        watched = _Watched(admin, groups or None)
         watched.look()
-        if args.once:
-            time.sleep(args.interval)
+        if once:
+            time.sleep(interval)
             watched.look()
             print("\n".join(watched.frame(None)))
             return 0
         with suppress(KeyboardInterrupt), _screen() as show:
-            _watch(watched, args.interval, show)
+            _watch(watched, interval, show)
     return 0
 
 
 def _watch(watched: "_Watched", interval: float, show: "_Show") -> None:
-    """Show frame after frame; what cannot be read is said in place of it, and tried again."""
+    """Show frame after frame; an error takes the place of a frame, and reading is tried again."""
     while True:
         time.sleep(interval)
         try:
@@ -102,7 +102,7 @@ class _Watched:
         self._events: deque[str] = deque(maxlen=EVENTS)
 
     def look(self) -> None:
-        """Raises ZooKeeperUnreachable, and what else keeps it from reading."""
+        """Raises ZooKeeperUnreachable and other errors of reading."""
         from folkmoot.console.monitoring.frame import Group, Look
 
         admin = self._admin
@@ -126,8 +126,8 @@ class _Watched:
         self._note(groups)
 
     def _note(self, groups: "Sequence[Group]") -> None:
-        """Read what groups say of their last rebalances, where there was one."""
-        from folkmoot.console.group import headline
+        """Read the last rebalances of the groups that had one since the look before."""
+        from folkmoot.console.cluster.group import headline
 
         came = []
         for group in groups:
@@ -180,10 +180,3 @@ def _screen() -> Iterator[_Show]:
     finally:
         if is_terminal:
             print(_AS_BEFORE, end="", flush=True)
-
-
-def _interval(text: str) -> float:
-    seconds = waiting_time(text)
-    if seconds < SHORTEST:
-        raise ConfigError(f"{text!r} is too short: give {SHORTEST:g}s or more")
-    return seconds

@@ -1,10 +1,26 @@
-"""`folkmoot schema`: its actions and their options."""
+"""`folkmoot schema`: schemas registered, shown, checked, compared, deleted and copied."""
 
-import argparse
+import json
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from folkmoot.console.options import add_output, add_zookeeper, at_least_one
+import click
+
+from folkmoot.console.confirmation import confirm
+from folkmoot.console.files import read_text
+from folkmoot.console.options.cluster import Cluster, with_zookeeper
+from folkmoot.console.options.names import SUBJECT
+from folkmoot.console.options.values import COUNT, FILE, at_most_one, output_option, yes_option
+from folkmoot.console.tables import show
+from folkmoot.protocol.errors import ConfigError, InvalidSchema, SubjectNotFound, VersionNotFound
+from folkmoot.protocol.quantities import counted
+
+if TYPE_CHECKING:
+    from folkmoot.coordination.schemas.versions import Reference
+    from folkmoot.schemas.avro.compatibility import Finding
+    from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 
 LEVELS: Final = (
     *("BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE"),
@@ -12,161 +28,402 @@ LEVELS: Final = (
 )
 MODES: Final = ("READWRITE", "READONLY", "IMPORT")
 
-_Actions = argparse._SubParsersAction
-_Parser = argparse.ArgumentParser
+_subject_argument = click.argument("subject", type=SUBJECT)
+_optional_subject = click.argument("subject", type=SUBJECT, required=False)
+_file_argument = click.argument("file", metavar="FILE.avsc", type=FILE)
+_references_option = click.option(
+    *("--reference", "references"),
+    multiple=True,
+    metavar="NAME=SUBJECT:VERSION",
+    help="The version that defines a type which the schema names; may be repeated.",
+)
+_deleted_option = click.option("--deleted", is_flag=True, help="Deleted ones, too.")
+_unset_option = click.option("--unset", is_flag=True, help="Use the global default again.")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    _add_changes(actions)
-    _add_looks(actions)
-    _add_judgements(actions)
-    _add_settings(actions)
-    _add_transfers(actions)
-    for name, action in actions.choices.items():
-        add_zookeeper(action)
-        action.set_defaults(action=name)
-        if name not in ("delete", "export", "import"):
-            add_output(action)
+def _version_option(default: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    return click.option("--version", type=COUNT, metavar="N", help=f"Default: {default}.")
 
 
-def _add_changes(actions: "_Actions[_Parser]") -> None:
-    register = actions.add_parser("register", help="make a schema a subject's next version")
-    _add_subject(register)
-    _add_schema(register)
-    register.add_argument(
-        "--normalize", action="store_true", help="what means the same is the same schema"
-    )
-    delete = actions.add_parser(
-        "delete",
-        help="delete a subject, or a version of it",
-        description="What was deleted is no longer listed nor judged by; its id can still be read. With "
-        "--permanent what was deleted before is gone for good.",
-    )
-    _add_subject(delete)
-    delete.add_argument("--version", type=at_least_one, metavar="N", help="this version alone")
-    delete.add_argument("--permanent", action="store_true", help="for good; it was deleted before")
-    delete.add_argument("--yes", action="store_true", help="do not ask for the name again")
+def with_registry(function: Callable[..., int]) -> Callable[..., int]:
+    """As `with_zookeeper`; the function takes the schema registry there first."""
+
+    @with_zookeeper()
+    @wraps(function)
+    def command(cluster: Cluster, **options: Any) -> int:
+        from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+
+        with SchemaRegistry(cluster.connect(), timeout=cluster.timeout) as registry:
+            try:
+                return function(registry, **options)
+            except InvalidSchema as error:
+                file = options.get("file")
+                raise InvalidSchema(f"{file}: {error}" if file else str(error)) from None
+
+    return command
 
 
-def _add_looks(actions: "_Actions[_Parser]") -> None:
-    get = actions.add_parser("get", help="show a schema")
-    get.add_argument("subject", metavar="SUBJECT", nargs="?", help="not needed with --id")
-    _add_version(get, "latest")
-    get.add_argument(
-        "--id",
-        type=at_least_one,
-        metavar="ID",
-        help="the schema of this id, in the context of SUBJECT: :.name:",
-    )
-    get.add_argument(
-        "--resolved", action="store_true", help="with all that it refers to written out"
-    )
-    listing = actions.add_parser("list", help="all subjects")
-    listing.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only those")
-    versions = actions.add_parser("versions", help="the versions of a subject and their ids")
-    _add_subject(versions)
-    for action in (get, listing, versions):
-        action.add_argument("--deleted", action="store_true", help="deleted ones, too")
+@click.group()
+def command() -> None:
+    """Register, check, compare, delete and copy schemas."""
 
 
-def _add_judgements(actions: "_Actions[_Parser]") -> None:
-    check = actions.add_parser(
-        "check",
-        help="say whether a schema may become a subject's next version",
-        description="Exits with 0 if `register` would take it, else with 1 and the reasons.",
-    )
-    _add_subject(check)
-    _add_schema(check)
-    _add_version(check, "those that its level names")
-    diff = actions.add_parser(
-        "diff",
-        help="say what changes for readers and for writers",
-        description="From a subject's version to a schema in a file, or to another version. Without any "
-        "of them from the version before the last to the last.",
-    )
-    _add_subject(diff)
-    diff.add_argument("file", metavar="FILE.avsc", type=Path, nargs="?")
-    diff.add_argument("--from", dest="old", type=at_least_one, metavar="N", help="this version")
-    diff.add_argument("--to", dest="new", type=at_least_one, metavar="N", help="this version")
-    _add_references(diff)
+@command.command("register")
+@_subject_argument
+@_file_argument
+@_references_option
+@click.option("--normalize", is_flag=True, help="Schemas that mean the same are the same schema.")
+@output_option
+@with_registry
+def _register(
+    registry: "SchemaRegistry",
+    subject: str,
+    file: Path,
+    references: tuple[str, ...],
+    normalize: bool,
+    output: str,
+) -> int:
+    """Make a schema a subject's next version."""
+    named = _references(references)
+    made = registry.register(subject, read_text(file), references=named, normalize=normalize)
+    if output == "json":
+        print(json.dumps({"subject": made.subject, "version": made.version, "id": made.id}))
+    else:
+        print(f"{made.subject} version {made.version} has the id {made.id}")
+    return 0
 
 
-def _add_settings(actions: "_Actions[_Parser]") -> None:
-    for name, what, choices in (
-        ("compat", "what new versions owe to older ones", LEVELS),
-        ("mode", "whether schemas may be registered", MODES),
-    ):
-        action = actions.add_parser(name, help=f"show or set {what}")
-        action.add_argument(
-            "subject", metavar="SUBJECT", nargs="?", help="without it: where a subject says nothing"
-        )
-        either = action.add_mutually_exclusive_group()
-        either.add_argument(
-            "--set",
-            choices=choices,
-            dest="given",
-            metavar=name.upper(),
-            help=f"one of {', '.join(choices)}",
-        )
-        either.add_argument("--unset", action="store_true", help="back to what holds for all")
-        if name == "mode":
-            action.add_argument(
-                "--force", action="store_true", help="IMPORT also where there are schemas already"
+@command.command("get")
+@_optional_subject
+@_version_option("latest")
+@click.option(
+    "--id",
+    "number",
+    type=COUNT,
+    metavar="ID",
+    help="The schema of this id, in the context of SUBJECT: :.name:",
+)
+@click.option("--resolved", is_flag=True, help="With all types that it refers to.")
+@_deleted_option
+@output_option
+@with_registry
+def _get(
+    registry: "SchemaRegistry",
+    subject: str | None,
+    version: int | None,
+    number: int | None,
+    resolved: bool,
+    deleted: bool,
+    output: str,
+) -> int:
+    """Show a schema, by SUBJECT or by --id."""
+    if number is not None and version is not None:
+        raise ConfigError("an id names one schema: leave out --version")
+    fields: dict[str, object] = {}
+    if number is not None:
+        stored = registry.get(number, subject=subject)
+        schema, references = stored.schema, stored.references
+    elif subject is not None:
+        found = registry.version(subject, version or "latest", deleted=deleted)
+        number, schema, references = found.id, found.schema, found.references
+        fields = {"subject": found.subject, "version": found.version}
+    else:
+        raise ConfigError("give a SUBJECT or --id ID")
+    if resolved:
+        schema = registry.resolved(number, subject=subject)
+    if output == "json":
+        fields |= {"id": number, "schema": schema}
+        if references:
+            fields["references"] = [
+                {"name": each.name, "subject": each.subject, "version": each.version}
+                for each in references
+            ]
+        print(json.dumps(fields))
+    else:
+        print(schema)
+    return 0
+
+
+@command.command("list")
+@click.argument("prefix", type=SUBJECT, default="")
+@_deleted_option
+@output_option
+@with_registry
+def _list(registry: "SchemaRegistry", prefix: str, deleted: bool, output: str) -> int:
+    """List all subjects, or those that begin with PREFIX."""
+    rows = [
+        (subject, len(versions), versions[-1], level)
+        for subject, versions, level in registry.listing(prefix, deleted=deleted)
+    ]
+    show(("subject", "versions", "latest", "compatibility"), rows, output)
+    return 0
+
+
+@command.command("versions")
+@_subject_argument
+@_deleted_option
+@output_option
+@with_registry
+def _versions(registry: "SchemaRegistry", subject: str, deleted: bool, output: str) -> int:
+    """List the versions of a subject and their ids."""
+    found = registry.schemas_of([subject], deleted=deleted)
+    if not found:
+        raise SubjectNotFound(f"subject {subject} has no schema")
+    rows = []
+    for each in found:
+        references = [f"{other.subject}:{other.version}" for other in each.references]
+        rows.append((each.version, each.id, references, "yes" if each.deleted else "no"))
+    show(("version", "id", "references", "deleted"), rows, output)
+    return 0
+
+
+@command.command("check")
+@_subject_argument
+@_file_argument
+@_references_option
+@_version_option("those that the compatibility level names")
+@output_option
+@with_registry
+def _check(
+    registry: "SchemaRegistry",
+    subject: str,
+    file: Path,
+    references: tuple[str, ...],
+    version: int | None,
+    output: str,
+) -> int:
+    """Check whether a schema may become a subject's next version.
+
+    The exit code is 0 if `register` would take it, else 1, with the reasons.
+    """
+    named = _references(references)
+    findings = registry.check(subject, read_text(file), version, references=named)
+    _show_findings(findings, output)
+    if any(not each.warning for each in findings):
+        return 1
+    if output == "table":
+        print(f"{subject} takes it")
+    return 0
+
+
+def _show_findings(findings: "Sequence[Finding]", output: str) -> None:
+    if output == "json":
+        columns = ("kind", "path", "writer path", "message", "warning")
+        rows = [(e.kind, e.path, e.writer_path, e.message, e.warning) for e in findings]
+        show(columns, rows, output)
+        return
+    for each in findings:
+        severity = "warning" if each.warning else "error"
+        print(f"{severity}: {each.path or '/'}: {each.message} ({each.kind})")
+
+
+@command.command("diff")
+@_subject_argument
+@click.argument("file", metavar="[FILE.avsc]", type=FILE, required=False)
+@click.option("--from", "old", type=COUNT, metavar="N", help="The old version.")
+@click.option("--to", "new", type=COUNT, metavar="N", help="The new version.")
+@_references_option
+@output_option
+@with_registry
+def _diff(
+    registry: "SchemaRegistry",
+    subject: str,
+    file: Path | None,
+    old: int | None,
+    new: int | None,
+    references: tuple[str, ...],
+    output: str,
+) -> int:
+    """Show what changes for readers and for writers.
+
+    From a version to the schema of a file, or to another version. Without any of them from the version
+    before the last to the last.
+    """
+    from folkmoot.schemas.avro.differences import differences
+    from folkmoot.schemas.avro.references import resolve
+
+    if file is not None and new is not None:
+        raise ConfigError("give either FILE.avsc or --to N")
+
+    def resolved(name: str, version: int) -> str:
+        return registry.resolved(registry.version(name, version).id, subject=name)
+
+    earlier = versions = registry.versions(subject)
+    if file is None:
+        new = new or versions[-1]
+        earlier = [each for each in versions if each < new]
+        if old is None and not earlier:
+            raise VersionNotFound(
+                f"{subject} has no version before {new}: give FILE.avsc or --from N"
             )
+        text = resolved(subject, new)
+    else:
+        parts = [resolved(each.subject, each.version) for each in _references(references)]
+        text = resolve(read_text(file), parts)
+    before = resolved(subject, old or earlier[-1])
+    rows = [
+        (each.path or "/", each.change, each.readers, each.writers)
+        for each in differences(before, text)
+    ]
+    show(("path", "change", "for readers", "for writers"), rows, output)
+    return 0
 
 
-def _add_transfers(actions: "_Actions[_Parser]") -> None:
-    for name, where in (("export", "to"), ("import", "from")):
-        action = actions.add_parser(
-            name,
-            help=f"copy schemas {where} another registry, or {where} a file",
-            description="Subjects, versions and ids stay what they are, deleted ones and the levels of "
-            "subjects, too. What is there already stays; done twice it is as done once.",
-        )
-        action.add_argument(
-            "place",
-            metavar="URL|FILE",
-            help="http://[USER:PASSWORD@]HOST:PORT of any registry with Confluent's interface, or a file",
-        )
-        action.add_argument("--prefix", default="", help="only subjects that begin so")
-        action.add_argument(
-            "--force", action="store_true", help="also into subjects that have schemas already"
-        )
-        if name == "import":
-            action.add_argument(
-                "--skip-invalid",
-                action="store_true",
-                help="leave out versions that are no valid schemas here, and those that refer to them",
-            )
+@command.command("compat")
+@_optional_subject
+@click.option("--set", "level", type=click.Choice(LEVELS))
+@_unset_option
+@output_option
+@with_registry
+def _compat(
+    registry: "SchemaRegistry", subject: str | None, level: str | None, unset: bool, output: str
+) -> int:
+    """Show or set the compatibility level of a subject, or without SUBJECT the global default."""
+    at_most_one(set=level, unset=unset)
+    if level is not None:
+        registry.set_compatibility(level, subject)
+    elif unset:
+        registry.delete_compatibility(subject)
+    level = registry.compatibility(subject, default_to_global=True)
+    return _show_setting("compatibility", level, subject, output)
 
 
-def _add_subject(action: argparse.ArgumentParser) -> None:
-    action.add_argument("subject", metavar="SUBJECT")
+@command.command("mode")
+@_optional_subject
+@click.option("--set", "mode", type=click.Choice(MODES))
+@_unset_option
+@click.option("--force", is_flag=True, help="IMPORT also where there are schemas already.")
+@output_option
+@with_registry
+def _mode(
+    registry: "SchemaRegistry",
+    subject: str | None,
+    mode: str | None,
+    unset: bool,
+    force: bool,
+    output: str,
+) -> int:
+    """Show or set whether schemas may be registered, in a subject, or without SUBJECT in all."""
+    at_most_one(set=mode, unset=unset)
+    if mode is not None:
+        registry.set_mode(mode, subject, force=force)
+    elif unset:
+        registry.delete_mode(subject)
+    return _show_setting("mode", registry.mode(subject, default_to_global=True), subject, output)
 
 
-def _add_schema(action: argparse.ArgumentParser) -> None:
-    action.add_argument("file", metavar="FILE.avsc", type=Path)
-    _add_references(action)
+def _show_setting(name: str, value: str, subject: str | None, output: str) -> int:
+    print(json.dumps({"subject": subject, name: value}) if output == "json" else value)
+    return 0
 
 
-def _add_references(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--reference",
-        action="append",
-        default=[],
-        metavar="NAME=SUBJECT:VERSION",
-        help="where a type is that the schema names and does not have; may be given several times",
-    )
+@command.command("delete")
+@_subject_argument
+@click.option("--version", type=COUNT, metavar="N", help="Only this version.")
+@click.option("--permanent", is_flag=True, help="For good; it was deleted before.")
+@yes_option
+@with_registry
+def _delete(
+    registry: "SchemaRegistry", subject: str, version: int | None, permanent: bool, yes: bool
+) -> int:
+    """Delete a subject, or a version of it.
+
+    What is deleted is no longer listed, and new versions are not checked against it. It can still be read
+    by its id. With --permanent what was deleted before is gone for good.
+    """
+    what = subject if version is None else f"version {version} of {subject}"
+    if permanent and not yes:
+        registry.versions(subject, deleted=True)
+        warning = f"This deletes {what} for good: records written by it may become unreadable. "
+        confirm(warning, "subject", subject, "deleted")
+    if version is None:
+        gone = registry.delete_subject(subject, permanent=permanent)
+        print(f"deleted {what} ({counted(len(gone), 'version')})")
+    else:
+        registry.delete_version(subject, version, permanent=permanent)
+        print(f"deleted {what}")
+    return 0
 
 
-def _add_version(action: argparse.ArgumentParser, default: str) -> None:
-    action.add_argument(
-        "--version", type=at_least_one, metavar="N", help=f"this version (default: {default})"
-    )
+_target_argument = click.argument("target", metavar="URL|FILE")
+_prefix_option = click.option("--prefix", default="", help="Only subjects that begin with this.")
+_force_option = click.option(
+    "--force", is_flag=True, help="Also into subjects that have schemas already."
+)
 
 
-def run(args: argparse.Namespace) -> int:
-    from folkmoot.console.schema import actions
+@command.command("export")
+@_target_argument
+@_prefix_option
+@_force_option
+@with_registry
+def _export(registry: "SchemaRegistry", target: str, prefix: str, force: bool) -> int:
+    """Copy schemas to another registry with Confluent's interface, or to a file.
 
-    return actions.run(args)
+    A URL is http://[USER:PASSWORD@]HOST:PORT. Subjects, versions, ids and levels are kept, deleted versions
+    are copied, too. What is there already stays; copying again changes nothing.
+    """
+    from folkmoot.console.schema.registries import LocalRegistry, is_url, remote
+    from folkmoot.console.schema.transfer import collect, import_schemas, save
+
+    schemas = collect(LocalRegistry(registry), prefix)
+    copied = len(schemas.versions)
+    if is_url(target):
+        with remote(target, _timeout()) as there:
+            copied = import_schemas(schemas, there, force=force)
+    else:
+        save(schemas, Path(target))
+    return _print_copied(copied, len(schemas.versions))
+
+
+@command.command("import")
+@_target_argument
+@_prefix_option
+@_force_option
+@click.option(
+    "--skip-invalid",
+    is_flag=True,
+    help="Leave out versions that are no valid schemas here, and those that refer to them.",
+)
+@with_registry
+def _import(
+    registry: "SchemaRegistry", target: str, prefix: str, force: bool, skip_invalid: bool
+) -> int:
+    """Copy schemas from another registry with Confluent's interface, or from a file, as `export` does."""
+    from folkmoot.console.schema.registries import LocalRegistry, is_url, remote
+    from folkmoot.console.schema.transfer import check, collect, import_schemas, load
+
+    if is_url(target):
+        with remote(target, _timeout()) as there:
+            schemas = collect(there, prefix)
+    else:
+        schemas = collect(load(Path(target)), prefix)
+    found = len(schemas.versions)
+    schemas = check(schemas, skip_invalid=skip_invalid)
+    copied = import_schemas(schemas, LocalRegistry(registry), force=force)
+    return _print_copied(copied, len(schemas.versions), found - len(schemas.versions))
+
+
+def _timeout() -> float:
+    timeout: float = click.get_current_context().find_root().obj.timeout
+    return timeout
+
+
+def _print_copied(copied: int, found: int, left_out: int = 0) -> int:
+    """→ exit code 1 where versions were left out."""
+    without = f"; {left_out} were left out" if left_out else ""
+    print(f"copied {counted(copied, 'version')}; {found - copied} were there{without}")
+    return 1 if left_out else 0
+
+
+def _references(words: Sequence[str]) -> "list[Reference]":
+    from folkmoot.coordination.schemas.versions import Reference
+
+    found = []
+    for word in words:
+        name, equals, place = word.partition("=")
+        subject, _, version = place.rpartition(":")
+        if not (name and equals and subject and version.isdecimal()):
+            raise ConfigError(f"--reference {word!r} is not NAME=SUBJECT:VERSION")
+        found.append(Reference(name, subject, int(version)))
+    return found

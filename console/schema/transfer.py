@@ -8,8 +8,16 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from folkmoot.console.options import sigterm_like_ctrl_c, text_of, write_text
-from folkmoot.console.schema.places import Place, Source, begins, json_of, made, version_of
+from folkmoot.console.files import read_text, write_text
+from folkmoot.console.schema.registries import (
+    RegistrySource,
+    RegistryTarget,
+    begins,
+    json_of,
+    made,
+    version_of,
+)
+from folkmoot.console.signals import sigterm_like_ctrl_c
 from folkmoot.coordination.schemas.names import parse, parse_subject
 from folkmoot.coordination.schemas.versions import SchemaVersion
 from folkmoot.protocol.errors import RegistryError
@@ -28,8 +36,8 @@ class Schemas(NamedTuple):
     levels: dict[str, str]
 
 
-def gather(source: Source, prefix: str) -> Schemas:
-    """All versions of the subjects that begin so, and of those that they refer to."""
+def collect(source: RegistrySource, prefix: str) -> Schemas:
+    """Return all versions of the subjects that begin with this, and of those that they refer to."""
     versions: list[SchemaVersion] = []
     seen: set[str] = set()
     wanted = sorted(source.subjects(prefix))
@@ -49,13 +57,13 @@ def check(schemas: Schemas, *, skip_invalid: bool = False) -> Schemas:
     """
     kept, invalid = dict[_Key, SchemaVersion](), dict[_Key, str]()
     below: dict[_Key, list[_Key]] = {}
-    """What each refers to, through others too; every one behind those that it refers to itself."""
+    """What each refers to, through others too, in the order of references."""
     for each in ordered(schemas.versions):
         key, referred = _key(each), _referred(each)
         missing = [other for other in referred if other in invalid]
         try:
             if missing:
-                raise RegistryError(f"it refers to {_said(missing[0])}")
+                raise RegistryError(f"it refers to {_name(missing[0])}")
             parse_subject(each.subject)
             below[key] = list(
                 dict.fromkeys(n for other in referred for n in (*below[other], other))
@@ -65,7 +73,7 @@ def check(schemas: Schemas, *, skip_invalid: bool = False) -> Schemas:
             invalid[key] = str(error)
         else:
             kept[key] = each
-    lines = [f"{_said(key)}: {reason}" for key, reason in invalid.items()]
+    lines = [f"{_name(key)}: {reason}" for key, reason in invalid.items()]
     if lines and not skip_invalid:
         raise RegistryError(
             "nothing was copied: mend these in their registry, or leave them out with --skip-invalid: "
@@ -76,20 +84,19 @@ def check(schemas: Schemas, *, skip_invalid: bool = False) -> Schemas:
     return Schemas(sorted(kept.values(), key=_key), schemas.levels)
 
 
-def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
-    """Have a registry have them all. → how many versions it did not have.
+def import_schemas(schemas: Schemas, target: RegistryTarget, *, force: bool = False) -> int:
+    """Write to a registry the versions that it lacks. → how many these are.
 
-    Whatever the registry has for another id or number is found before anything is written.
-    Raises RegistryError.
+    All conflicts of ids and numbers are found before anything is written. Raises RegistryError.
     """
     subjects = sorted({each.subject for each in schemas.versions})
-    there = {_key(each): each for each in place.versions(subjects)}
+    there = {_key(each): each for each in target.versions(subjects)}
     missing, to_delete = [], []
     for each in ordered(schemas.versions):
         known = there.get(_key(each))
         if known is not None and known.id != each.id:
             raise _conflict(each, f"that version is the schema {known.id}")
-        text = place.text(each) if known is None else known.schema
+        text = target.text(each) if known is None else known.schema
         if text is not None and json.loads(text) != json.loads(each.schema):
             raise _conflict(each, f"{each.id} is another schema")
         if known is None:
@@ -98,31 +105,30 @@ def spread(schemas: Schemas, place: Place, *, force: bool = False) -> int:
             to_delete.append(each)
     with sigterm_like_ctrl_c(), ExitStack() as stack:
         for subject in sorted({each.subject for each in missing}):
-            stack.callback(_open_again, place, subject, place.mode(subject))
-            place.set_mode(subject, IMPORT, force=force)
+            stack.callback(_restore_mode, target, subject, target.mode(subject))
+            target.set_mode(subject, IMPORT, force=force)
         for each in missing:
-            place.put(each)
+            target.put(each)
         for each in reversed(to_delete):
-            place.delete(each)
-    levels = place.levels(list(schemas.levels))
+            target.delete(each)
+    levels = target.levels(list(schemas.levels))
     for subject, level in schemas.levels.items():
         if levels.get(subject) != level:
-            place.set_level(subject, level)
+            target.set_level(subject, level)
     for subject in subjects:
-        # As somebody wants it, or a copy that was killed has left it:
-        if place.mode(subject) == IMPORT:
+        if target.mode(subject) == IMPORT:
             print(
-                f"folkmoot: {subject} is in mode IMPORT, as it was before: nobody can register without ids "
-                f"until `folkmoot schema mode {subject} --unset`",
+                f"folkmoot: {subject} is in mode IMPORT, as it was before: new versions need ids until "
+                f" `folkmoot schema mode {subject} --unset`",
                 file=sys.stderr,
             )
     return len(missing)
 
 
-def _open_again(place: Place, subject: str, mode: str | None) -> None:
-    """Its mode may not have been changed: it was refused, or interrupted."""
-    if place.mode(subject) != mode:
-        place.set_mode(subject, mode)
+def _restore_mode(target: RegistryTarget, subject: str, mode: str | None) -> None:
+    """Set a subject's mode again; it was not changed if that was refused, or interrupted."""
+    if target.mode(subject) != mode:
+        target.set_mode(subject, mode)
 
 
 def _conflict(each: SchemaVersion, found: str) -> RegistryError:
@@ -133,7 +139,10 @@ def _conflict(each: SchemaVersion, found: str) -> RegistryError:
 
 
 def ordered(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
-    """Each behind those that it refers to, and behind its subject's earlier ones. Raises RegistryError."""
+    """Sort each behind what it refers to, and behind its subject's earlier versions.
+
+    Raises RegistryError.
+    """
     graph: dict[_Key, list[_Key]] = {}
     named = {_key(each): each for each in versions}
     earlier: dict[str, list[_Key]] = {}
@@ -142,13 +151,13 @@ def ordered(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
         graph[key] = _referred(named[key])
         for other in graph[key]:
             if other not in named:
-                raise RegistryError(f"{_said(key)} refers to {_said(other)}, which is missing")
+                raise RegistryError(f"{_name(key)} refers to {_name(other)}, which is missing")
         graph[key] += earlier.get(subject, ())
         earlier[subject] = [key]
     try:
         return [named[key] for key in TopologicalSorter(graph).static_order()]
     except CycleError as error:
-        raise RegistryError(f"{_said(error.args[1][0])} refers to itself through others") from None
+        raise RegistryError(f"{_name(error.args[1][0])} refers to itself through others") from None
 
 
 def _key(each: SchemaVersion) -> _Key:
@@ -156,12 +165,12 @@ def _key(each: SchemaVersion) -> _Key:
 
 
 def _referred(each: SchemaVersion) -> list[_Key]:
-    """What it refers to lies in its own context, unless that says another one."""
+    """Return what a version refers to: in its own context, unless the reference names another."""
     context = parse(each.subject).context
     return [(str(parse(other.subject, context)), other.version) for other in each.references]
 
 
-def _said(key: _Key) -> str:
+def _name(key: _Key) -> str:
     return f"{key[0]} version {key[1]}"
 
 
@@ -173,16 +182,16 @@ def save(schemas: Schemas, path: Path) -> None:
 
 
 def load(path: Path) -> "Lines":
-    """What `save` has written. Raises ConfigError, RegistryError with the line's number."""
+    """Read what `save` has written. Raises ConfigError, RegistryError with the line's number."""
     found = Lines({}, {})
-    for number, line in enumerate(text_of(path).splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            told = made(json.loads(line), dict[str, Any])
-            if "compatibility" in told:
-                level = made(told, dict[str, str])
+            shown = made(json.loads(line), dict[str, Any])
+            if "compatibility" in shown:
+                level = made(shown, dict[str, str])
                 found.by_level[level["subject"]] = level["compatibility"]
             else:
-                each = version_of(told)
+                each = version_of(shown)
                 found.by_subject.setdefault(each.subject, []).append(each)
         except json.JSONDecodeError as error:
             raise RegistryError(f"{path}, line {number}: this is not JSON: {error.msg}") from None
@@ -192,7 +201,7 @@ def load(path: Path) -> "Lines":
 
 
 class Lines(NamedTuple):
-    """What a file has."""
+    """The schemas and levels of a file."""
 
     by_subject: dict[str, list[SchemaVersion]]
     by_level: dict[str, str]

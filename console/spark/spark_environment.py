@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from folkmoot.console.java import find_java, spark_java_home
+from folkmoot.console.running.java import find_java, spark_java_home
 from folkmoot.protocol.errors import ConfigError, MissingExtra, pip_command
 from folkmoot.spark_apps.home import use_unzipped_home
 

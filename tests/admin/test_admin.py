@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.brokers import Registration

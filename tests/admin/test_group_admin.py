@@ -9,7 +9,7 @@ import pytest
 
 from folkmoot.admin.admin import Admin
 from folkmoot.admin.offset_reset import Shift
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.coordination import paths
 from folkmoot.coordination.connector import connect

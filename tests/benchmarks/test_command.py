@@ -16,7 +16,7 @@ from benchmarks.measuring import Memory
 from benchmarks.peers import Unavailable
 from benchmarks.peers.kafka import KafkaPeer, KafkaServer
 from benchmarks.programs import Outcome
-from folkmoot.console.children import StartFailed
+from folkmoot.console.running.children import StartFailed
 from tests.tree import ROOT
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from benchmarks import registry_load
 from benchmarks.registry_load import RefusedError, lookups, registrations
-from folkmoot.console.processes import RegistryProcess
+from folkmoot.console.running.processes import RegistryProcess
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.memory_zookeeper import MemoryZooKeeper
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from folkmoot.console.children import StartFailed
-from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
+from folkmoot.console.running.children import StartFailed
+from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
 from tests.chaos.settings import Settings
 
 ARCHIVE_PATIENCE = 60.0

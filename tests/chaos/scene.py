@@ -14,7 +14,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute

@@ -17,16 +17,17 @@ from typing import Final, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import click
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.children import free_port
-from folkmoot.console.completion import candidates
-from folkmoot.console.embedded import ZooKeeperConfig
+from folkmoot.console.exit_codes import DEGRADED, FAILED, INCOMPLETE, OK, UNREACHABLE
 from folkmoot.console.main import COMMANDS as FRONT
-from folkmoot.console.main import FAILED, INCOMPLETE, OK, UNREACHABLE, build_parser
-from folkmoot.console.options import DEGRADED, ENVIRONMENT
-from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
+from folkmoot.console.main import cli
+from folkmoot.console.options.cluster import ENVIRONMENT
+from folkmoot.console.running.children import free_port
+from folkmoot.console.running.embedded import ZooKeeperConfig
+from folkmoot.console.running.processes import FOLKMOOT, EmbeddedCluster
 from folkmoot.coordination import brokers
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
@@ -256,7 +257,8 @@ def test_every_command_is_among_those_that_are_run(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     run = {" ".join(each.split()[:count]) for each in (*COMMANDS, *ENDLESS) for count in (1, 2)}
     for name in FRONT.keys() - LOCAL:
-        actions = candidates(build_parser([name]), [name], "")
+        _, command, _ = cli.resolve_command(click.Context(cli), [name])
+        actions = command.commands if isinstance(command, click.Group) else ()
         for words in [f"{name} {action}" for action in actions] or [name]:
             assert words in run | LOCAL
 

@@ -8,11 +8,15 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
+import click
 import pytest
 
-from folkmoot.console import options
-from folkmoot.console.main import main
+from folkmoot.console.completion import VARIABLE, Zsh
+from folkmoot.console.main import cli, main
+from folkmoot.console.options import cluster as options
 
 FOLKMOOT = (sys.executable, "-m", "folkmoot.console.main")
 
@@ -22,6 +26,23 @@ _WAITED = re.compile(r"^(no metadata: .*|no ZooKeeper server at .* for now)\n", 
 def without_waits(stderr: str) -> str:
     """What a program has said, but for servers that stood still, as they may on a busy machine."""
     return _WAITED.sub("", stderr)
+
+
+def parsed(*words: str) -> dict[str, Any]:
+    """What a command line means to its command, which does not run. Raises click.UsageError."""
+    with (
+        patch.object(click.Command, "invoke", lambda command, context: context.params),
+        cli.make_context("folkmoot", list(words)) as context,
+    ):
+        params: dict[str, Any] = cli.invoke(context)
+    return params
+
+
+def completed(*words: str) -> list[str]:
+    """What the last word may become, as zsh is answered."""
+    *before, word = words
+    found = Zsh(cli, {}, "folkmoot", VARIABLE).get_completions(before, word)
+    return [each.value for each in found if each.type == "plain"]
 
 
 class Shell:

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from tests.console.cluster import Shell
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console import children as module
-from folkmoot.console.children import ChildProcess, StartFailed, free_port, port_is_free
+from folkmoot.console.running import children as module
+from folkmoot.console.running.children import ChildProcess, StartFailed, free_port, port_is_free
 from tests.processes import state
 from tests.waiting import eventually
 
@@ -44,7 +44,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path, how: signal.Signals) -> No
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from folkmoot.console.children import ChildProcess\n"
+        "from folkmoot.console.running.children import ChildProcess\n"
         f"child = ChildProcess('c', [sys.executable, '-c', {FOREVER!r}], Path(sys.argv[1]))\n"
         "child.start()\n"
         "print(child.pid, flush=True)\n"
@@ -130,7 +130,7 @@ def test_a_forked_copy_of_the_process_can_start_children_too(tmp_path: Path) -> 
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from folkmoot.console.children import ChildProcess\n"
+        "from folkmoot.console.running.children import ChildProcess\n"
         "def run(name):\n"
         "    child = ChildProcess('c', [sys.executable, '-c', 'pass'], Path(sys.argv[1]) / name)\n"
         "    child.start()\n"
@@ -156,5 +156,5 @@ def test_a_free_port_is_given_to_one_only_although_nobody_listens_there_yet(
     monkeypatch.setattr(module, "_handed_out", deque())  # other tests may have been given them
     drawn = iter([20_001, 20_001, 20_001, 20_002])
     monkeypatch.setattr("random.SystemRandom.randrange", lambda *_: next(drawn))
-    monkeypatch.setattr("folkmoot.console.children.port_is_free", lambda _: True)
+    monkeypatch.setattr("folkmoot.console.running.children.port_is_free", lambda _: True)
     assert [free_port(), free_port()] == [20_001, 20_002]

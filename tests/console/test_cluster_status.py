@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from folkmoot.brokers.storage.log_manager import IDENTITY_FILE
-from folkmoot.console import options
 from folkmoot.console.main import main
+from folkmoot.console.options import cluster as options
 from folkmoot.coordination import brokers, partition_states, paths, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import controllers, events

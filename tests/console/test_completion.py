@@ -8,34 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console import completion
-from folkmoot.console.completion import SCRIPTS
-from folkmoot.console.main import COMMANDS, main
+from folkmoot.console.completion import SHELLS, VARIABLE, Zsh
+from folkmoot.console.main import COMMANDS, cli, main
+from folkmoot.console.options import names
 from folkmoot.coordination.zookeeper.kazoo_adapter import CONNECT_TIMEOUT
-from tests.console.cluster import Shell
-
-
-def completed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    assert main(["completion", "words", *words]) == 0
-    return capsys.readouterr().out.splitlines()
+from tests.console.cluster import Shell, completed
 
 
 def test_commands_actions_options_and_choices_are_completed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("FOLKMOOT_ZOOKEEPER", raising=False)
-    assert completed(capsys, "") == completed(capsys) == list(COMMANDS)
-    assert completed(capsys, "co") == ["controller", "consume", "completion"]
-    assert completed(capsys, "topic", "del") == ["delete", "delete-records"]
-    assert completed(capsys, "topic", "create", "t", "--pa") == ["--partitions"]
-    assert completed(capsys, "consume", "t", "-o", "") == ["text", "json", "raw"]
-    assert completed(capsys, "completion", "") == list(SCRIPTS)
+    assert completed("") == sorted(COMMANDS)
+    assert completed("co") == ["completion", "consume", "controller"]
+    assert completed("topic", "del") == ["delete", "delete-records"]
+    assert completed("topic", "create", "t", "--pa") == ["--partitions"]
+    assert completed("consume", "t", "-o", "") == ["text", "json", "raw"]
+    assert completed("completion", "") == list(SHELLS)
 
 
-def test_names_of_topics_and_groups_are_completed(
-    shell: Shell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_names_of_topics_groups_subjects_and_brokers_are_completed(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completion, "PATIENCE", 30.0)
+    monkeypatch.setattr(names, "COMPLETION_TIMEOUT", 30.0)
     where = ["--topic", shell.topic, "--to-earliest", "--execute"]
     shell.done("group", "reset", shell.group, *where)
     begun = shell.topic[:-1]  # other tests' topics have random names, too
@@ -43,49 +38,74 @@ def test_names_of_topics_and_groups_are_completed(
         *(["topic", "describe"], ["topic", "offsets", "-o", "json"], ["consume", "-o", "raw"]),
         *(["log", "sizes", "another"], ["group", "reset", "g", "--topic"]),
     ):
-        assert completed(capsys, *before, begun) == [shell.topic]
+        assert completed(*before, begun) == [shell.topic]
     for before in ["group", "describe"], ["consume", "t", "--group"]:
-        assert completed(capsys, *before, shell.group[:-1]) == [shell.group]
-    assert completed(capsys, "topic", "create", begun) == []
-    assert completed(capsys, "topic", "describe", shell.topic, begun) == []
+        assert completed(*before, shell.group[:-1]) == [shell.group]
+    for before in (
+        ["topic", "describe", f"--zookeeper={shell.zookeeper}"],
+        ["group", "reset", "g"],
+    ):
+        assert completed(*before, f"--topic={begun}") == [f"--topic={shell.topic}"]
+    assert completed("broker", "stop", "") == ["1", "2"]
+    file = tmp_path / "s.avsc"
+    file.write_text('"long"')
+    shell.done("schema", "register", f":.{shell.topic}:s", str(file))
+    assert completed("schema", "versions", f":.{shell.topic}:") == [f":.{shell.topic}:s"]
+    assert completed("topic", "create", begun) == []
+    assert completed("topic", "describe", shell.topic, begun) == []
     monkeypatch.delenv("FOLKMOOT_ZOOKEEPER")
-    assert completed(capsys, "topic", "describe", begun) == []
+    assert completed("topic", "describe", begun) == []
     words = ["topic", "describe", "--zookeeper", shell.zookeeper, begun]
-    assert completed(capsys, *words) == [shell.topic]
+    assert completed(*words) == [shell.topic]
 
 
 def test_a_zookeeper_that_is_away_completes_nothing_and_is_not_waited_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FOLKMOOT_ZOOKEEPER", "127.0.0.1:1")
     began = time.monotonic()
-    assert completed(capsys, "topic", "describe", "") == []
+    assert completed("topic", "describe", "") == []
     assert time.monotonic() - began < CONNECT_TIMEOUT - 1.0
 
 
-@pytest.mark.parametrize(
-    "words", [("produce", "t", "--file", ""), ("log", "verify", "/"), ("produce", "t", "x")]
-)
-def test_where_a_file_may_stand_nothing_is_said(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", [("produce", "t", "--file", ""), ("log", "verify", "/")])
+def test_where_a_file_may_stand_the_shell_completes_files(words: tuple[str, ...]) -> None:
+    *before, word = words
+    found = Zsh(cli, {}, "folkmoot", VARIABLE).get_completions(before, word)
+    assert [(each.value, each.type) for each in found] == [(word, "file")]
+    assert completed(*words) == completed("produce", "t", "x") == []
+
+
+def test_bash_shows_what_follows_the_last_character_that_cuts_words(
+    shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert completed(capsys, *words) == []
-
-
-def test_bash_asks_for_the_words_and_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bash itself cuts `--topic=t` and `:.context:subject` into words of its own."""
+    file = tmp_path / "s.avsc"
+    file.write_text('"long"')
+    shell.done("schema", "register", f":.{shell.topic}:subject", str(file))
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
-    script += "COMP_WORDS=(folkmoot topic cre) COMP_CWORD=2; _folkmoot; echo ${COMPREPLY[@]}\n"
-    script += "COMP_WORDS=(folkmoot topic '') COMP_CWORD=2; _folkmoot; echo ${COMPREPLY[1]}\n"
+    lines = {
+        "folkmoot topic cre": "create",
+        "folkmoot topic desc": "describe",
+        "folkmoot consume t -o ": "text json raw",
+        f"folkmoot topic describe {shell.topic[:-1]}": shell.topic,
+        f"folkmoot group reset g --topic={shell.topic[:-1]}": shell.topic,
+        f"folkmoot group reset g --topic {shell.topic[:-1]}": shell.topic,
+        f"folkmoot schema get :.{shell.topic}:su": "subject",
+    }
+    for line in lines:
+        script += f"COMP_LINE='{line}' COMP_POINT={len(line)}\n"
+        script += "_folkmoot_completion folkmoot; echo ${COMPREPLY[@]}\n"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     done = subprocess.run(
         ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
     )
-    assert (done.stdout, done.stderr) == ("create\nconfig\n", "")
+    assert (done.stdout.splitlines(), done.stderr) == (list(lines.values()), "")
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_every_script_asks_this_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
-    assert "folkmoot completion words" in capsys.readouterr().out
+    assert f"{VARIABLE}={shell}_complete" in capsys.readouterr().out

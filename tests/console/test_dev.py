@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console import processes
-from folkmoot.console.children import StartFailed
-from folkmoot.console.dev import _Watched
 from folkmoot.console.main import main
-from folkmoot.console.processes import FOLKMOOT, BrokerProcess
+from folkmoot.console.running import processes
+from folkmoot.console.running.children import StartFailed
+from folkmoot.console.running.dev import _Watched
+from folkmoot.console.running.processes import FOLKMOOT, BrokerProcess
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connect

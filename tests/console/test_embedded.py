@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from folkmoot.console.children import StartFailed, free_port
-from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
+from folkmoot.console.running.children import StartFailed, free_port
+from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
 from folkmoot.protocol.errors import AddressTaken, ConfigError
 from tests.processes import state
 from tests.servers import FOR_TESTS
@@ -86,8 +86,8 @@ def test_a_port_taken_while_the_server_starts_is_replaced_if_it_was_free_to_choo
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         ports = iter([taken, free_port()])
-        monkeypatch.setattr("folkmoot.console.embedded.free_port", lambda: next(ports))
-        monkeypatch.setattr("folkmoot.console.embedded.port_is_free", lambda port: True)
+        monkeypatch.setattr("folkmoot.console.running.embedded.free_port", lambda: next(ports))
+        monkeypatch.setattr("folkmoot.console.running.embedded.port_is_free", lambda port: True)
         with EmbeddedZooKeeper(tmp_path, FOR_TESTS) as server:
             assert server.port != taken
             eventually(lambda: server.mode() == "standalone")
@@ -119,7 +119,7 @@ def test_the_server_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from folkmoot.console.embedded import EmbeddedZooKeeper\n"
+        "from folkmoot.console.running.embedded import EmbeddedZooKeeper\n"
         "with EmbeddedZooKeeper(Path(sys.argv[1])) as server:\n"
         "    print(server.pid, flush=True)\n"
         "    time.sleep(600)\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.console.group import headline, told_of
+from folkmoot.console.cluster.group import headline, lines_of
 from folkmoot.console.main import main
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination.groups.history import Entry, Move
@@ -165,15 +165,15 @@ def test_an_entry_is_told_line_by_line() -> None:
         moves=[Move("t", 0, "a", "b"), Move("t", 1, "a", "b"), Move("t", 2, None, "c")],
     )
     assert headline(entry) == "2026-01-01 00:00:00.250 UTC  generation 7"
-    assert told_of(entry) == [
+    assert lines_of(entry) == [
         "c joined (was x: the ZooKeeper session was lost)",
         "a: its process died",
         "2 partitions of t from a to b",
         "1 partition of t from nobody to c",
         "300 partitions in all",
     ]
-    assert told_of(Entry(0, 8)) == ["nothing moved"]
-    assert told_of(Entry(0, by="me", moved=3, reset={"t-0": 5})) == [
+    assert lines_of(Entry(0, 8)) == ["nothing moved"]
+    assert lines_of(Entry(0, by="me", moved=3, reset={"t-0": 5})) == [
         "t-0 to 5",
         "and 2 partitions more",
     ]

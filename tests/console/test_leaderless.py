@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console import topic as topic_command
-from folkmoot.console import topic_changes
 from folkmoot.console.main import main
+from folkmoot.console.options.cluster import Cluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.coordination import brokers, topics
@@ -231,7 +230,7 @@ def test_who_waits_for_its_offsets_does_not_spin_and_is_told_why(
 def test_the_offsets_of_the_others_are_shown_without_waiting(
     admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(topic_command, "admin_of", lambda _: nullcontext(admin))
+    monkeypatch.setattr(Cluster, "admin", lambda _: nullcontext(admin))
     began = time.monotonic()
     assert main(["topic", "offsets", "t", "-o", "json", "--zookeeper", "z:1"]) == 3
     assert time.monotonic() - began < 10
@@ -244,7 +243,7 @@ def test_the_offsets_of_the_others_are_shown_without_waiting(
 def test_records_of_the_others_can_be_deleted(
     admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(topic_changes, "admin_of", lambda _: nullcontext(admin))
+    monkeypatch.setattr(Cluster, "admin", lambda _: nullcontext(admin))
     began = time.monotonic()
     words = ["topic", "delete-records", "t", "--before", "0=1", "--zookeeper", "z:1"]
     assert main([*words, "-o", "json"]) == 0

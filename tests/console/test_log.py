@@ -10,8 +10,8 @@ import pytest
 
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment import SegmentReader
-from folkmoot.console import options
 from folkmoot.console.main import main
+from folkmoot.console.options import cluster as options
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute

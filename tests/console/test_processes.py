@@ -1,6 +1,5 @@
 """Broker processes and clusters of them: order, addresses, failures. The broker is a stand-in."""
 
-import argparse
 import json
 import os
 import signal
@@ -10,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console import dev as dev_command
-from folkmoot.console import processes
-from folkmoot.console.children import StartFailed
-from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
+from folkmoot.console.main import main
+from folkmoot.console.running import dev as dev_command
+from folkmoot.console.running import processes
+from folkmoot.console.running.children import StartFailed
+from folkmoot.console.running.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.protocol.errors import ConfigError, DirectoryLocked, pip_command
 from tests.processes import children, state, told
 from tests.servers import FOR_TESTS
@@ -47,12 +47,11 @@ signal.sigwait([signal.SIGTERM])
 sys.exit(int(os.environ.get("EXITS", 0)))
 """
 DEV = """
-import argparse, sys
-from folkmoot.console import dev, processes
+import sys
+from folkmoot.console.main import main
+from folkmoot.console.running import processes
 processes.FOLKMOOT = (sys.executable, "-c", sys.argv[1])
-parser = argparse.ArgumentParser()
-dev.add_arguments(parser)
-sys.exit(dev.run(parser.parse_args(sys.argv[2:])))
+sys.exit(main(["dev", *sys.argv[2:]]))
 """
 NOWHERE = "127.0.0.1:1/none"
 SERVER = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -251,7 +250,7 @@ def test_dev_says_how_to_get_the_registry_where_it_is_not_installed(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--brokers", "33"], "is too many for one machine: use at most 32"),
+        (["--brokers", "33"], "33 is not in the range 1<=x<=32"),
         (["--brokers", "2", "--replicas", "3"], "no topic could be created"),
         (["--zookeepers", "3", "--zookeeper", NOWHERE], "leave out --zookeepers"),
         (["--brokers", "3", "--port", "65530"], "leaves no port for all 13"),
@@ -259,34 +258,31 @@ def test_dev_says_how_to_get_the_registry_where_it_is_not_installed(
         (["--zookeepers", "3"], "has the data of 1 ZooKeeper servers, of which each must be there"),
     ],
 )
-def test_dev_refuses_numbers_that_cannot_be(tmp_path: Path, options: list[str], said: str) -> None:
+def test_dev_refuses_numbers_that_cannot_be(
+    tmp_path: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "zookeeper-1" / "version-2").mkdir(parents=True)
     (tmp_path / "broker-1").mkdir()
-    parser = argparse.ArgumentParser()
-    dev_command.add_arguments(parser)
-    with pytest.raises(ConfigError, match=said):
-        dev_command.run(parser.parse_args(["--data", str(tmp_path), *options]))
+    assert main(["dev", "--data", str(tmp_path), *options]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--brokers", "0"], "0 is less than 1"),
-        (["--brokers", "x"], "'x' is not a whole number"),
-        (["--replicas", "0"], "0 is less than 1"),
-        (["--zookeepers", "2"], "invalid choice: 2"),
-        (["--port", "x"], "'x' is not a whole number"),
-        (["--broker-port", "65536"], "65536 is not a port"),
+        (["--brokers", "0"], "0 is not in the range"),
+        (["--brokers", "x"], "'x' is not a valid integer"),
+        (["--replicas", "0"], "0 is not in the range"),
+        (["--zookeepers", "2"], "'2' is not one of"),
+        (["--port", "x"], "'x' is not a valid integer"),
+        (["--broker-port", "65536"], "65536 is not in the range"),
         (["--data", ""], "it is empty: name a directory"),
     ],
 )
 def test_dev_says_what_is_wrong_with_an_option(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = argparse.ArgumentParser()
-    dev_command.add_arguments(parser)
-    with pytest.raises(SystemExit):
-        parser.parse_args(words)
+    assert main(["dev", *words]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -11,10 +11,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from folkmoot.console import registry
-from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.main import main
-from folkmoot.console.processes import FOLKMOOT, RegistryProcess
+from folkmoot.console.running import registry
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.processes import FOLKMOOT, RegistryProcess
 from folkmoot.metrics.names import REGISTRY_REQUESTS, REGISTRY_SECONDS
 from folkmoot.protocol.errors import pip_command
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry

@@ -3,7 +3,7 @@
 import pytest
 
 from folkmoot.console.main import main
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.cluster import reassignments
 from folkmoot.coordination.zookeeper.execute import execute

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.console.settings import broker_config, flag
+from folkmoot.console.running.settings import broker_config, flag
 from folkmoot.protocol.errors import ConfigError
 
 NEEDED = {"broker_id": 1, "data": Path("d"), "zookeeper": "z:1"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.options import ENVIRONMENT
+from folkmoot.console.options.cluster import ENVIRONMENT
 from folkmoot.producers.producer import Producer
 from tests.brokers.batches import a_batch, append, make_log
 from tests.console.cluster import FOLKMOOT, Shell, without_waits

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from folkmoot.console import options
 from folkmoot.console.main import main
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.options import cluster as options
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.connector import connect
@@ -120,7 +120,7 @@ def test_deleting_asks_for_the_name(
     for typed, code in (("", 4), ("yes\n", 4), ("t\n", 0)):
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
         assert main(["topic", "delete", "t"]) == code
-        asked, _, rest = capsys.readouterr().err.partition("Type its name to go on: ")
+        asked, _, rest = capsys.readouterr().err.partition("Type its name to continue: ")
         assert asked
         # What is said then stands in a line of its own: a terminal shows what was typed itself.
         assert rest.startswith("\n") == (typed == "")
@@ -176,7 +176,7 @@ def test_a_zookeeper_that_falls_silent_is_an_error_in_time(
         return session
 
     monkeypatch.setenv(options.ENVIRONMENT, "silent:2181")
-    monkeypatch.setattr(options, "connecting", lambda _: connect)
+    monkeypatch.setattr(options.Cluster, "connect", lambda cluster: connect)
     for words in (["list"], ["describe", "t"], ["create", "t"], ["delete", "t", "--yes"]):
         assert main(["topic", *words, "--timeout", "0.05"]) == 3
         assert "ZooKeeper did not answer within 0.05 s" in capsys.readouterr().err

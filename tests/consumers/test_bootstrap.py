@@ -10,9 +10,9 @@ import pytest
 
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig, Listener
-from folkmoot.console.children import free_port
-from folkmoot.console.embedded import EmbeddedZooKeeper
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.children import free_port
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from folkmoot.console.children import free_port
-from folkmoot.console.embedded import EmbeddedZooKeeper
-from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
+from folkmoot.console.running.children import free_port
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import discovery
 from folkmoot.coordination.zookeeper import execute as carrying_out

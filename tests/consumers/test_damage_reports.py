@@ -9,7 +9,7 @@ import pytest
 
 from folkmoot.admin.admin import Admin
 from folkmoot.brokers.storage.files.cluster_facts import topic_in
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch
 from tests.consumers.parts import Bench, take

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from folkmoot.console.children import ChildProcess
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.children import ChildProcess
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.groups import history, ownership

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.children import free_port
-from folkmoot.console.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.children import free_port
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
 from folkmoot.coordination import connector
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.execute import execute

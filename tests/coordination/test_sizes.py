@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from folkmoot.console.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.kazoo_adapter import _encoded, connect
 from folkmoot.coordination.zookeeper.operations import (

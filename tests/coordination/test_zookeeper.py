@@ -8,7 +8,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import READ_ACL_UNSAFE
 
-from folkmoot.console.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
 from folkmoot.coordination.zookeeper import kazoo_adapter
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import CLOSE_TIMEOUT, KazooSession, connect

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from kazoo.client import KazooClient
 
-from folkmoot.console.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
 from folkmoot.coordination.paths import LAYOUT
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.foreign.client import Client

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.console.children import free_port
+from folkmoot.console.running.children import free_port
 from tests.console.schema.conftest import Terminal
 from tests.foreign.conftest import need
 from tests.waiting import eventually

@@ -6,8 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-from folkmoot.console.monitoring.options import JsonFormatter
-from folkmoot.console.processes import BrokerProcess
+from folkmoot.console.options.monitoring import JsonFormatter
+from folkmoot.console.running.processes import BrokerProcess
 from folkmoot.protocol.errors import RequestTimeout, StorageError
 from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.console.children import free_port
-from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
+from folkmoot.console.running.children import free_port
+from folkmoot.console.running.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.zookeeper.execute import execute

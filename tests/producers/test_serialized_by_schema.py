@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from msgspec import Struct
 
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connector

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.producers import claims
 from folkmoot.producers.accumulator import WouldBlock
 from folkmoot.producers.async_producer import AsyncProducer

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.java import find_java, spark_java_home
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.java import find_java, spark_java_home
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.groups import ownership
 from folkmoot.coordination.zookeeper.execute import execute

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from examples.spark import enrichment, put_back, replay, topic_to_parquet, windowed_counts
 from folkmoot.admin.admin import Admin
-from folkmoot.console.children import free_port, port_is_free
-from folkmoot.console.options import ENVIRONMENT
-from folkmoot.console.processes import BrokerProcess
+from folkmoot.console.options.cluster import ENVIRONMENT
+from folkmoot.console.running.children import free_port, port_is_free
+from folkmoot.console.running.processes import BrokerProcess
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.records import Record, TopicPartition

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
 from folkmoot.spark_apps import batch
 from folkmoot.spark_apps.options.config import BatchConfig

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from folkmoot.console.options import ENVIRONMENT
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.options.cluster import ENVIRONMENT
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.protocol.records import TopicPartition
 from tests.pages import Shell, blocks_of
 from tests.spark_apps.sink.topics import contents

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.children import ChildProcess
 from folkmoot.console.main import main
-from folkmoot.console.processes import FOLKMOOT
+from folkmoot.console.running.children import ChildProcess
+from folkmoot.console.running.processes import FOLKMOOT
 from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import controllers

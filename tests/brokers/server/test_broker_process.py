@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.embedded import EmbeddedZooKeeper
 from folkmoot.console.main import main
-from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
+from folkmoot.console.running.embedded import EmbeddedZooKeeper
+from folkmoot.console.running.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute

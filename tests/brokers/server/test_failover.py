@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from folkmoot.console.main import main
-from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
+from folkmoot.console.running.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import partition_states, topics
 from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.connector import connect

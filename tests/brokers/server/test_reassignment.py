@@ -7,7 +7,7 @@ import pytest
 
 from folkmoot.admin.admin import Admin
 from folkmoot.console.main import main
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
 from folkmoot.coordination.cluster import controllers

@@ -13,7 +13,7 @@ import pytest
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig, Listener
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import partition_states, topics
 from folkmoot.coordination.cluster import elections

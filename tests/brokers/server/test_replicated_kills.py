@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from folkmoot.console.processes import BrokerProcess, EmbeddedCluster
+from folkmoot.console.running.processes import BrokerProcess, EmbeddedCluster
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.processes import BrokerProcess
+from folkmoot.console.running.processes import BrokerProcess
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute

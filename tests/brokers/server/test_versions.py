@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console import processes
-from folkmoot.console.processes import BrokerProcess
+from folkmoot.console.running import processes
+from folkmoot.console.running.processes import BrokerProcess
 from folkmoot.protocol.messages import Api, HelloRequest
 from tests.brokers.parts import Peer
 from tests.brokers.server import one_release

@@ -17,7 +17,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, Final
 
-from folkmoot.console.options import sigterm_like_ctrl_c
+from folkmoot.console.signals import sigterm_like_ctrl_c
 from folkmoot.protocol.records import TopicPartition
 from tests.chaos.spark import verdict
 from tests.chaos.spark.faults import KINDS, Fault, dealt

@@ -15,9 +15,9 @@ from typing import Final
 from kazoo.client import KazooClient
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.children import ChildProcess
-from folkmoot.console.embedded import ZooKeeperConfig
-from folkmoot.console.processes import FOLKMOOT, EmbeddedCluster
+from folkmoot.console.running.children import ChildProcess
+from folkmoot.console.running.embedded import ZooKeeperConfig
+from folkmoot.console.running.processes import FOLKMOOT, EmbeddedCluster
 from folkmoot.console.spark.cluster import StandaloneCluster
 from folkmoot.console.spark.spark_environment import spark_environment
 from folkmoot.protocol.records import TopicPartition

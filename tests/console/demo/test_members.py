@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.console.children import StartFailed
 from folkmoot.console.demo import checks, direct, flights, members
 from folkmoot.console.demo.cluster import Onlooker
 from folkmoot.console.demo.passes import Pass, Where
 from folkmoot.console.demo.producer import Feed
 from folkmoot.console.demo.report import Screen
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.children import StartFailed
+from folkmoot.console.running.processes import EmbeddedCluster
 from tests.waiting import eventually
 
 TOTAL = 6_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from folkmoot.console.formats.record_json import Draft, draft_of, line_of
-from folkmoot.console.formats.values import Decoder
+from folkmoot.console.records.formats.record_json import Draft, draft_of, line_of
+from folkmoot.console.records.formats.values import Decoder
 from folkmoot.protocol.errors import SerializationError
 from folkmoot.protocol.records import Headers, Record
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from folkmoot.console.formats.record_text import writer
-from folkmoot.console.formats.values import Decoder
+from folkmoot.console.records.formats.record_text import writer
+from folkmoot.console.records.formats.values import Decoder
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import Record
 

@@ -1,6 +1,5 @@
 """The commands on a ZooKeeper in memory."""
 
-import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from folkmoot.console import options
 from folkmoot.console.main import main
-from folkmoot.console.schema import actions
-from folkmoot.coordination.zookeeper.session import Connect
+from folkmoot.console.options import cluster as options
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from tests.memory_zookeeper import MemoryZooKeeper
 
@@ -37,10 +34,7 @@ class Terminal:
         self._capsys = capsys
         self.ensemble = MemoryZooKeeper()
         monkeypatch.setenv(options.ENVIRONMENT, "memory:1")
-        monkeypatch.setattr(actions, "connecting", self._connecting)
-
-    def _connecting(self, args: argparse.Namespace) -> Connect:
-        return self.ensemble.connect
+        monkeypatch.setattr(options.Cluster, "connect", lambda cluster: self.ensemble.connect)
 
     def registry(self) -> SchemaRegistry:
         return SchemaRegistry(self.ensemble.connect())

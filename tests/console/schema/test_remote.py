@@ -11,8 +11,8 @@ import pytest
 from starlette.responses import JSONResponse
 from uvicorn import Config, Server
 
-from folkmoot.console.schema.places import Here, Remote
-from folkmoot.console.schema.transfer import gather
+from folkmoot.console.schema.registries import LocalRegistry, RemoteRegistry
+from folkmoot.console.schema.transfer import collect
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.rest.app import create_app
@@ -43,17 +43,17 @@ def serving(app: Any) -> Iterator[str]:
 
 def test_schemas_go_to_another_registry_and_come_from_it(terminal: Terminal) -> None:
     fill(terminal.registry())
-    before = gather(Here(terminal.registry()), "")
+    before = collect(LocalRegistry(terminal.registry()), "")
     other = SchemaRegistry(MemoryZooKeeper().connect())
     with served(other) as address:
         assert terminal.done("export", f"http://{address}") == "copied 4 versions; 0 were there\n"
-        assert gather(Here(other), "") == before
+        assert collect(LocalRegistry(other), "") == before
         assert terminal.done("export", f"http://{address}") == "copied 0 versions; 4 were there\n"
         other.register("a b/c?-value", record(NOTE, name="More"))
         terminal.ensemble = MemoryZooKeeper()
         words = ("import", f"http://{address}/")
         assert terminal.done(*words) == "copied 5 versions; 0 were there\n"
-        assert gather(Here(terminal.registry()), "") == gather(Here(other), "")
+        assert collect(LocalRegistry(terminal.registry()), "") == collect(LocalRegistry(other), "")
 
 
 def test_schemas_of_a_context_keep_its_ids_and_what_they_refer_to(terminal: Terminal) -> None:
@@ -62,7 +62,7 @@ def test_schemas_of_a_context_keep_its_ids_and_what_they_refer_to(terminal: Term
     registry.register(":.c:kinds", KIND)
     items = '{"type": "array", "items": "Kind"}'
     registry.register(":.c:lists", items, references=[Reference("Kind", "kinds", 1)])
-    before = gather(Here(registry), ":*:")
+    before = collect(LocalRegistry(registry), ":*:")
     assert [(each.subject, each.id) for each in before.versions] == [
         (":.c:kinds", 1), (":.c:lists", 2), ("kinds", 1)
     ]  # fmt: skip
@@ -71,15 +71,15 @@ def test_schemas_of_a_context_keep_its_ids_and_what_they_refer_to(terminal: Term
         words = ("export", f"http://{address}", "--prefix")
         assert terminal.done(*words, ":.c:li") == "copied 2 versions; 0 were there\n"
         assert terminal.done(*words, ":*:") == "copied 1 version; 2 were there\n"
-        assert gather(Here(other), ":*:") == before
+        assert collect(LocalRegistry(other), ":*:") == before
         file = str(terminal.path("schemas.jsonl"))
         terminal.done("export", file, "--prefix", ":*:")
         terminal.ensemble = MemoryZooKeeper()
         terminal.done("import", f"http://{address}", "--prefix", ":*:")
-        assert gather(Here(terminal.registry()), ":*:") == before
+        assert collect(LocalRegistry(terminal.registry()), ":*:") == before
         terminal.ensemble = MemoryZooKeeper()
         terminal.done("import", file, "--prefix", ":*:k")
-        assert gather(Here(terminal.registry()), ":*:").versions == [
+        assert collect(LocalRegistry(terminal.registry()), ":*:").versions == [
             each for each in before.versions if each.subject.endswith("kinds")
         ]
 
@@ -113,9 +113,11 @@ def test_a_copy_that_is_interrupted_while_a_registry_is_asked_opens_its_subjects
 ) -> None:
     fill(terminal.registry())
     other = SchemaRegistry(MemoryZooKeeper().connect())
-    ask = Remote._ask
+    ask = RemoteRegistry._ask
 
-    def interrupted(place: Remote, method: str, path: str, *given: Any, **named: Any) -> Any:
+    def interrupted(
+        place: RemoteRegistry, method: str, path: str, *given: Any, **named: Any
+    ) -> Any:
         if method == "POST":
 
             def interrupt() -> None:
@@ -126,7 +128,7 @@ def test_a_copy_that_is_interrupted_while_a_registry_is_asked_opens_its_subjects
                 return ask(place, method, path, *given, **named)
         return ask(place, method, path, *given, **named)
 
-    monkeypatch.setattr(Remote, "_ask", interrupted)
+    monkeypatch.setattr(RemoteRegistry, "_ask", interrupted)
     with served(other) as address:
         assert terminal.run("export", f"http://{address}")[0] == 130
     for subject in ("flights", "planes", "zebra"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from folkmoot.console.schema import transfer
-from folkmoot.console.schema.places import Here
+from folkmoot.console.schema.registries import LocalRegistry
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion
 from folkmoot.protocol.errors import RegistryError
 from folkmoot.schemas.registry import schema_registry
@@ -36,7 +36,7 @@ def fill(registry: SchemaRegistry) -> None:
 
 
 def all_of(registry: SchemaRegistry) -> transfer.Schemas:
-    return transfer.gather(Here(registry), "")
+    return transfer.collect(LocalRegistry(registry), "")
 
 
 def test_schemas_go_through_a_file_into_another_cluster(terminal: Terminal) -> None:
@@ -63,11 +63,11 @@ def test_a_copy_that_is_told_to_end_opens_its_subjects_again(
     terminal.done("export", file)
     terminal.ensemble = MemoryZooKeeper()
 
-    def put(place: Here, each: SchemaVersion) -> None:
+    def put(place: LocalRegistry, each: SchemaVersion) -> None:
         assert callable(signal.getsignal(signal.SIGTERM)), "it would end at once"
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(Here, "put", put)
+    monkeypatch.setattr(LocalRegistry, "put", put)
     assert terminal.run("import", file)[0] == 130
     assert terminal.done("mode", "flights") == "READWRITE\n"
 
@@ -79,14 +79,16 @@ def test_a_copy_that_is_interrupted_while_it_closes_a_subject_opens_it_again(
     file = str(terminal.path("schemas.jsonl"))
     terminal.done("export", file)
     terminal.ensemble = MemoryZooKeeper()
-    set_mode = Here.set_mode
+    set_mode = LocalRegistry.set_mode
 
-    def interrupted(place: Here, subject: str, mode: str | None, *, force: bool = False) -> None:
+    def interrupted(
+        place: LocalRegistry, subject: str, mode: str | None, *, force: bool = False
+    ) -> None:
         set_mode(place, subject, mode, force=force)
         if mode == "IMPORT":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Here, "set_mode", interrupted)
+    monkeypatch.setattr(LocalRegistry, "set_mode", interrupted)
     assert terminal.run("import", file)[0] == 130
     assert terminal.done("mode", "flights") == "READWRITE\n"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import py4j.java_gateway  # type: ignore[import-untyped]
 
-from folkmoot.console.java import find_java
+from folkmoot.console.running.java import find_java
 
 JARS = ("avro-1", "jackson-core-2", "jackson-databind", "jackson-annotations", "slf4j-api", "py4j")
 

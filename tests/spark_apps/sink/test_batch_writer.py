@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.producers import producer
 from folkmoot.protocol.compression import Codec

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.processes import EmbeddedCluster
+from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.records import Record, TopicPartition

@@ -1,0 +1,1 @@
+"""What a cluster has, shown and changed: topics, replicas, groups, logs."""

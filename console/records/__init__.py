@@ -1,0 +1,1 @@
+"""Records written and read by commands."""

@@ -1,0 +1,153 @@
+"""A record as one line of JSON, from which the very same record can be made again.
+
+```
+{"topic": "t", "partition": 0, "offset": 7, "timestamp": "2026-01-31T12:00:00.000+00:00",
+ "key": "k", "value": "v", "headers": [["name", "v"]], "schema_id": null}
+```
+
+A key, value or header is a text where its bytes are UTF-8, `{"base64": "…"}` where they are not, null
+where there is none. A value with a schema is what it says, as JSON; then `encoded` is its bytes. So is
+a key, if keys were asked to be read by a schema.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from folkmoot.console.records.formats.values import BASE64, Decoder, as_json, cell_of, json_of
+from folkmoot.protocol.errors import SerializationError
+from folkmoot.protocol.options import unknown_option
+from folkmoot.protocol.quantities import EPOCH
+from folkmoot.schemas.values.wire import header_name
+
+if TYPE_CHECKING:
+    from folkmoot.protocol.records import Headers, Record
+
+_FIELDS: Final = frozenset(
+    {"topic", "partition", "offset", "timestamp", "key", "value", "headers", "schema_id", "encoded"}
+)
+_Encode = Callable[[Any], bytes]
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class Draft(NamedTuple):
+    """What is to be sent: a record that has no place yet. `timestamp` is in ms, None: now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp: int | None = None
+
+
+def line_of(record: "Record", decode: Decoder) -> str:
+    """The record as JSON."""
+    decoded = decode.value(record.value, record.headers)
+    its = decode.key(record.key, record.headers)
+    value, schema_id = (cell_of(record.value), None) if decoded is None else decoded
+    fields = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": _written(record.timestamp),
+        "key": cell_of(record.key) if its is None else its[0],
+        "value": value,
+        "headers": [[name, cell_of(data)] for name, data in record.headers],
+        "schema_id": schema_id,
+    }
+    if decoded is not None and record.value is not None:
+        fields["encoded"] = cell_of(record.value)
+    return as_json(fields)
+
+
+def draft_of(
+    line: bytes, decode: Decoder, encode: _Encode | None, encode_key: _Encode | None = None
+) -> Draft:
+    """What a line says is to be sent; where it lay is left out. Raises SerializationError.
+
+    A key is written by `encode_key`, a value by `encode`, if there is one. Else `encoded` has the value's
+    bytes, which must mean what `value` says: that was perhaps changed on the way. A header that says which
+    schema it was is left out of what is written anew.
+    """
+    fields = json_of(line)
+    if not isinstance(fields, dict):
+        raise SerializationError("this is no JSON object")
+    for name in fields.keys() - _FIELDS:
+        raise SerializationError(str(unknown_option(name, sorted(_FIELDS), "field")))
+    if "value" not in fields:
+        raise SerializationError("there is no value: write null for a tombstone")
+    value, headers = fields["value"], _headers(fields)
+    if encode is not None:
+        data = None if value is None else encode(value)
+    elif "encoded" in fields:
+        data = _checked(fields, tuple(headers), decode)
+    else:
+        data = _bytes("value", value)
+    key = fields.get("key")
+    key = _bytes("key", key) if key is None or encode_key is None else encode_key(key)
+    written = {header_name("value"): encode, header_name("key"): encode_key}
+    headers = [each for each in headers if written.get(each[0]) is None]
+    return Draft(data, key, headers, _read(fields.get("timestamp")))
+
+
+def _checked(fields: dict[str, Any], headers: "Headers", decode: Decoder) -> bytes:
+    data = _bytes("encoded", fields["encoded"])
+    decoded = decode.value(data, headers)
+    if data is None or decoded is None:
+        raise SerializationError("encoded has no schema of this cluster: give --value-schema")
+    if json.loads(as_json(decoded[0])) != fields["value"]:
+        raise SerializationError(
+            "value is not what encoded says: give --value-schema to write it anew"
+        )
+    return data
+
+
+def _bytes(name: str, cell: object) -> bytes | None:
+    try:
+        if cell is None:
+            return None
+        if isinstance(cell, str):
+            return cell.encode()
+        if isinstance(cell, dict) and cell.keys() == {BASE64}:
+            return b64decode(cell[BASE64], validate=True)
+    except (ValueError, TypeError) as error:
+        raise SerializationError(f"{name} is not understood: {error}") from None
+    also = f", or give --{name}-schema" if name in ("key", "value") else ""
+    raise SerializationError(
+        f'{name} is neither a text, {{"{BASE64}": "…"}} nor null: write one of them{also}'
+    )
+
+
+def _headers(fields: dict[str, Any]) -> list[tuple[str, bytes | None]]:
+    try:
+        return [(str(name), _bytes("header", cell)) for name, cell in fields.get("headers") or ()]
+    except (ValueError, TypeError) as error:
+        if isinstance(error, SerializationError):
+            raise
+        raise SerializationError(
+            'headers are not understood: write [["name", "value"], …]'
+        ) from None
+
+
+def _written(timestamp_ms: int) -> str | int:
+    """ISO 8601, or the number where no calendar reaches."""
+    try:
+        return (EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return timestamp_ms
+
+
+def _read(written: object) -> int | None:
+    if written is None or (isinstance(written, int) and not isinstance(written, bool)):
+        return written
+    try:
+        moment = datetime.fromisoformat(written) if isinstance(written, str) else None
+        if moment is not None and moment.tzinfo is not None:
+            return round((moment - EPOCH) / _MILLISECOND)
+    except ValueError:
+        pass
+    raise SerializationError(
+        f"timestamp {written!r} is not understood: write it as in 2026-01-31T12:00:00.000+00:00, or in "
+        "milliseconds since 1970"
+    )

@@ -1,0 +1,1 @@
+"""What runs on this machine: a broker, a whole cluster, and the processes that these are made of."""

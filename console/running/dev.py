@@ -1,0 +1,259 @@
+"""`folkmoot dev`: a whole cluster on this machine, until Ctrl-C."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from folkmoot.console.options.cluster import SESSION_TIMEOUT, Cluster, timeout_option
+from folkmoot.console.options.monitoring import logging_options
+from folkmoot.console.options.values import COUNT, PORT, Parsed
+from folkmoot.console.running import registry
+from folkmoot.console.signals import sigterm_like_ctrl_c
+from folkmoot.protocol.errors import ConfigError, FolkmootError, pip_command
+
+if TYPE_CHECKING:
+    from folkmoot.console.running.embedded import EmbeddedZooKeeper
+    from folkmoot.console.running.processes import EmbeddedCluster, ServerProcess
+
+LOOK_EVERY: Final = 0.5
+MAX_BROKERS: Final = 32
+REPLICAS: Final = 3
+DEATHS: Final = 3
+DEATHS_WITHIN: Final = 60.0
+"""What dies so often in so many seconds is not started again."""
+REGISTRY_OFFSET: Final = 9
+BROKERS_OFFSET: Final = 10
+"""From `--port`, behind the ports of the largest ensemble."""
+
+
+def default_directory() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "folkmoot" / "dev"
+
+
+def _directory(text: str) -> Path:
+    if not text:  # of an empty variable; it would be the present directory
+        raise ConfigError("it is empty: name a directory")
+    return Path(text)
+
+
+DIRECTORY: Final = Parsed("dir", _directory)
+
+
+@click.command()
+@click.option(
+    *("--data", "directory"),
+    type=DIRECTORY,
+    default=default_directory,
+    show_default="~/.local/state/folkmoot/dev",
+    help="Where everything is kept, and found again by the next run.",
+)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, MAX_BROKERS),
+    metavar="N",
+    default=3,
+    help=f"How many brokers, at most {MAX_BROKERS}.",
+)
+@click.option(
+    "--replicas",
+    type=COUNT,
+    metavar="N",
+    help=f"Of topics that are created without --replicas (default: {REPLICAS}, or as many as brokers).",
+)
+@click.option(
+    "--zookeepers",
+    type=click.Choice((1, 3, 5)),
+    help="How many ZooKeepers (default: as many as the directory was begun with, else 1).",
+)
+@click.option(
+    "--port",
+    type=PORT,
+    metavar="N",
+    default=0,
+    help=f"Base of all ports: ZooKeeper's, from PORT + {REGISTRY_OFFSET} on the registry's, from PORT + "
+    f"{BROKERS_OFFSET} on the brokers' (0: those of the last run, or free ones).",
+)
+@click.option(
+    "--zookeeper-jars",
+    type=DIRECTORY,
+    help="Where ZooKeeper's jars are, such as lib/ of a release (default: those that are installed).",
+)
+@click.option(
+    "--broker-port",
+    type=PORT,
+    metavar="N",
+    default=0,
+    help="Of broker 1; the next one of broker 2, …",
+)
+@click.option(
+    "--metrics-port",
+    type=PORT,
+    metavar="N",
+    help="Of the pages of broker 1; the next one of broker 2, … (0: free ones; default: no pages).",
+)
+@click.option(
+    "--registry-port", type=PORT, metavar="N", default=0, help="Of the schema registry's server."
+)
+@logging_options
+# It has no environment variable: FOLKMOOT_ZOOKEEPER is the cluster of clients, this one is made here.
+@click.option(
+    "--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Use this ZooKeeper instead of starting one."
+)
+@timeout_option()
+def command(
+    directory: Path,
+    brokers: int,
+    replicas: int | None,
+    zookeepers: int | None,
+    port: int,
+    zookeeper_jars: Path | None,
+    broker_port: int,
+    metrics_port: int | None,
+    registry_port: int,
+    log_format: str,
+    log_level: str,
+    zookeeper: str | None,
+    timeout: float,
+) -> int:
+    """Run ZooKeeper, brokers and a schema registry on this machine, until Ctrl-C."""
+    # Imported here, so that the help of the command line does not wait for them.
+    from folkmoot.console.running.embedded import ZooKeeperConfig
+    from folkmoot.console.running.processes import EmbeddedCluster
+
+    if replicas is not None and replicas > brokers:
+        raise ConfigError(
+            f"--replicas {replicas} is above --brokers {brokers}: no topic could be created"
+        )
+    _check_ports(brokers, port, broker_port, metrics_port)
+    if zookeeper:
+        if zookeepers or port or zookeeper_jars:
+            raise ConfigError(
+                "--zookeeper starts none: leave out --zookeepers, --zookeeper-jars and --port"
+            )
+        # One error now, and not one at the end of each process.
+        Cluster(zookeeper=zookeeper, timeout=timeout).connect(create=True)(SESSION_TIMEOUT).close()
+    cluster = EmbeddedCluster(
+        directory,
+        brokers=brokers,
+        zookeeper=zookeeper or ZooKeeperConfig(port=port, jars=zookeeper_jars),
+        first_broker_port=broker_port or (port and port + BROKERS_OFFSET),
+        zookeepers=zookeepers,
+        default_replicas=replicas or min(REPLICAS, brokers),
+        first_metrics_port=metrics_port,
+        registry_port=None
+        if registry.missing()
+        else registry_port or (port and port + REGISTRY_OFFSET),
+        log_options=_words_of({"--log-format": log_format, "--log-level": log_level}),
+    )
+    return _run(cluster, brokers)
+
+
+def _run(cluster: "EmbeddedCluster", brokers: int) -> int:
+    with sigterm_like_ctrl_c():
+        try:
+            if left_out := cluster.left_out():
+                _complain(
+                    f"{cluster.directory} has data of {_brokers(left_out)}, not started with --brokers "
+                    f"{brokers}: what only that has is missing until --brokers {left_out[-1]}"
+                )
+            with cluster:
+                _print_addresses(cluster)
+                return _watch(cluster)
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+            return 0
+
+
+def _check_ports(brokers: int, base: int, broker: int, metrics: int | None) -> None:
+    """Raise ConfigError where the last port would be too high."""
+    counts = {
+        "--port": (base, BROKERS_OFFSET + brokers if base else 1),
+        "--broker-port": (broker, brokers),
+        "--metrics-port": (metrics or 1, brokers),
+    }
+    for option, (first, count) in counts.items():
+        if first + count - 1 > 65_535:
+            raise ConfigError(f"{option} {first} leaves no port for all {count}: use a lower one")
+
+
+def _words_of(options: Mapping[str, str]) -> list[str]:
+    """Return options for the command lines of brokers and registry, without defaults."""
+    given = {name: value for name, value in options.items() if value not in ("text", "info")}
+    return [word for option in given.items() for word in option]
+
+
+def _brokers(numbers: list[int]) -> str:
+    return f"broker{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def _complain(text: str) -> None:
+    print(f"folkmoot: {text}", file=sys.stderr, flush=True)
+
+
+def _print_addresses(cluster: "EmbeddedCluster") -> None:
+    lines = [f"zookeeper  {cluster.zookeeper}"]
+    for broker in cluster.brokers:
+        metrics = f"   {broker.metrics}" if broker.metrics else ""
+        lines.append(f"broker {broker.broker_id}   {broker.address}{metrics}")
+    none = f"none: {pip_command('server')} brings it"
+    lines.append(f"registry   {none if cluster.registry is None else cluster.registry.url}")
+    lines += [f"data       {cluster.directory}", ""]
+    lines += [f"export FOLKMOOT_ZOOKEEPER={cluster.zookeeper}", "Ctrl-C stops all of it."]
+    print("\n".join(lines), flush=True)
+
+
+def _watch(cluster: "EmbeddedCluster") -> int:
+    """Start again what dies, unless it dies again and again, until a signal comes.
+
+    Without one broker or the registry the rest still runs; without ZooKeeper it all ends.
+    """
+    servers = [_Watched(server) for server in cluster.servers]
+    watched = [*servers, *(_Watched(broker) for broker in cluster.brokers)]
+    if cluster.registry is not None:
+        watched.append(_Watched(cluster.registry))
+    while not any(server.given_up for server in servers):
+        for each in watched:
+            each.look()
+        time.sleep(LOOK_EVERY)
+    return 1
+
+
+class _Watched:
+    """One process of the cluster, and when it has died."""
+
+    def __init__(self, process: "EmbeddedZooKeeper | ServerProcess") -> None:
+        self.process = process
+        self.given_up = False
+        self._is_back = True
+        self._deaths: list[float] = []
+
+    def look(self) -> None:
+        child = self.process.child
+        if self.given_up or (self._is_back and child.is_running):
+            return
+        if child.is_running:
+            self._is_back = self.process.is_ready()
+            if self._is_back:
+                _complain(f"{child.name} is back")
+            return
+        now = time.monotonic()
+        self._deaths = [each for each in self._deaths if now - each < DEATHS_WITHIN] + [now]
+        self.given_up = len(self._deaths) >= DEATHS
+        if self.given_up:
+            then = f"for the {DEATHS}rd time in a minute: mend it, then start `folkmoot dev` again"
+        else:
+            then = "it is started again"
+        how = f"{child.name} was stopped" if child.exit_code == 0 else child.failure(child.ending())
+        _complain(f"{how}; {then}")
+        if not self.given_up:
+            self._is_back = False
+            try:
+                self.process.launch()
+            except (FolkmootError, OSError) as error:  # counts as one more death at the next look
+                _complain(f"{child.name} could not be started: {error}")
