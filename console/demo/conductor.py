@@ -50,7 +50,7 @@ def demo(source: pa.Table, directory: Path) -> list[str]:
         Admin(zookeeper=cluster.zookeeper) as admin,
         SchemaRegistry(cluster.zookeeper) as registry,
         closing(Results(directory / "results.db")) as results,
-        Group(admin, directory, screen) as group,
+        Group(cluster.zookeeper, admin, directory, screen) as group,
     ):
         admin.create_topic(flights.TOPIC, PARTITIONS)
         serializer = AvroSerializer(registry, flights.schema(), subject=flights.SUBJECT)

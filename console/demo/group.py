@@ -26,7 +26,8 @@ class DemoFailed(FolkmootError):
 class Group:
     """Members that write to one store. They end with this process. One thread uses it."""
 
-    def __init__(self, admin: Admin, directory: Path, screen: Screen) -> None:
+    def __init__(self, zookeeper: str, admin: Admin, directory: Path, screen: Screen) -> None:
+        self._zookeeper = zookeeper
         self.running: dict[str, ChildProcess] = {}
         self.generation = 0
         self.owners: dict[TopicPartition, str] = {}
@@ -37,7 +38,7 @@ class Group:
 
     def start(self, *names: str) -> None:
         for name in names:
-            words = (name, self._admin.config.zookeeper, GROUP, str(self._store))
+            words = (name, self._zookeeper, GROUP, str(self._store))
             command = [sys.executable, "-m", "folkmoot.console.demo.member", *words]
             self.running[name] = ChildProcess(name, command, self._store.with_name(f"{name}.log"))
             self.running[name].start()

@@ -72,4 +72,5 @@ def stream(name: str, zookeeper: str, group: str, store: Path) -> None:
 
 if __name__ == "__main__":
     run = stream if sys.argv[1] == SPARK else consume
-    run(*sys.argv[1:4], Path(sys.argv[4]))
+    name, zookeeper, group, store = sys.argv[1:]
+    run(name, zookeeper, group, Path(store))
