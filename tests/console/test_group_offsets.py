@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from folkmoot.admin.admin import Admin
+from folkmoot.console.cluster import offset_files
 from folkmoot.console.files import write_text
 from folkmoot.console.main import main
-from folkmoot.console.records.formats import offset_files
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 from tests.console.cluster import Shell

@@ -243,7 +243,7 @@ def test_dev_has_the_same_ports_again_and_says_whose_data_it_leaves_out(tmp_path
 def test_dev_says_how_to_get_the_registry_where_it_is_not_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dev_command._say_where_everything_is(EmbeddedCluster(tmp_path, 0, NOWHERE))
+    dev_command._print_addresses(EmbeddedCluster(tmp_path, 0, NOWHERE))
     assert f"\nregistry   none: {pip_command('server')} brings it\n" in capsys.readouterr().out
 
 

@@ -1,1 +1,1 @@
-"""Tests of the demo: the flights, the direct pass, the results."""
+"""Tests of the demo: the flights, and what the command refuses."""

@@ -1,4 +1,4 @@
-"""The real flights: what the file holds, what becomes a record, what the direct pass says."""
+"""The real flights: what the file holds, and what becomes a record."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import fastavro
 import pytest
 
-from folkmoot.console.demo import direct, flights
+from folkmoot.console.demo import flights
 from folkmoot.console.demo.flights import Flight
 from folkmoot.protocol.errors import MissingExtra
 from folkmoot.schemas.avro.identity import canonical, parse
@@ -108,24 +108,3 @@ def test_the_schema_types_every_column(archive: Path) -> None:
 def test_flights_fit_their_schema(survey: Survey) -> None:
     schema = parse(canonical(flights.schema()))
     assert all(fastavro.validate(flight.value, schema, strict=True) for flight in survey.sample)
-
-
-def test_the_direct_pass_counts_what_the_file_holds(archive: Path, survey: Survey) -> None:
-    sums = direct.by_carrier(archive)
-    assert {name: count for name, (count, *_) in sums.items()} == survey.carriers
-    assert len(sums) == 16
-    total = [sum(column) for column in zip(*sums.values(), strict=True)]
-    assert total[0] == 336_776
-    assert total[1] == 336_776 - 8_255
-    assert total[3] == 8_255
-    assert sums["UA"][0] == 58_665
-
-
-def test_the_direct_pass_over_fewer_flights_takes_the_first_ones(archive: Path) -> None:
-    sums = direct.by_carrier(archive, 3)
-    assert sums == {"UA": (2, 2, 6, 0), "AA": (1, 1, 2, 0)}
-
-
-def test_the_direct_pass_shares_no_code_with_the_pipeline() -> None:
-    assert direct.__file__ is not None
-    assert "folkmoot" not in Path(direct.__file__).read_text()
