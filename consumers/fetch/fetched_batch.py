@@ -13,9 +13,11 @@ from folkmoot.protocol import compression, record_batch
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.compression import Codec
 
-WORTH_A_THREAD_BYTES: Final = 4096
-"""A smaller batch is opened when its turn comes, and so is one that is not in zstd.
+WORTH_A_THREAD_BYTES: Final = 32 * 1024
+"""A smaller batch, compressed, is opened when its turn comes, and so is one that is not in zstd.
 
+The threads of the pool and the reader hand the interpreter's lock to each other twice for each batch. A
+topic of many partitions has thousands of batches of a few kilobytes, and that costs more than zstd does.
 The library of lz4 needs so little time that asking for the interpreter's lock afterwards costs more.
 """
 

@@ -83,9 +83,15 @@ def with_body(data: bytes, body: bytes) -> bytes:
 
 
 def large(base: int, letter: bytes) -> bytes:
-    """200 records, in zstd, that are worth being decompressed with others."""
-    chance = random.Random(base)
-    cells = [letter + chance.randbytes(100) + bytes(700) for _ in range(200)]
-    data = record_batch.encode(Columns(200, None, BinaryColumn.of(cells), 0))
+    """200 records, in zstd, that are worth a thread."""
+    data = in_zstd(base, letter, 200)
     assert len(data) > WORTH_A_THREAD_BYTES
+    return data
+
+
+def in_zstd(base: int, letter: bytes, count: int) -> bytes:
+    """So many records, each of 200 bytes when compressed."""
+    chance = random.Random(base)
+    cells = [letter + chance.randbytes(200) + bytes(600) for _ in range(count)]
+    data = record_batch.encode(Columns(count, None, BinaryColumn.of(cells), 0))
     return batch_header.leader_part(base, len(data), 3, -1) + data[batch_header.LEADER_BYTES :]

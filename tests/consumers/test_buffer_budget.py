@@ -18,7 +18,17 @@ from folkmoot.protocol.batch_header import HEADER_BYTES, MAX_BODY_BYTES
 from folkmoot.protocol.errors import CorruptBatch
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.fake_cluster import a_batch
-from tests.consumers.fetching import ALL, ONE, TWO, ZERO, Bench, large, spoiled_body, with_body
+from tests.consumers.fetching import (
+    ALL,
+    ONE,
+    TWO,
+    ZERO,
+    Bench,
+    in_zstd,
+    large,
+    spoiled_body,
+    with_body,
+)
 from tests.seeds import new_seed
 from tests.waiting import eventually
 
@@ -149,6 +159,16 @@ def test_few_bytes_and_a_single_processor_are_not_worth_a_thread(
     bench.fetched(large(200, b"x"))
     assert len(bench.everything()) == 200
     assert (opened.beside, opened.by_itself) == ([], [0, 200])
+
+
+def test_batches_of_a_few_kilobytes_wake_no_thread(bench: Bench, opened: Opened) -> None:
+    batches = [in_zstd(40 * number, b"x", 40) for number in range(30)]
+    assert all(8_000 < len(batch) < 10_000 for batch in batches)
+    bench.reading(ZERO, ONE, TWO)
+    bench.fetched(*[b"".join(batches)] * 3)
+    assert len(bench.everything()) == 3 * 30 * 40
+    assert opened.beside == []
+    assert not fetched_batch._pool.cache_info().currsize
 
 
 @pytest.mark.parametrize("how", ["seek", "remove"])
