@@ -370,8 +370,8 @@ def test_without_fastavro_values_are_bytes_and_the_pip_command_is_named_once(
         (2, ["--group", "g", "--partition", "0"], "use --partition without --group"),
         (2, ["--group", "no name"], "no name"),
         (2, ["--group", ""], "group name '' is not allowed"),
-        (2, ["--group", "", "--from", "5"], "--from an offset or a time, without --group"),
-        (2, ["--group", "", "--partition", "0"], "use --partition without --group"),
+        (2, ["--group", "", "--from", "5"], "group name '' is not allowed"),
+        (2, ["--group", "", "--partition", "0"], "group name '' is not allowed"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

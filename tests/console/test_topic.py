@@ -126,10 +126,17 @@ def test_deleting_asks_for_the_name(
         assert rest.startswith("\n") == (typed == "")
 
 
+@pytest.mark.parametrize("option", ["--partitions", "--replicas", "--min-in-sync"])
+def test_a_topic_of_nothing_is_wrong_usage(
+    cluster: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topic", "create", "t", option, "0"]) == 2
+    assert option.strip("-").replace("-", "_") in capsys.readouterr().err.replace("-", "_")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["create", "t", "--partitions", "0"], 2, "--partitions 0"),
         (["create", "a/b"], 2, "topic name 'a/b' is not allowed"),
         (["describe", "missing"], 1, "topic missing does not exist"),
         (["delete", "missing"], 1, "topic missing does not exist"),
