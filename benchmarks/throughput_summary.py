@@ -72,8 +72,10 @@ def add(results: Results, case: str) -> None:
             text = f"{verb}, {ours}, beside Kafka's own tool at its best codec ({_codec(best)})"
             results.judge(text, results.find(f"{verb}: {case}", ours), best, times=1.0)
     if (best := _fastest(results, CONFLUENT_OUT)) is not None:
-        most = f"{best.median / MILLION:.2f} M records/s"
-        results.notes.append(f"confluent-kafka produced fastest with codec {_codec(best)}: {most}.")
+        figure = f"{best.median / MILLION:.2f} M records/s"
+        results.notes.append(
+            f"confluent-kafka produced fastest with codec {_codec(best)}: {figure}."
+        )
     results.charts += [
         _rates(results, "produce", "Produced", case),
         _rates(results, "consume", "Consumed", case),
