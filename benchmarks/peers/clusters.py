@@ -62,7 +62,7 @@ class FolkmootCluster(FolkmootServer):
     ) -> None:
         """A replica on all brokers, or on those of `on`; returns when all replicas are in sync."""
         live = list(on) or list(execute(self.session, brokers.live()))
-        config = {"durability": "fsync" if fsync else "page-cache"}
+        config = {"durability": "fsync" if fsync else "page-cache", "delete_delay": "0"}
         execute(self.session, topics.create(topic, partitions, live, config, replicas=len(live)))
         self.leaders(topic)
 
