@@ -165,10 +165,6 @@ def _commits(context: Context, results: Results, partitions: int) -> None:
     case = f"commit of {partitions:,} partitions"
     server = context.server("folkmoot")
     topic = context.new_topic("folkmoot", partitions)
-    # What is committed must lie within the log: each partition gets as many records as commits.
-    records = context.records.get("small", COMMITS * partitions)
-    filling: dict[str, Any] = {"how": "send", "way": "partition", "partitions": partitions}
-    server.produce(topic, records.path, records.count, **filling)
     given = {"topic": topic, "group": f"commit-{topic}", "partitions": partitions}
     with server.client("commit", program="folkmoot_crowd", times=COMMITS, **given) as program:
         program.wait_ready()
