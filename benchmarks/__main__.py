@@ -18,7 +18,7 @@ from typing import Final
 from benchmarks import machine, report
 from benchmarks.environment import BENCH
 from benchmarks.harness import FULL, QUICK, SMOKE, Context, Estimate, Scale
-from benchmarks.interruption import heeded, undisturbed
+from benchmarks.interruption import interruptible, undisturbed
 from benchmarks.peers import ALL, FolkmootPeer, Peer, Unavailable
 from benchmarks.results import Report, Results
 from folkmoot.console.children import StartFailed
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"--output {args.output} is a directory: name a file in it", file=sys.stderr)
         return 2
     try:
-        with heeded(), alone():
+        with interruptible(), alone():
             return run(args, arguments)
     except KeyboardInterrupt:
         print("interrupted: servers are stopped, and what they kept is removed", file=sys.stderr)
@@ -102,6 +102,9 @@ def run(args: argparse.Namespace, arguments: Sequence[str]) -> int:
     )
     output = args.output or (LATEST if scale.name == "full" else None)
     failed = run_all(found, names, present, scale, output)
+    has_charts = any(results.charts for results in found.scenarios)
+    if output is not None and scale.name != "smoke" and has_charts:
+        report.draw(output)
     print(report.terminal(found))
     for name in failed:
         print(f"failed: {name}, see above", file=sys.stderr)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from benchmarks.harness import Context, Estimate, Sample, rate_of
 from benchmarks.programs import Program
-from benchmarks.results import Results, compared
+from benchmarks.results import Results
 
 NAME: Final = "limits"
 TITLE: Final = "The machine's limits, and the distance to them"
@@ -29,9 +29,7 @@ def run(context: Context) -> Results:
     results.cells += context.alternate(case, "MB/s", contenders)
     plain = results.find(case, PLAIN)
     for name in (COLUMNS, ARROW):
-        ours = results.find(case, name)
-        if ours is not None:
-            results.targets.append(compared(name, ours, plain, times=0.8))
+        results.judge(name, results.find(case, name), plain, times=0.8)
     loopback = {
         f"frames of {size:,} B": lambda size=size: _loopback(context, size)
         for size in (1_000, 64_000, 1_000_000)
@@ -42,8 +40,8 @@ def run(context: Context) -> Results:
     return results
 
 
-def _program(context: Context, verb: str, **told: Any) -> Program:
-    return context.server("folkmoot").client(verb, module="benchmarks.clients.limits", **told)
+def _program(context: Context, verb: str, **parameters: Any) -> Program:
+    return context.server("folkmoot").client(verb, program="limits", **parameters)
 
 
 def _append(context: Context) -> Sample:
@@ -58,11 +56,8 @@ def _columns(context: Context, how: str) -> Sample:
     records = context.records.get("small", count)
     keys, values = records.payload(count)
     server, topic = context.server("folkmoot"), context.new_topic("folkmoot", 12)
-    told: dict[str, Any] = {"topic": topic, "count": count, "warm": min(20_000, count // 4)}
-    producer = server.client(
-        "produce", how=how, compression="none", records=str(records.path), **told
-    )
-    outcome = producer.run(server.processes())
+    warm = min(20_000, count // 4)
+    outcome = server.produce(topic, records.path, count, how=how, compression="none", warm=warm)
     server.delete_topic(topic)
     sample = rate_of(outcome)
     rate = sample.value * (keys + values) / count / 1e6

@@ -8,7 +8,7 @@ process: the log of a broker that was fed for minutes, in seconds.
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,12 @@ from unittest import mock
 from benchmarks.harness import Context, Estimate, Sample, cell, settle
 from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
-from benchmarks.results import Results, Target, compared
+from benchmarks.results import Results
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import topics
-from folkmoot.coordination.connector import connect
 from folkmoot.coordination.topic_config import LogConfig
-from folkmoot.coordination.zookeeper.execute import execute as carry_out
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.client import Connections
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
@@ -38,7 +37,7 @@ LOG_BYTES: Final = {"full": 10_000_000_000, "quick": 1_000_000_000, "smoke": 20_
 SMALLER_BYTES: Final = 4_000_000_000
 """Of the log where there is little space."""
 ROOM: Final = 2.5
-"""So many times the log must be free: a disk that this fills hurts everybody who uses it."""
+"""How many times the log's bytes must be free: a disk that this fills hurts all that use it."""
 PARTITIONS: Final = {"full": 10_000, "quick": 2_000, "smoke": 100}
 WRITE_BYTES: Final = 8_000_000
 TOPIC: Final = "kept"
@@ -74,18 +73,17 @@ def _large_log(context: Context, results: Results) -> None:
         for _ in range(context.scale.rounds):
             clean.append(_started(context, server, topic_id, "after an orderly stop"))
             _feed(context, server)
-            server.kill()
+            server.cluster.brokers[0].kill()
             killed.append(_started(context, server, topic_id, "after kill -9 under load"))
             server.cluster.brokers[0].stop()
     for name, samples, wanted in (("orderly stop", clean, 1.0), ("kill -9", killed, 3.0)):
-        found = cell(case, f"after {name}", "s", samples)
+        found = cell(case, f"after {name}", "s", samples, "lower")
         results.cells.append(found)
-        text = f"{case}, after {name}"
-        results.targets.append(compared(text, found, wanted=wanted, better="lower"))
+        results.judge(f"{case}, after {name}", found, wanted=wanted)
 
 
 def _size_that_fits(context: Context, results: Results) -> int:
-    """Of the log: what is wanted, or less, which is said. Raises NoSpace."""
+    """Of the log: what is wanted, or less, which is noted. Raises NoSpace."""
     wanted = LOG_BYTES[context.scale.name]
     free = shutil.disk_usage(context.work).free
     for size in (wanted, min(wanted, SMALLER_BYTES)):
@@ -114,11 +112,8 @@ def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[Fo
     assert isinstance(server, FolkmootServer)
     with server:
         server.create_topic(TOPIC, partitions)
-        session = connect(server.address, session_timeout=10.0)
-        try:
-            topic = carry_out(session, topics.read(TOPIC))
-        finally:
-            session.close()
+        with server.connected() as session:
+            topic = execute(session, topics.read(TOPIC))
         assert topic is not None
         server.cluster.brokers[0].stop()
         yield server, topic.topic_id
@@ -171,9 +166,7 @@ def _feed(context: Context, server: FolkmootServer) -> None:
     """Have a producer write for some seconds, so that a kill leaves something to be checked."""
     count = max(2_000, int(1_000_000 * context.scale.seconds))
     records = context.records.get("small", count)
-    told: dict[str, Any] = {"topic": TOPIC, "count": count, "warm": 1_000}
-    told["records"] = str(records.path)
-    server.client("produce", how="columns", compression="none", **told).run(server.processes())
+    server.produce(TOPIC, records.path, count, how="columns", compression="none", warm=1_000)
 
 
 # -- many partitions ----------------------------------------------------------------------------------
@@ -193,10 +186,10 @@ def _many_partitions(context: Context, results: Results) -> None:
             results.cells.append(cell(case, f"after {what}", "s", [sample]))
             time.sleep(REST)
             idle = memory(server.processes()["broker"]).anonymous
-            server.kill()
+            server.cluster.brokers[0].kill()
         context.say(f"   idle: {idle / 1e6:.0f} MB of its own")
     text = f"memory of a broker with {count:,} idle partitions (RssAnon)"
-    _limit(results, text, idle, 250e6)
+    results.limit(text, idle, 250e6, "bytes")
 
 
 @contextmanager
@@ -217,28 +210,28 @@ def _full_load(context: Context, results: Results) -> None:
     topic = context.new_topic("folkmoot", 12)
     count = max(4_000, int(2_000_000 * context.scale.seconds))
     records: Path = context.records.get("small", count).path
-    told: dict[str, Any] = {"topic": topic, "count": count, "warm": 1_000}
-    filling: dict[str, Any] = {"compression": "none", "records": str(records)}
+    given: dict[str, Any] = {"topic": topic, "count": count, "warm": 1_000}
+    given |= {"compression": "none", "records": str(records)}
     with ExitStack() as stack:
         programs = [
-            stack.enter_context(server.client("produce", how=how, **told, **filling))
+            stack.enter_context(server.client("produce", how=how, **given))
             for how in ("send", "columns")
         ]
         for program in programs:
             program.wait_ready()
-        reading = {**told, "count": 2 * count, "warm": 1}
+        reading = {**given, "count": 2 * count, "warm": 1}
         consumer = stack.enter_context(server.client("consume", how="columns", **reading))
         consumer.wait_ready()
         programs.append(consumer)
         with Usage(server.processes()) as usage:
             for program in programs:
                 program.go()
-            told_back = [program.wait_done() for program in programs]
+            reports = [program.wait_done() for program in programs]
     server.delete_topic(topic)
-    seconds = max(each["seconds"] for each in told_back)
+    seconds = max(each["seconds"] for each in reports)
     peak, millions = usage.peaks["broker"], 4 * count / 1e6
     facts = {
-        "client CPU": sum(each["cpu"] for each in told_back) / millions,
+        "client CPU": sum(each["cpu"] for each in reports) / millions,
         "server CPU": sum(usage.cpu.values()) / millions,
         "broker RssAnon": peak.anonymous,
         "broker RSS": peak.resident,
@@ -247,23 +240,4 @@ def _full_load(context: Context, results: Results) -> None:
     context.say(f"   {sample.value:,.0f} records/s in and out, {peak.anonymous / 1e6:.0f} MB")
     results.cells.append(cell(case, "in and out", "records/s", [sample]))
     text = "memory of a broker under full load (RssAnon)"
-    _limit(results, text, peak.anonymous, 150e6, facts)
-
-
-def _limit(
-    results: Results,
-    text: str,
-    figure: float,
-    wanted: float,
-    facts: Mapping[str, float] | None = None,
-) -> None:
-    results.targets.append(
-        Target(
-            text=text,
-            figure=figure,
-            wanted=wanted,
-            unit="bytes",
-            better="lower",
-            facts=facts or {},
-        )
-    )
+    results.limit(text, peak.anonymous, 150e6, "bytes", facts)

@@ -8,7 +8,7 @@ is that of one core. fastavro is called as its users do, without any check of ou
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Any, Final
@@ -20,7 +20,7 @@ import pyarrow as pa
 from benchmarks import registry_load
 from benchmarks.harness import Context, Estimate, Sample
 from benchmarks.registry_load import Load
-from benchmarks.results import Cell, Results, Target, compared
+from benchmarks.results import Results
 from folkmoot.console.demo import flights
 from folkmoot.coordination.connector import connect
 from folkmoot.schemas.avro.identity import canonical, parse
@@ -48,9 +48,10 @@ LIST: Final = f"a page of {SUBJECTS:,} subjects by prefix"
 HERE: Final = "SchemaRegistry"
 SERVER: Final = "folkmoot registry"
 P99: Final = "p99 ms"
+RSS: Final = "server RSS"
 
 BEHIND: Final = 8
-"""fastavro gets so many times fewer rows: it takes as long as that."""
+"""How many times fewer rows fastavro gets, which takes as long for them."""
 LEAST: Final = 500
 ROWS: Final = 20_000
 """In a batch of columns."""
@@ -114,17 +115,14 @@ def run(context: Context) -> Results:
 
 
 def _judge(results: Results) -> None:
-    wanted = {
-        DECODE: (COLUMNS, 1.5e6, 20.0),
-        ENCODE: (COLUMNS, 1.5e6, 15.0),
-        READ: (SINGLE, None, round(1 / 1.2, 3)),
-        WRITE: (SINGLE, None, round(1 / 1.2, 3)),
-    }
-    for case, (contender, least, times) in wanted.items():
-        ours = results.find(case, contender)
-        if ours is not None:
-            rival = results.find(case, BARE)
-            results.targets.append(compared(case, ours, rival, wanted=least, times=times))
+    for case, contender, least, times in (
+        (DECODE, COLUMNS, 1.5e6, 20.0),
+        (ENCODE, COLUMNS, 1.5e6, 15.0),
+        (READ, SINGLE, None, round(1 / 1.2, 3)),
+        (WRITE, SINGLE, None, round(1 / 1.2, 3)),
+    ):
+        ours, rival = results.find(case, contender), results.find(case, BARE)
+        results.judge(case, ours, rival, wanted=least, times=times)
 
 
 # -- values -------------------------------------------------------------------------------------------
@@ -206,12 +204,13 @@ def _registry(context: Context, results: Results) -> None:
     register = partial(registry_load.registrations, zookeeper, context.work, count)
     for case, load in ((LOOK_UPS, look_up), (REGISTER, register)):
         results.cells += context.alternate(case, "requests/s", {SERVER: partial(_loaded, load)})
-    looked_up, registered = (results.find(case, SERVER) for case in (LOOK_UPS, REGISTER))
-    if looked_up is not None:
-        results.targets.append(compared(LOOK_UPS, looked_up, wanted=1_500))
-        results.targets += _bounds(looked_up)
-    if registered is not None:
-        results.targets.append(compared(REGISTER, registered, wanted=200))
+    looked_up = results.find(LOOK_UPS, SERVER)
+    results.judge(LOOK_UPS, looked_up, wanted=1_500)
+    results.judge(f"{LOOK_UPS}: p99", looked_up, fact=P99, unit="ms", wanted=10, better="lower")
+    results.judge(
+        f"{LOOK_UPS}: resident", looked_up, fact=RSS, unit="bytes", wanted=90e6, better="lower"
+    )
+    results.judge(REGISTER, results.find(REGISTER, SERVER), wanted=200)
 
 
 def _listed(context: Context, results: Results) -> None:
@@ -223,25 +222,11 @@ def _listed(context: Context, results: Results) -> None:
         HERE: lambda: Sample(value=registry_load.listed(zookeeper), facts={}),
         SERVER: lambda: Sample(value=over_http(), facts={}),
     }
-    for cell in context.alternate(LIST, "s", contenders):
-        cell = replace(cell, better="lower")
+    for cell in context.alternate(LIST, "s", contenders, None, "lower"):
         results.cells.append(cell)
-        text = f"{LIST}, {cell.contender}"
-        results.targets.append(compared(text, cell, wanted=1.0, better="lower"))
+        results.judge(f"{LIST}, {cell.contender}", cell, wanted=1.0)
 
 
 def _loaded(load: Callable[[], Load]) -> Sample:
     found = load()
-    return Sample(
-        value=found.per_second, facts={P99: 1000 * found.p99, "server RSS": found.resident}
-    )
-
-
-def _bounds(looked_up: Cell) -> list[Target]:
-    p99, memory = looked_up.facts[P99], looked_up.facts["server RSS"]
-    return [
-        Target(text=f"{LOOK_UPS}: p99", figure=p99, unit="ms", better="lower", wanted=10),
-        Target(
-            text=f"{LOOK_UPS}: resident", figure=memory, unit="bytes", better="lower", wanted=90e6
-        ),
-    ]
+    return Sample(value=found.per_second, facts={P99: 1000 * found.p99, RSS: found.resident})

@@ -1,9 +1,9 @@
 """What scenarios stand on: peers and servers, records, and rounds in alternation.
 
-A scenario is a module `bench_<name>.py` with `NAME`, `TITLE` and `run(context) -> Results`. It lists
-contenders, each a function that measures once; `alternate` lets them take turns, so that what the
-machine does meanwhile hits all of them alike: one round that is not counted (warm-up: JIT, caches,
-imports), then the counted ones, each in another order.
+A scenario is a module `bench_<name>.py` with `NAME`, `TITLE`, `ESTIMATE` and `run(context) -> Results`. It
+lists contenders, each a function that measures once; they take turns, so that other work of the machine
+hits all of them alike: one round that is not counted (warm-up: JIT, caches, imports), then the counted
+ones, each in another order.
 """
 
 import os
@@ -12,15 +12,16 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from benchmarks.interruption import undisturbed
 from benchmarks.peers import Peer, Server
 from benchmarks.programs import Outcome
 from benchmarks.records import RecordSets
-from benchmarks.results import Cell
+from benchmarks.results import Better, Cell
 
 T = TypeVar("T")
 
@@ -82,6 +83,8 @@ class Sample:
 
 
 Measure = Callable[[], Sample]
+Part = tuple[str, str]
+"""A case, and who was measured in it."""
 
 
 def rate_of(outcome: Outcome, **more: float) -> Sample:
@@ -103,6 +106,7 @@ class Context:
         self.seed = seed
         self.work = work
         self.records = RecordSets(work / "records", seed)
+        self.is_warming_up = False
         self.failures: list[str] = []
         self._servers: dict[str, Server] = {}
         self._topics = 0
@@ -114,7 +118,7 @@ class Context:
         """The scenario's server of a peer that is there."""
         if peer not in self._servers:
             server = self.peers[peer].server(self.work / peer)
-            # Remembered first, so that it is stopped even if somebody interrupts its start.
+            # Remembered first, so that it is stopped even if its start is interrupted.
             self._servers[peer] = server
             server.start()
             if server.compiles_as_it_runs:
@@ -125,10 +129,8 @@ class Context:
         """Has a new server do what it will be measured at, besides the rounds that do not count."""
         records = self.records.get("small", WORK_IN)
         topic = self.new_topic(peer, 12)
-        told: dict[str, Any] = {"topic": topic, "count": records.count, "warm": 0}
-        path = str(records.path)
-        server.client("produce", compression="zstd", records=path, **told).run({})
-        server.client("consume", how="consume", **told).run({})
+        server.produce(topic, records.path, records.count)
+        server.consume(topic, records.count, "consume", 0)
         server.delete_topic(topic)
 
     def fresh_server(self, peer: str, name: str) -> Server:
@@ -146,40 +148,68 @@ class Context:
         print(text, flush=True)
 
     def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
-        """A measurement that may fail: a long run goes on without it, and says so at its end."""
+        """A measurement that may fail: a long run continues without it, and reports it at its end."""
         try:
             return measure()
         except Exception as error:
             traceback.print_exc()
-            told = str(error).strip().splitlines() or [""]
-            self.failures.append(f"{what}: {type(error).__name__}: {told[0]}")
+            lines = str(error).strip().splitlines() or [""]
+            self.failures.append(f"{what}: {type(error).__name__}: {lines[0]}")
             return None
 
     def turns(
         self, names: Sequence[str], rounds: int | None = None, *, warm_up: bool = True
-    ) -> Iterator[tuple[str, bool]]:
-        """Who measures next, and whether it counts: round after round, each in another order."""
+    ) -> Iterator[str]:
+        """The next contender, round after round, each in another order; see `is_warming_up`."""
         warm_ups = 1 if warm_up and self.scale.warm_up else 0
         for number in range(-warm_ups, rounds or self.scale.rounds):
             first = number % len(names)
             for name in (*names[first:], *names[:first]):
                 settle()
-                yield name, number >= 0
+                self.is_warming_up = number < 0
+                yield name
+        self.is_warming_up = False
+
+    def compare(
+        self,
+        title: str,
+        contenders: Mapping[str, Callable[[], Mapping[Part, Sample]]],
+        rounds: int | None = None,
+        *,
+        warm_up: bool = True,
+    ) -> dict[Part, list[Sample]]:
+        """Measures all contenders in turn; → the samples that count, by what each is of."""
+        taken: dict[Part, list[Sample]] = {}
+        self.say(f"-- {title}")
+        for name in self.turns(list(contenders), rounds, warm_up=warm_up):
+            found = self.attempt(f"{title}, {name}", contenders[name])
+            for part, sample in (found or {}).items():
+                mark = " (warm-up)" if self.is_warming_up else ""
+                what = part[1] if part[0] == title else ", ".join(part)
+                self.say(f"   {what}: {sample.value:,.4g}{mark}")
+                if not self.is_warming_up:
+                    taken.setdefault(part, []).append(sample)
+        return taken
 
     def alternate(
-        self, case: str, unit: str, contenders: Mapping[str, Measure], rounds: int | None = None
+        self,
+        case: str,
+        unit: str,
+        contenders: Mapping[str, Measure],
+        rounds: int | None = None,
+        better: Better = "higher",
+        *,
+        warm_up: bool = True,
     ) -> list[Cell]:
-        """All contenders in turn, round after round; one cell each. See the module's docstring."""
-        taken: dict[str, list[Sample]] = {name: [] for name in contenders}
-        self.say(f"-- {case}")
-        for name, counts in self.turns(list(contenders), rounds):
-            sample = self.attempt(f"{case}, {name}", contenders[name])
-            if sample is None:
-                continue
-            if counts:
-                taken[name].append(sample)
-            self.say(f"   {name}: {sample.value:,.4g} {unit}{'' if counts else ' (warm-up)'}")
-        return [cell(case, name, unit, samples) for name, samples in taken.items() if samples]
+        """Measures all contenders in turn in one case; one cell each."""
+
+        def labelled(name: str) -> dict[Part, Sample]:
+            return {(case, name): contenders[name]()}
+
+        measures = {name: partial(labelled, name) for name in contenders}
+        taken = self.compare(case, measures, rounds, warm_up=warm_up)
+        found = [(name, taken.get((case, name))) for name in contenders]
+        return [cell(case, name, unit, each, better) for name, each in found if each]
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)
@@ -200,7 +230,9 @@ class Context:
         shutil.rmtree(self.work, ignore_errors=True)
 
 
-def cell(case: str, contender: str, unit: str, samples: Sequence[Sample]) -> Cell:
+def cell(
+    case: str, contender: str, unit: str, samples: Sequence[Sample], better: Better = "higher"
+) -> Cell:
     """What several rounds of one contender come to."""
     names: Iterable[str] = dict.fromkeys(name for sample in samples for name in sample.facts)
     facts = {
@@ -208,7 +240,9 @@ def cell(case: str, contender: str, unit: str, samples: Sequence[Sample]) -> Cel
         for name in names
     }
     values = [sample.value for sample in samples]
-    return Cell(case=case, contender=contender, unit=unit, values=values, facts=facts)
+    return Cell(
+        case=case, contender=contender, unit=unit, values=values, better=better, facts=facts
+    )
 
 
 def settle() -> None:

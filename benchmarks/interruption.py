@@ -15,7 +15,7 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Within it, each of the signals interrupts.
 
     SIGINT even where a shell had it ignored, as it does for what it starts in the background; but

@@ -44,17 +44,14 @@ class Side:
     topics: dict[str, str] = field(default_factory=dict)
 
     def does(self, verb: str, **case: Any) -> dict[str, Any]:
-        """What the session told when it had done that, with the server's CPU seconds meanwhile."""
+        """The session's report when it was done, with the server's CPU seconds meanwhile."""
         with Usage(self.server.processes()) as usage:
             self.session.go(json.dumps({"do": verb, "format": self.format, **case}))
-            told = self.session.wait_done()
-        return {**told, "server_cpu": sum(usage.cpu.values())}
+            done = self.session.wait_done()
+        return {**done, "server_cpu": sum(usage.cpu.values())}
 
     def fill(self, name: str, topic: str, records: Path, count: int) -> None:
-        told: dict[str, Any] = {"topic": topic, "count": count, "warm": 0, "compression": "zstd"}
-        if self.peer == "folkmoot":
-            told["how"] = "columns"
-        self.server.client("produce", records=str(records), **told).run({})
+        self.server.produce(topic, records, count, how="columns")
         self.topics[name] = topic
 
 
@@ -148,11 +145,11 @@ def _encoded(id: int, count: int) -> tuple[list[bytes], list[bytes]]:
 
 
 def _pieces(rows: list[dict[str, Any]], text: str) -> Iterator[pa.RecordBatch]:
-    class Unasked:
+    class OneSchema:
         def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
             return text
 
-    schema = ColumnDeserializer(Unasked(), text).arrow_schema
+    schema = ColumnDeserializer(OneSchema(), text).arrow_schema
     for start in range(0, len(rows), ROWS):
         yield pa.RecordBatch.from_pylist(rows[start : start + ROWS], schema=schema)
 
@@ -180,7 +177,7 @@ def _into_files(table: pa.Table, folder: Path) -> Path:
     return folder
 
 
-def check(told: Mapping[str, Any], records: int) -> None:
+def check(done: Mapping[str, Any], records: int) -> None:
     """Raises ProgramFailed."""
-    if told["records"] != records:
-        raise ProgramFailed(f"{told['records']} records are there, and not {records}")
+    if done["records"] != records:
+        raise ProgramFailed(f"{done['records']} records are there, and not {records}")

@@ -38,7 +38,6 @@ def test_a_tiny_throughput_runs_and_finds_every_record_again(tmp_path: Path) -> 
     (results,) = json.loads(output.read_text())["scenarios"]
     found = {cell["contender"] for cell in results["cells"]}
     assert {throughput_summary.SEND, throughput_summary.ARROW_IN} <= found
-    assert (tmp_path / "throughput-consume.svg").exists()
 
 
 def test_an_unknown_scenario_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,14 +80,14 @@ def test_a_peer_whose_server_does_not_start_is_skipped_too(
 
 
 def test_a_record_that_is_missing_or_doubled_makes_a_measurement_invalid() -> None:
-    def read(records: int, **told: int) -> Outcome:
+    def read(records: int, **reported: int) -> Outcome:
         return Outcome(
             records=records,
             seconds=1.0,
             client_cpu=0.0,
             client_memory=Memory(),
             client_first=Memory(),
-            told=told,
+            reported=reported,
         )
 
     _check("a", read(10, end=10, bytes=1000), 10, 1000)
@@ -99,7 +98,7 @@ def test_a_record_that_is_missing_or_doubled_makes_a_measurement_invalid() -> No
 
 def test_contenders_take_turns_and_begin_each_round_with_another(tmp_path: Path) -> None:
     with Context({}, SMOKE, 1, tmp_path / "work") as context:
-        turns = [name for name, counts in context.turns(["a", "b"], 3) if counts]
+        turns = list(context.turns(["a", "b"], 3))
     assert turns == ["a", "b", "b", "a", "a", "b"]
 
 
@@ -118,5 +117,4 @@ def test_short_measurements_of_latency_growth_and_restarts_run(tmp_path: Path) -
     latency, growth, restart = json.loads(output.read_text())["scenarios"]
     for scenario in (latency, growth, restart):
         assert all(value > 0 for cell in scenario["cells"] for value in cell["values"])
-    assert (tmp_path / "latency-p99.svg").exists()
-    assert (tmp_path / "growth-size.svg").exists()
+    assert [chart["name"] for chart in latency["charts"]] == ["latency-median", "latency-p99"]

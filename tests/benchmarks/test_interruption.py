@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.interruption import heeded, undisturbed
+from benchmarks.interruption import interruptible, undisturbed
 from tests.processes import children, state
 from tests.tree import ROOT
 from tests.waiting import eventually
@@ -31,13 +31,13 @@ def _no_nohup() -> Iterator[None]:
 
 @pytest.mark.parametrize("by", ENDED_BY)
 def test_each_way_of_ending_a_run_interrupts_it(by: str) -> None:
-    with pytest.raises(KeyboardInterrupt), heeded():
+    with pytest.raises(KeyboardInterrupt), interruptible():
         signal.raise_signal(ENDED_BY[by])
 
 
 def test_a_run_under_nohup_outlives_its_terminal() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with heeded(), undisturbed():
+    with interruptible(), undisturbed():
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
@@ -46,7 +46,7 @@ def test_tidying_up_is_finished_first() -> None:
     done: list[str] = []
 
     def tidy_up() -> None:
-        with heeded(), undisturbed():
+        with interruptible(), undisturbed():
             signal.raise_signal(signal.SIGINT)
             done.append("everything")
 

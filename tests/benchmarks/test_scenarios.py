@@ -73,7 +73,7 @@ def test_codecs_are_measured_on_bodies_of_all_records(
 
 def test_a_target_without_anything_beside_it_can_be_written_and_read_again(tmp_path: Path) -> None:
     results = Results(name="restart", title="")
-    bench_restart._limit(results, "memory of an idle broker", 54e6, 250e6)
+    results.limit("memory of an idle broker", 54e6, 250e6, "bytes")
     report = Report(when="", command="", seed=1, machine={}, versions={}, scenarios=[results])
     report.write(tmp_path / "report.json")
     assert Report.read(tmp_path / "report.json") == report
