@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from benchmarks import crowds
-from benchmarks.harness import Context, Estimate, Part, Sample, cell
+from benchmarks.harness import Context, Part, Sample
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.rebalances import REST, SESSION_TIMEOUT, Group, judge
 from benchmarks.results import Cell, Chart, Results, median_of, series_of
@@ -17,9 +17,7 @@ from folkmoot.coordination.groups.ownership import committed
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.records import TopicPartition
 
-NAME: Final = "groups"
 TITLE: Final = "Groups: members that leave, join and die"
-ESTIMATE: Final = Estimate(seconds=60, per_round=60, quick_seconds=90, disk=1e9)
 
 MEMBERS: Final = 10
 PARTITIONS: Final = 100
@@ -44,8 +42,8 @@ CHARTS: Final = {
 }
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     smoke = context.scale.name == "smoke"
     size = (3, 6) if smoke else (MEMBERS, PARTITIONS)
     contenders = {OURS: partial(_life, context, OURS, "folkmoot", {}, *size)}
@@ -58,7 +56,7 @@ def run(context: Context) -> Results:
     for case in dict.fromkeys(case for case, _ in taken):
         for name in contenders:
             if (case, name) in taken:
-                results.cells.append(cell(case, name, "s", taken[case, name], "lower"))
+                context.add(case, name, "s", taken[case, name], "lower")
     results.notes.append(
         "From the event until the last partition that moved was delivered by its new owner, by the "
         "members' own logs of deliveries; pauses include the 20 ms between two records. Members are "
@@ -69,8 +67,7 @@ def run(context: Context) -> Results:
         _chart(results, "moved", median_of, spread=True),
         _chart(results, "stayed", lambda found: found.facts[PAUSE]),
     ]
-    context.attempt("large groups", partial(crowds.measure, context, results))
-    return results
+    context.attempt("large groups", partial(crowds.measure, context))
 
 
 def _life(

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.clients.program import write_columns
-from benchmarks.harness import Context, Estimate, Part, Sample, cell, rate_of
+from benchmarks.harness import Context, Part, Sample, rate_of
 from benchmarks.programs import Outcome
 from benchmarks.results import Chart, Results, Series
 
-NAME: Final = "growth"
 TITLE: Final = "Growth: partitions, size of records, consumers"
-ESTIMATE: Final = Estimate(seconds=300, per_round=0, quick_seconds=120, disk=3e9)
 
 PARTITIONS: Final = (1, 10, 100, 1_000, 10_000)
 KAFKAS_PARTITIONS: Final = 1_000  # creating ten thousand takes it minutes
@@ -41,23 +39,23 @@ Measure = Callable[[str], Mapping[Part, Sample]]
 """Of a peer; its samples belong to cases of two verbs."""
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     smoke = context.scale.name == "smoke"
     paces: dict[str, float] = {}
     for number in PARTITIONS[:1] if smoke else PARTITIONS:
         case = f"{number:,} partition{'s' if number > 1 else ''}"
         peers = list(NAMES) if number <= KAFKAS_PARTITIONS else ["folkmoot"]
-        _compare(context, results, case, _with_partitions(context, case, number, paces), peers)
+        _compare(context, case, _with_partitions(context, case, number, paces), peers)
     for size in SIZES[:1] if smoke else SIZES:
         case = f"{size:,} B"
-        _compare(context, results, case, _with_size(context, case, size))
+        _compare(context, case, _with_size(context, case, size))
     count = max(2_000, int(2 * EXPECTED * context.scale.seconds))
     topic_of = cache(partial(_filled, context, count))
     for members in MEMBERS[1:2] if smoke else MEMBERS:
         case = f"{members} consumer{'s' if members > 1 else ''} in a group"
         measure = partial(_with_members, context, case, members, topic_of, count)
-        _compare(context, results, case, measure)
+        _compare(context, case, measure)
     results.notes.append(
         "Partitions: 100 B, all keys different, send() and iteration. Sizes: 12 partitions; the rate "
         "is of bytes. Consumers: 16 partitions, poll(); from the word to go to the last record, the "
@@ -68,12 +66,10 @@ def run(context: Context) -> Results:
         _chart(results, "size", "Throughput and size of records", "bytes of a record"),
         _chart(results, "consumers", "Throughput and consumers", "consumers in a group"),
     ]
-    return results
 
 
 def _compare(
     context: Context,
-    results: Results,
     case: str,
     measure: Measure,
     peers: Sequence[str] = tuple(NAMES),
@@ -81,7 +77,8 @@ def _compare(
     contenders = {NAMES[peer]: partial(measure, peer) for peer in peers if context.has(peer)}
     taken = context.compare(case, contenders, context.scale.spare_rounds, warm_up=False)
     unit = "MB/s" if case.endswith(" B") else "records/s"
-    results.cells += [cell(*part, unit, samples) for part, samples in taken.items()]
+    for part, samples in taken.items():
+        context.add(*part, unit, samples)
 
 
 def _with_partitions(context: Context, case: str, number: int, paces: dict[str, float]) -> Measure:

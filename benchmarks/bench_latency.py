@@ -12,14 +12,12 @@ from itertools import product
 from math import inf
 from typing import Final
 
-from benchmarks.harness import Context, Estimate, Sample
+from benchmarks.harness import Context, Sample
 from benchmarks.measuring import cpu_seconds
 from benchmarks.programs import NotInTime
 from benchmarks.results import Cell, Chart, Results, median_of, series_of
 
-NAME: Final = "latency"
 TITLE: Final = "Latency: from send() in one process to the application in another"
-ESTIMATE: Final = Estimate(seconds=0, per_round=90, quick_seconds=70, disk=2e9)
 
 RATES: Final = (1_000, 50_000, 200_000)
 LINGERS: Final = (0.0, 0.005)
@@ -33,8 +31,8 @@ P99: Final = "p99 ms"
 LATE: Final = "records waited when time was up"
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     peers = {NAMES[peer]: peer for peer in NAMES if context.has(peer)}
     rates = RATES if context.scale.name != "smoke" else RATES[:1]
     for number, (rate, linger) in enumerate(product(rates, LINGERS)):
@@ -42,7 +40,7 @@ def run(context: Context) -> Results:
         measures = {name: partial(_once, context, peers[name], rate, linger) for name in peers}
         rounds = context.scale.side_rounds
         # Clients are new processes each time, and servers are warm after the first case.
-        results.cells += context.alternate(case, UNIT, measures, rounds, warm_up=number == 0)
+        context.alternate(case, UNIT, measures, rounds, warm_up=number == 0)
     results.notes.append(
         "Counted from when a record was due, not from when it was sent; 100 B, 12 partitions, zstd, "
         f"acks=1. The first quarter is not counted. Where records still waited {PATIENCE:g} s after the last "
@@ -53,7 +51,6 @@ def run(context: Context) -> Results:
         _chart(results, "median", median_of),
         _chart(results, "p99", lambda cell: cell.facts[P99]),
     ]
-    return results
 
 
 def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:

@@ -17,19 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness import WORK_IN, Context, Estimate, Sample, cell, settle
+from benchmarks.harness import WORK_IN, Context, Sample, settle
 from benchmarks.measuring import cpu_seconds
 from benchmarks.peers.clusters import BROKERS, Cluster, FolkmootCluster, KafkaCluster
 from benchmarks.peers.kafka import KafkaPeer
 from benchmarks.programs import Program
-from benchmarks.results import Results
 from folkmoot.brokers.storage.files.cluster_facts import topic_in
 from folkmoot.coordination.cluster import reassignments
 from folkmoot.coordination.zookeeper.execute import execute
 
-NAME: Final = "replication"
 TITLE: Final = "Replication: acks=all, and brokers that die"
-ESTIMATE: Final = Estimate(seconds=420, per_round=90, quick_seconds=200, disk=25e9)
 
 OURS: Final = "Folkmoot"
 ALONE: Final = "Folkmoot, its guardian killed, too"
@@ -63,25 +60,23 @@ Break = Callable[[int], float]
 """Does something to a broker; → when."""
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
-    _Cases(context, results).run()
-    results.notes.append(
+def run(context: Context) -> None:
+    _Cases(context).run()
+    context.results.notes.append(
         "Three brokers each on one machine; replicas 3, min_in_sync 2; clients and brokers share the "
         "processors. Seconds are counted from the signal until a record sent after it is acknowledged "
         "in the last partition that the broker led; every partition gets one each "
         f"{INTERVAL * 1000:g} ms (of many partitions each {INTERVAL * 10_000:g} ms). Kafka's broker sessions "
         "last 9 s, Folkmoot's 6 s, which count where no guardian ends them."
     )
-    return results
 
 
 class _Cases:
     """The cases of a run, one after the other, on clusters that live as long."""
 
-    def __init__(self, context: Context, results: Results) -> None:
+    def __init__(self, context: Context) -> None:
         self.context = context
-        self.results = results
+        self.results = context.results
         self.scale = context.scale
         self.clusters: dict[str, Cluster] = {}
         self.topics = 0
@@ -126,8 +121,7 @@ class _Cases:
     def _add(self, case: str, name: str, unit: str, samples: Sequence[Sample]) -> None:
         """A cell of which less is better."""
         if samples:
-            found = cell(case, name, unit, samples, "lower")
-            self.results.cells.append(found)
+            found = self.context.add(case, name, unit, samples, "lower")
             most = max(found.values)
             self.context.say(f"{case}, {name}: {found.median:.3g} {unit}, at most {most:.3g}")
 
@@ -141,7 +135,7 @@ class _Cases:
         if KAFKA in self.clusters:
             contenders[CONFLUENT] = partial(self._rate, KAFKA, "produce")
             self._work_in()
-        self.results.cells += self.context.alternate(THROUGHPUT, "records/s", contenders)
+        self.context.alternate(THROUGHPUT, "records/s", contenders)
         theirs = self.results.find(THROUGHPUT, CONFLUENT)
         for name, times in ((SEND, 1.5), (COLUMNS, 4.0)):
             text = f"acks=all, {name.split()[1]}"
@@ -166,7 +160,7 @@ class _Cases:
 
     def fsync(self, cluster: FolkmootCluster) -> None:
         measure = {COLUMNS: partial(self._rate, OURS, "columns", fsync=True)}
-        self.results.cells += self.context.alternate(FSYNC, "records/s", measure)
+        self.context.alternate(FSYNC, "records/s", measure)
         before, now = (self.results.find(each, COLUMNS) for each in (THROUGHPUT, FSYNC))
         beside = None if before is None else replace(before, contender="page cache")
         self.results.judge("acks=all with fsync, send_batch()", now, beside, times=0.7)
@@ -177,7 +171,7 @@ class _Cases:
         contenders = {
             name: partial(self._latency, cluster, RATE) for name, cluster in self.clusters.items()
         }
-        self.results.cells += self.context.alternate(case, "p99 ms", contenders, None, "lower")
+        self.context.alternate(case, "p99 ms", contenders, None, "lower")
         self._judge(case, case, wanted=20.0)
 
     def _latency(self, cluster: Cluster, rate: int) -> Sample:
@@ -338,10 +332,11 @@ class _Cases:
         took = time.monotonic() - begun
         held = sum(each.stat().st_size for each in files)
         found, beside = (
-            cell(case, who, "MB/s", [Sample(value=held / seconds / 1e6, facts={"s": seconds})])
+            self.context.add(
+                case, who, "MB/s", [Sample(value=held / seconds / 1e6, facts={"s": seconds})]
+            )
             for who, seconds in ((OURS, took), ("cp, fsync", copied))
         )
-        self.results.cells += [found, beside]
         beside = replace(beside, contender="copying with fsync")
         self.results.judge(case, found, beside, times=0.7)
         self._throttled(cluster, topic, pair)

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from benchmarks.harness import Context, Estimate, Sample, cell, settle
+from benchmarks.harness import Context, Sample, settle
 from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
-from benchmarks.results import Results
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import topics
@@ -29,13 +28,9 @@ from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest
 
-NAME: Final = "restart"
 TITLE: Final = "Restart and memory of a broker"
-ESTIMATE: Final = Estimate(seconds=100, per_round=15, quick_seconds=40, disk=12e9)
 
 LOG_BYTES: Final = {"full": 10_000_000_000, "quick": 1_000_000_000, "smoke": 20_000_000}
-SMALLER_BYTES: Final = 4_000_000_000
-"""Of the log where there is little space."""
 ROOM: Final = 2.5
 """How many times the log's bytes must be free: a disk that this fills hurts all that use it."""
 PARTITIONS: Final = {"full": 10_000, "quick": 2_000, "smoke": 100}
@@ -46,23 +41,17 @@ PATIENCE: Final = 60.0
 REST: Final = 2.0
 
 
-class NoSpace(Exception):
-    """The disk is too full for even the smaller log."""
-
-
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
-    context.attempt("a large log", partial(_large_log, context, results))
-    context.attempt("many partitions", partial(_many_partitions, context, results))
-    context.attempt("full load", partial(_full_load, context, results))
-    return results
+def run(context: Context) -> None:
+    context.attempt("a large log", partial(_large_log, context))
+    context.attempt("many partitions", partial(_many_partitions, context))
+    context.attempt("full load", partial(_full_load, context))
 
 
 # -- a large log --------------------------------------------------------------------------------------
 
 
-def _large_log(context: Context, results: Results) -> None:
-    size = _size_that_fits(context, results)
+def _large_log(context: Context) -> None:
+    size = _size_that_fits(context)
     case = f"a log of {size / 1e9:.3g} GB, to the first fetch answered"
     context.say(f"-- {case}")
     with _prepared(context, "log", 12) as (server, topic_id):
@@ -77,32 +66,14 @@ def _large_log(context: Context, results: Results) -> None:
             killed.append(_started(context, server, topic_id, "after kill -9 under load"))
             server.cluster.brokers[0].stop()
     for name, samples, wanted in (("orderly stop", clean, 1.0), ("kill -9", killed, 3.0)):
-        found = cell(case, f"after {name}", "s", samples, "lower")
-        results.cells.append(found)
-        results.judge(f"{case}, after {name}", found, wanted=wanted)
+        found = context.add(case, f"after {name}", "s", samples, "lower")
+        context.results.judge(f"{case}, after {name}", found, wanted=wanted)
 
 
-def _size_that_fits(context: Context, results: Results) -> int:
-    """Of the log: what is wanted, or less, which is noted. Raises NoSpace."""
-    wanted = LOG_BYTES[context.scale.name]
-    free = shutil.disk_usage(context.work).free
-    for size in (wanted, min(wanted, SMALLER_BYTES)):
-        if free >= ROOM * size:
-            break
-    else:
-        raise NoSpace(
-            f"a log of {size / 1e9:.3g} GB wants {ROOM * size / 1e9:.3g} GB of free disk in "
-            f"{context.work.parent}, where {free / 1e9:.3g} GB are free: free some, then run "
-            f"`python -m benchmarks {NAME}`"
-        )
-    if size < wanted:
-        note = (
-            f"The log has {size / 1e9:.3g} GB and not {wanted / 1e9:.3g}: for those "
-            f"{ROOM * wanted / 1e9:.3g} GB of disk should be free, and {free / 1e9:.3g} were."
-        )
-        results.notes.append(note)
-        context.say(note)
-    return size
+def _size_that_fits(context: Context) -> int:
+    """Of the log, in whole GB where the disk has not enough room for what is wanted."""
+    room = shutil.disk_usage(context.work).free / ROOM
+    return min(LOG_BYTES[context.scale.name], max(1, int(room / 1e9)) * 10**9)
 
 
 @contextmanager
@@ -172,7 +143,7 @@ def _feed(context: Context, server: FolkmootServer) -> None:
 # -- many partitions ----------------------------------------------------------------------------------
 
 
-def _many_partitions(context: Context, results: Results) -> None:
+def _many_partitions(context: Context) -> None:
     count = PARTITIONS[context.scale.name]
     case = f"{count:,} partitions, to the first fetch answered"
     context.say(f"-- {case}")
@@ -183,13 +154,13 @@ def _many_partitions(context: Context, results: Results) -> None:
         idle = 0
         for what in ("orderly stop", "kill -9"):
             sample = _started(context, server, topic_id, f"after {what}")
-            results.cells.append(cell(case, f"after {what}", "s", [sample]))
+            context.add(case, f"after {what}", "s", [sample])
             time.sleep(REST)
             idle = memory(server.processes()["broker"]).anonymous
             server.cluster.brokers[0].kill()
         context.say(f"   idle: {idle / 1e6:.0f} MB of its own")
     text = f"memory of a broker with {count:,} idle partitions (RssAnon)"
-    results.limit(text, idle, 250e6, "bytes")
+    context.results.limit(text, idle, 250e6, "bytes")
 
 
 @contextmanager
@@ -202,7 +173,7 @@ def _without_fsync() -> Iterator[None]:
 # -- full load ----------------------------------------------------------------------------------------
 
 
-def _full_load(context: Context, results: Results) -> None:
+def _full_load(context: Context) -> None:
     """Two producers and a consumer at once, as fast as they can."""
     case = "two producers and a consumer at full speed"
     context.say(f"-- {case}")
@@ -238,6 +209,6 @@ def _full_load(context: Context, results: Results) -> None:
     }
     sample = Sample(value=4 * count / seconds, facts=facts)
     context.say(f"   {sample.value:,.0f} records/s in and out, {peak.anonymous / 1e6:.0f} MB")
-    results.cells.append(cell(case, "in and out", "records/s", [sample]))
+    context.add(case, "in and out", "records/s", [sample])
     text = "memory of a broker under full load (RssAnon)"
-    results.limit(text, peak.anonymous, 150e6, "bytes", facts)
+    context.results.limit(text, peak.anonymous, 150e6, "bytes", facts)

@@ -18,7 +18,7 @@ import fastavro
 import pyarrow as pa
 
 from benchmarks import registry_load
-from benchmarks.harness import Context, Estimate, Sample
+from benchmarks.harness import Context, Sample
 from benchmarks.registry_load import Load
 from benchmarks.results import Results
 from folkmoot.console.demo import flights
@@ -30,9 +30,7 @@ from folkmoot.schemas.values.deserializer import AvroDeserializer
 from folkmoot.schemas.values.serializer import AvroSerializer
 from folkmoot.schemas.values.wire import FRAME, MAGIC
 
-NAME: Final = "schemas"
 TITLE: Final = "Schemas: values in columns and one by one, and the registry"
-ESTIMATE: Final = Estimate(seconds=80, per_round=60, quick_seconds=80, disk=5e8)
 
 COLUMNS: Final = "Folkmoot, columns"
 SINGLE: Final = "Folkmoot, value by value"
@@ -91,8 +89,8 @@ def _written(schema: Any, row: Any) -> bytes:
     return out.getvalue()
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     share = min(1.0, context.scale.seconds / 2.5)
     some = Flights.read(max(LEAST * BEHIND, int(flights.FLIGHTS * share)))
     few = some.first(len(some.rows) // BEHIND)
@@ -103,15 +101,14 @@ def run(context: Context) -> Results:
         WRITE: {SINGLE: partial(written, few), BARE: partial(written_by_fastavro, few)},
     }
     for case, contenders in cases.items():
-        results.cells += context.alternate(case, "values/s", contenders)
+        context.alternate(case, "values/s", contenders)
     _judge(results)
     _registry(context, results)
-    _listed(context, results)
+    _listed(context)
     results.notes.append(
         f"{len(some.rows):,} flights in columns of {ROWS:,}, {len(few.rows):,} one by one and by "
         "fastavro; values a second of CPU time."
     )
-    return results
 
 
 def _judge(results: Results) -> None:
@@ -191,7 +188,7 @@ def _starts(some: Flights) -> range:
 def _rate(count: int, work: Callable[[], object]) -> Sample:
     begun = time.process_time()
     work()
-    return Sample(value=count / (time.process_time() - begun), facts={})
+    return Sample(value=count / (time.process_time() - begun))
 
 
 # -- the registry -------------------------------------------------------------------------------------
@@ -203,7 +200,7 @@ def _registry(context: Context, results: Results) -> None:
     count = max(60, int(800 * seconds))
     register = partial(registry_load.registrations, zookeeper, context.work, count)
     for case, load in ((LOOK_UPS, look_up), (REGISTER, register)):
-        results.cells += context.alternate(case, "requests/s", {SERVER: partial(_loaded, load)})
+        context.alternate(case, "requests/s", {SERVER: partial(_loaded, load)})
     looked_up = results.find(LOOK_UPS, SERVER)
     results.judge(LOOK_UPS, looked_up, wanted=1_500)
     results.judge(f"{LOOK_UPS}: p99", looked_up, fact=P99, unit="ms", wanted=10, better="lower")
@@ -213,18 +210,17 @@ def _registry(context: Context, results: Results) -> None:
     results.judge(REGISTER, results.find(REGISTER, SERVER), wanted=200)
 
 
-def _listed(context: Context, results: Results) -> None:
+def _listed(context: Context) -> None:
     zookeeper = context.server("folkmoot").address
     with closing(connect(zookeeper, 10.0)) as session:
         registry_load.stock(session, SUBJECTS)
     over_http = partial(registry_load.listed_over_http, zookeeper, context.work)
     contenders: dict[str, Callable[[], Sample]] = {
-        HERE: lambda: Sample(value=registry_load.listed(zookeeper), facts={}),
-        SERVER: lambda: Sample(value=over_http(), facts={}),
+        HERE: lambda: Sample(value=registry_load.listed(zookeeper)),
+        SERVER: lambda: Sample(value=over_http()),
     }
     for cell in context.alternate(LIST, "s", contenders, None, "lower"):
-        results.cells.append(cell)
-        results.judge(f"{LIST}, {cell.contender}", cell, wanted=1.0)
+        context.results.judge(f"{LIST}, {cell.contender}", cell, wanted=1.0)
 
 
 def _loaded(load: Callable[[], Load]) -> Sample:

@@ -6,7 +6,7 @@ in Python, is told by a source that does nothing.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness import Context, Estimate, Measure, Part, Sample, cell
+from benchmarks.harness import Context, Measure, Part, Sample
 from benchmarks.peers import Unavailable
 from benchmarks.programs import ProgramFailed
-from benchmarks.results import Cell, Results
+from benchmarks.results import Results
 from benchmarks.spark_sides import (
     PARTITIONS,
     Side,
@@ -30,9 +30,7 @@ from benchmarks.spark_sides import (
 )
 from folkmoot.console.demo import flights
 
-NAME: Final = "spark"
 TITLE: Final = "Spark: streams, batch reads and the sink"
-ESTIMATE: Final = Estimate(seconds=290, per_round=170, quick_seconds=260, disk=4e9)
 
 OURS: Final = "Folkmoot"
 COLUMN: Final = "Folkmoot, one column by .schema"
@@ -110,8 +108,8 @@ class Reads:
         return _rate(self.run(side, read), self._counts[read.topic])
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     records = RECORDS[context.scale.name]
     small = context.records.get("small", records).path
     with ExitStack() as stack:
@@ -126,14 +124,14 @@ def run(context: Context) -> Results:
         sides[OURS].fill("few", context.new_topic("folkmoot", PARTITIONS), small, FEW)
         known, schema_id = flights_on(context, sides, records)
         reads = Reads({"small": records, "few": FEW, "flights": known})
-        results.cells += _read(context, sides, reads)
+        _read(context, sides, reads)
         rows = as_parquet(small, records, context.work / "rows")
-        results.cells += _written(context, SINK, sides, Written(rows=rows, records=records))
+        _written(context, SINK, sides, Written(rows=rows, records=records))
         rows = flights_as_parquet(known, context.work / "flights-rows")
         typed = Written(rows=rows, records=known, schema_id=schema_id)
-        results.cells += _written(context, TYPED_SINK, sides, typed)
-        results.cells += _in_tasks(context, sides[OURS], reads)
-        results.cells += _lived(context, sides, reads)
+        _written(context, TYPED_SINK, sides, typed)
+        _in_tasks(context, sides[OURS], reads)
+        _lived(context, sides, reads)
     _judge(results)
     results.notes += [
         f"{records:,} records of 100 B in {PARTITIONS} partitions, zstd, into the sink noop; "
@@ -142,13 +140,12 @@ def run(context: Context) -> Results:
         "defaults but zstd.",
         f"Latency counts from when a record was due; the first {WARM_SHARE:.0%} do not count.",
     ]
-    return results
 
 
 # -- reading and writing ------------------------------------------------------------------------------
 
 
-def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator[Cell]:
+def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> None:
     for _ in range(WARM_UP[context.scale.name]):
         for side in sides.values():
             for read in (Read(), Read(how="batch"), Read(topic="flights", typed=True)):
@@ -167,7 +164,7 @@ def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator
         if case in (STREAM, BATCH):  # for streams Kafka's has no such thing
             one = Read(how=read.how, schema=ONE)
             contenders[COLUMN] = partial(reads.sample, sides[OURS], one)
-        yield from context.alternate(case, "records/s", contenders)
+        context.alternate(case, "records/s", contenders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,13 +176,11 @@ class Written:
     schema_id: int = 0
 
 
-def _written(
-    context: Context, case: str, sides: Mapping[str, Side], written: Written
-) -> Iterator[Cell]:
+def _written(context: Context, case: str, sides: Mapping[str, Side], written: Written) -> None:
     for side in sides.values():
         _sink(context, side, written)
     contenders = {name: partial(_sink, context, side, written) for name, side in sides.items()}
-    yield from context.alternate(case, "records/s", contenders)
+    context.alternate(case, "records/s", contenders)
 
 
 def _sink(context: Context, side: Side, written: Written) -> Sample:
@@ -210,22 +205,22 @@ def _rate(done: Mapping[str, Any], records: int) -> Sample:
     return Sample(value=records / done["seconds"], facts=facts)
 
 
-def _in_tasks(context: Context, side: Side, reads: Reads) -> Iterator[Cell]:
+def _in_tasks(context: Context, side: Side, reads: Reads) -> None:
     def measure() -> Sample:
         cpu = []
         for records in IN_TASK:
             read = Read(topic="few", how="batch", options={"maxRecordsPerPartition": str(records)})
             cpu.append(reads.run(side, read)["cpu_of"]["worker"])
         tasks = [FEW // records for records in IN_TASK]
-        return Sample(value=1000 * (cpu[1] - cpu[0]) / (tasks[1] - tasks[0]), facts={})
+        return Sample(value=1000 * (cpu[1] - cpu[0]) / (tasks[1] - tasks[0]))
 
-    yield from context.alternate(TASKS, "ms", {OURS: measure})
+    context.alternate(TASKS, "ms", {OURS: measure})
 
 
 # -- a query that goes on -----------------------------------------------------------------------------
 
 
-def _lived(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator[Cell]:
+def _lived(context: Context, sides: Mapping[str, Side], reads: Reads) -> None:
     """Queries from their start to their end, in turns: each gives a sample of several cases."""
     contenders: dict[str, Side] = {**sides, NOTHING: sides[OURS]}
     measures = {
@@ -236,7 +231,7 @@ def _lived(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterato
     for case, unit in UNITS.items():
         for name in contenders:
             if (case, name) in taken:
-                yield cell(case, name, unit, taken[case, name])
+                context.add(case, name, unit, taken[case, name])
 
 
 def _live(context: Context, name: str, side: Side, reads: Reads) -> dict[Part, Sample]:
@@ -272,7 +267,7 @@ def _samples(
 
     facts = {READER: share("reader"), "JVM %": share("JVM")}
     samples = {
-        FIRST_ROW: Sample(value=ended["first_row"], facts={}),
+        FIRST_ROW: Sample(value=ended["first_row"]),
         IDLE: Sample(value=share("reader", "JVM", "application"), facts=facts),
     }
     if lags := ended["lags"]:
@@ -282,7 +277,7 @@ def _samples(
             facts[READER_RSS] = ended["resident"]["reader"]
         samples[LATENCY] = Sample(value=late["p50"], facts=facts)
     if "left" in ended:
-        samples[LEFT] = Sample(value=ended["left"], facts={})
+        samples[LEFT] = Sample(value=ended["left"])
     return samples
 
 

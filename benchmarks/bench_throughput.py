@@ -13,17 +13,14 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks import throughput_summary
-from benchmarks.harness import Context, Estimate, Part, Sample, cell, rate_of
+from benchmarks.harness import Context, Part, Sample, rate_of
 from benchmarks.peers import kafka_tools
 from benchmarks.peers.kafka import KafkaServer
 from benchmarks.programs import Outcome
 from benchmarks.records import SetName, as_lines
-from benchmarks.results import Results
 from folkmoot.producers.appender import IMPLEMENTATION
 
-NAME: Final = "throughput"
 TITLE: Final = "Throughput: records a second, one producer or one consumer"
-ESTIMATE: Final = Estimate(seconds=180, per_round=137, quick_seconds=60, disk=6e9)
 
 # Records a second that are expected at most, to choose how many make a measurement of the wanted
 # length. A contender that is slower in the round that warms up is given fewer from then on.
@@ -131,8 +128,8 @@ CASES: Final[Sequence[tuple[Case, Sequence[Contender]]]] = (
 )
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     results.notes.append(f"Folkmoot's appender: {IMPLEMENTATION}.")
     shorter = {"smoke": 1, "quick": 2}
     paces: dict[str, float] = {}
@@ -148,9 +145,8 @@ def run(context: Context) -> Results:
         for verb in ("produce", "consume"):
             for (what, who), samples in taken.items():
                 if what.startswith(verb):
-                    results.cells.append(cell(what, who, "records/s", samples))
+                    context.add(what, who, "records/s", samples)
     throughput_summary.add(results, CASES[0][0].text)
-    return results
 
 
 def _once(

@@ -6,11 +6,10 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.harness import Context, Sample, cell
+from benchmarks.harness import Context, Sample
 from benchmarks.peers import Server
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.programs import Program, ProgramFailed
-from benchmarks.results import Results
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Get, Node
@@ -28,31 +27,29 @@ PATIENCE: Final = 60.0
 PER_MEMBER: Final = "per member"
 
 
-def measure(context: Context, results: Results) -> None:
+def measure(context: Context) -> None:
     smoke = context.scale.name == "smoke"
     costs: dict[int, float] = {}
     for members in MEMBERS[-1:] if context.scale.name == "quick" else MEMBERS:
         size = 4 if smoke else members
-        costs[size] = _crowd(context, results, size, 2 if smoke else PROCESSES)
+        costs[size] = _crowd(context, size, 2 if smoke else PROCESSES)
         if smoke:
             break
     if len(costs) > 1:
         least, most = min(costs), max(costs)
         text = f"groups: operations per member as one leaves, {most} members against {least}"
-        results.limit(text, costs[most] / costs[least], 1.0, "×")
+        context.results.limit(text, costs[most] / costs[least], 1.0, "×")
     if context.scale.name != "quick":
-        _crowd(context, results, 6 if smoke else LARGE, 2 if smoke else PROCESSES, bare=True)
-    _commits(context, results, 20 if smoke else COMMIT_PARTITIONS)
-    results.notes.append(
+        _crowd(context, 6 if smoke else LARGE, 2 if smoke else PROCESSES, bare=True)
+    _commits(context, 20 if smoke else COMMIT_PARTITIONS)
+    context.results.notes.append(
         "Large groups: ten processes, no records. Operations are counted where they are submitted, in "
         "all members, from the leaving on until everybody has a fair share again; signs of life and "
         "looks in case a watch was lost are among them."
     )
 
 
-def _crowd(
-    context: Context, results: Results, members: int, processes: int, *, bare: bool = False
-) -> float:
+def _crowd(context: Context, members: int, processes: int, *, bare: bool = False) -> float:
     """A group that starts together, and loses one. → operations per member of the latter.
 
     `bare` members have no consumers: so many fit on one machine. They are also counted at rest.
@@ -101,24 +98,26 @@ def _crowd(
     context.say(
         f"   stable after {took:.2f} s, {plans} plans; one leaves: {cost:.1f} per member, {served:.2f} s"
     )
-    _add(results, f"cold start of {case}", "s", Sample(value=took, facts={"plans": plans}))
-    _add(results, f"one leaves of {case}", "reads and writes", Sample(value=requests, facts=facts))
+    _add(context, f"cold start of {case}", "s", Sample(value=took, facts={"plans": plans}))
+    _add(context, f"one leaves of {case}", "reads and writes", Sample(value=requests, facts=facts))
     if bare:
-        sample = Sample(value=idle, facts={})
-        _add(results, f"at rest, {case}", "reads per member and second", sample)
+        sample = Sample(value=idle)
+        _add(context, f"at rest, {case}", "reads per member and second", sample)
     if bare or members == MEMBERS[-1]:
-        results.limit(f"groups: cold start of {case}", took, 20.0 if bare else 5.0, "s")
-        results.limit(f"groups: plans in a cold start of {case}", plans, 3, "plans")
+        context.results.limit(f"groups: cold start of {case}", took, 20.0 if bare else 5.0, "s")
+        context.results.limit(f"groups: plans in a cold start of {case}", plans, 3, "plans")
     if bare:
-        results.limit(f"groups: one leaves of {case}", served, 1.0, "s")
-        results.limit(f"groups: reads per member and second at rest, {case}", idle, 0.5)
+        context.results.limit(f"groups: one leaves of {case}", served, 1.0, "s")
+        context.results.limit(f"groups: reads per member and second at rest, {case}", idle, 0.5)
     elif members == MEMBERS[-1]:
-        results.limit(f"groups: reads and writes per member as one leaves of {case}", cost, 15)
+        context.results.limit(
+            f"groups: reads and writes per member as one leaves of {case}", cost, 15
+        )
     return cost
 
 
-def _add(results: Results, case: str, unit: str, sample: Sample) -> None:
-    results.cells.append(cell(case, OURS, unit, [sample]))
+def _add(context: Context, case: str, unit: str, sample: Sample) -> None:
+    context.add(case, OURS, unit, [sample])
 
 
 def _requests_at_rest(programs: Sequence[Program]) -> float:
@@ -160,7 +159,7 @@ def _plans(server: Server, group: str) -> int:
     return node.stat.version
 
 
-def _commits(context: Context, results: Results, partitions: int) -> None:
+def _commits(context: Context, partitions: int) -> None:
     """One member that has everything commits all of it at once."""
     case = f"commit of {partitions:,} partitions"
     server = context.server("folkmoot")
@@ -174,6 +173,6 @@ def _commits(context: Context, results: Results, partitions: int) -> None:
     server.delete_topic(topic)
     facts = {"slowest": max(took), "client CPU, ms": 1000 * report["cpu"]}
     sample = Sample(value=median(took), facts=facts)
-    _add(results, case, "ms", sample)
+    _add(context, case, "ms", sample)
     context.say(f"-- {case}: {sample.value:.0f} ms, the slowest {max(took):.0f}")
-    results.limit(f"groups: {case}", sample.value, 100, "ms")
+    context.results.limit(f"groups: {case}", sample.value, 100, "ms")

@@ -1,6 +1,6 @@
 """What scenarios stand on: peers and servers, records, and rounds in alternation.
 
-A scenario is a module `bench_<name>.py` with `NAME`, `TITLE`, `ESTIMATE` and `run(context) -> Results`. It
+A scenario is a module `bench_<name>.py` with `TITLE` and `run(context)`, which fills `context.results`. It
 lists contenders, each a function that measures once; they take turns, so that other work of the machine
 hits all of them alike: one round that is not counted (warm-up: JIT, caches, imports), then the counted
 ones, each in another order.
@@ -10,18 +10,17 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final, Self, TypeVar
 
-from benchmarks.interruption import undisturbed
 from benchmarks.peers import Peer, Server
 from benchmarks.programs import Outcome
 from benchmarks.records import RecordSets
-from benchmarks.results import Better, Cell
+from benchmarks.results import Better, Cell, Results
 
 T = TypeVar("T")
 
@@ -51,24 +50,7 @@ QUICK: Final = Scale(name="quick", rounds=1, seconds=1.0, warm_up=False)
 SMOKE: Final = Scale(name="smoke", rounds=1, seconds=0.01, warm_up=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What a scenario wants, about, on two quiet cores and with all peers there."""
-
-    seconds: float
-    """Whatever the number of rounds, in a full run."""
-    per_round: float
-    quick_seconds: float
-    disk: float
-    """Bytes at its worst moment, in a full run."""
-
-    def of(self, scale: Scale) -> float:
-        return {
-            "full": self.seconds + self.per_round * scale.rounds,
-            "quick": self.quick_seconds,
-            "smoke": 20,
-        }[scale.name]
-
+SEED: Final = 4
 
 # Records sent and read by a server that is slow until it has compiled itself.
 WORK_IN: Final = 300_000
@@ -79,7 +61,7 @@ class Sample:
     """One measurement: the figure, and what is noted beside it."""
 
     value: float
-    facts: Mapping[str, float]
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 Measure = Callable[[], Sample]
@@ -100,14 +82,15 @@ class Context:
     requests. The main thread uses it.
     """
 
-    def __init__(self, peers: Mapping[str, Peer], scale: Scale, seed: int, work: Path) -> None:
+    def __init__(
+        self, peers: Mapping[str, Peer], scale: Scale, results: Results, work: Path
+    ) -> None:
         self.peers = peers
         self.scale = scale
-        self.seed = seed
+        self.results = results
         self.work = work
-        self.records = RecordSets(work / "records", seed)
+        self.records = RecordSets(work / "records", SEED)
         self.is_warming_up = False
-        self.failures: list[str] = []
         self._servers: dict[str, Server] = {}
         self._topics = 0
 
@@ -154,7 +137,7 @@ class Context:
         except Exception as error:
             traceback.print_exc()
             lines = str(error).strip().splitlines() or [""]
-            self.failures.append(f"{what}: {type(error).__name__}: {lines[0]}")
+            self.results.failed.append(f"{what}: {type(error).__name__}: {lines[0]}")
             return None
 
     def turns(
@@ -201,7 +184,7 @@ class Context:
         *,
         warm_up: bool = True,
     ) -> list[Cell]:
-        """Measures all contenders in turn in one case; one cell each."""
+        """Measures all contenders in turn in one case, and adds a cell of each."""
 
         def labelled(name: str) -> dict[Part, Sample]:
             return {(case, name): contenders[name]()}
@@ -209,17 +192,34 @@ class Context:
         measures = {name: partial(labelled, name) for name in contenders}
         taken = self.compare(case, measures, rounds, warm_up=warm_up)
         found = [(name, taken.get((case, name))) for name in contenders]
-        return [cell(case, name, unit, each, better) for name, each in found if each]
+        return [self.add(case, name, unit, each, better) for name, each in found if each]
+
+    def add(
+        self,
+        case: str,
+        contender: str,
+        unit: str,
+        samples: Sequence[Sample],
+        better: Better = "higher",
+    ) -> Cell:
+        """What several rounds of one contender come to."""
+        names = dict.fromkeys(name for sample in samples for name in sample.facts)
+        facts = {
+            name: median(sample.facts[name] for sample in samples if name in sample.facts)
+            for name in names
+        }
+        values = [sample.value for sample in samples]
+        cell = Cell(
+            case=case, contender=contender, unit=unit, values=values, better=better, facts=facts
+        )
+        self.results.cells.append(cell)
+        return cell
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with undisturbed():
-            self._tidy_up()
-
-    def _tidy_up(self) -> None:
         for server in reversed(self._servers.values()):
             try:
                 server.stop()
@@ -228,21 +228,6 @@ class Context:
                 print(f"stopping {type(server).__name__}: {error}", file=sys.stderr)
         self._servers.clear()
         shutil.rmtree(self.work, ignore_errors=True)
-
-
-def cell(
-    case: str, contender: str, unit: str, samples: Sequence[Sample], better: Better = "higher"
-) -> Cell:
-    """What several rounds of one contender come to."""
-    names: Iterable[str] = dict.fromkeys(name for sample in samples for name in sample.facts)
-    facts = {
-        name: median(sample.facts[name] for sample in samples if name in sample.facts)
-        for name in names
-    }
-    values = [sample.value for sample in samples]
-    return Cell(
-        case=case, contender=contender, unit=unit, values=values, better=better, facts=facts
-    )
 
 
 def settle() -> None:

@@ -144,7 +144,7 @@ def _aligned(rows: Rows) -> list[str]:
     return lines
 
 
-def _kept(path: Path) -> Report | None:
+def kept(path: Path) -> Report | None:
     """What an earlier run left; nothing if it is of another version, since a long run is worth more."""
     try:
         return Report.read(path) if path.exists() else None
@@ -158,12 +158,12 @@ def save(report: Report, path: Path) -> None:
 
     What is kept was measured beside the peers of its time: their versions stay, too.
     """
-    whole, kept = report, _kept(path)
-    if kept is not None:
+    whole, earlier = report, kept(path)
+    if earlier is not None:
         names = [results.name for results in report.scenarios]
-        others = [each for each in kept.scenarios if each.name not in names]
+        others = [each for each in earlier.scenarios if each.name not in names]
         everything = sorted([*others, *report.scenarios], key=lambda each: place(each.name))
-        versions = {**kept.versions, **report.versions}
+        versions = {**earlier.versions, **report.versions}
         whole = replace(report, versions=versions, scenarios=everything)
     whole.write(path)
     print(f"written: {path}")
@@ -209,7 +209,7 @@ def _filled(found: re.Match[str], sections: Mapping[str, Sequence[str]]) -> str:
 def _machine(report: Report) -> list[str]:
     machine = ", ".join(f"{name} {value}" for name, value in report.machine.items())
     lines = [
-        f"Last measured {report.when} by `{report.command}`, seed {report.seed}; each part says when it was.",
+        f"Last measured {report.when} by `{report.command}`; each part says when it was.",
         f"{machine}.",
         "",
     ]

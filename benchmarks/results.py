@@ -205,7 +205,6 @@ class Report:
 
     when: str
     command: str
-    seed: int
     machine: Mapping[str, str]
     versions: Mapping[str, Mapping[str, str]]
     missing: Mapping[str, str] = field(default_factory=dict)

@@ -32,7 +32,6 @@ def a_report() -> Report:
     return Report(
         when="2026-01-01 00:00 UTC",
         command="python -m benchmarks",
-        seed=4,
         machine={"cores": "2"},
         versions={"Apache Kafka 4.3.1": {"Java": "17"}},
         missing={"redis": "Redis Streams: no program redis-server"},
