@@ -12,7 +12,7 @@ from benchmarks import crowds
 from benchmarks.harness import Context, Part, Sample
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.rebalances import REST, SESSION_TIMEOUT, Group, judge
-from benchmarks.results import Cell, Chart, Results, median_of, series_of
+from benchmarks.results import Cell, Chart, Results, median_of
 from folkmoot.coordination.groups.ownership import committed
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.records import TopicPartition
@@ -177,9 +177,6 @@ def _chart(
         title=CHARTS[what],
         kind="bars",
         unit="s",
-        series=[
-            series_of(name, [results.find(case, name) for case in cases], value, spread=spread)
-            for name in names
-        ],
+        series=results.series(cases, names, value, spread=spread),
         groups=cases,
     )

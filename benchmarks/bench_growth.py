@@ -3,14 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.clients.program import write_columns
-from benchmarks.harness import Context, Part, Sample, rate_of
-from benchmarks.programs import Outcome
+from benchmarks.harness import Context, Part, Sample, WrongCount, rate_of
+from benchmarks.programs import Outcome, all_ready, go_together
 from benchmarks.results import Chart, Results, Series
 
 TITLE: Final = "Growth: partitions, size of records, consumers"
@@ -29,10 +28,6 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "folkmoot": {},
     "kafka": {"message.max.bytes": 1_100_000},
 }
-
-
-class WrongCount(Exception):
-    """Records are missing, or there are more than were sent."""
 
 
 Measure = Callable[[str], Mapping[Part, Sample]]
@@ -164,16 +159,10 @@ def _with_members(
         "group": f"group-{time.monotonic_ns()}",
         "share": GROUP_PARTITIONS // members,
     }
-    with ExitStack() as stack:
-        programs = [
-            stack.enter_context(server.client("read", program="members", **given))
-            for _ in range(members)
-        ]
-        for program in programs:
-            program.wait_ready()
-        for program in programs:
-            program.go()
-        read = [program.wait_done() for program in programs]
+    with all_ready(
+        server.client("read", program="members", **given) for _ in range(members)
+    ) as programs:
+        read = go_together(programs)
     if sum(each["records"] for each in read) != count:
         raise WrongCount(f"{NAMES[peer]}: {count} records sent, {read} read")
     seconds = max(each["ended"] for each in read) - min(each["begun"] for each in read)

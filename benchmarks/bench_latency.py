@@ -5,7 +5,6 @@ sends a record when it is due (`clients/pacing.py`). The first quarter is not co
 """
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -14,8 +13,8 @@ from typing import Final
 
 from benchmarks.harness import Context, Sample
 from benchmarks.measuring import cpu_seconds
-from benchmarks.programs import NotInTime
-from benchmarks.results import Cell, Chart, Results, median_of, series_of
+from benchmarks.programs import NotInTime, all_ready
+from benchmarks.results import Cell, Chart, Results, median_of
 
 TITLE: Final = "Latency: from send() in one process to the application in another"
 
@@ -66,12 +65,9 @@ def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
         "linger": linger,
         "warm": int(count * WARM_SHARE),
     }
-    with ExitStack() as stack:
-        consumer = stack.enter_context(server.client("consume", program="paced", **given))
-        producer = stack.enter_context(server.client("produce", program="paced", **given))
-        # The producer writes to every partition before the consumer looks for their ends.
-        producer.wait_ready()
-        consumer.wait_ready()
+    verbs = ("produce", "consume")
+    with all_ready(server.client(verb, program="paced", **given) for verb in verbs) as programs:
+        producer, consumer = programs
         # Not `Usage`, which looks at the memory all the time, and would disturb these measurements.
         used = {pid: cpu_seconds(pid) for pid in server.processes().values()}
         consumer.go()
@@ -113,13 +109,12 @@ def _judge(results: Results) -> None:
 
 def _chart(results: Results, what: str, value: Callable[[Cell], float]) -> Chart:
     cases = list(dict.fromkeys(each.case for each in results.cells))
-    found = {name: [results.find(case, name) for case in cases] for name in NAMES.values()}
     return Chart(
         name=f"latency-{what}",
         title=f"Latency from end to end, {what}",
         kind="lines",
         unit="ms",
-        series=[series_of(name, cells, value) for name, cells in found.items() if any(cells)],
+        series=results.series(cases, NAMES.values(), value),
         groups=[case.replace(" records", "").replace("linger ", "") for case in cases],
         log_y=True,
     )

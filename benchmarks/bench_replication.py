@@ -56,8 +56,8 @@ STOP: Final = "the leader of some partitions is stopped in order"
 FIRST: Final = "first partition, s"
 SILENT: Final = "partitions not writable in time"
 
-Break = Callable[[int], float]
-"""Does something to a broker; → when."""
+Break = Callable[[int], None]
+"""Does something to a broker."""
 
 
 def run(context: Context) -> None:
@@ -293,7 +293,9 @@ class _Cases:
             time.sleep(REST)
             leaders = cluster.leaders(topic)
             led = [number for number, leader in enumerate(leaders) if leader == broken]
-            answer = self._ask(writer, do(broken), led)
+            since = time.monotonic()
+            do(broken)
+            answer = self._ask(writer, since, led)
             cluster.restart(broken)
             facts = {FIRST: answer["first"], "partitions led": float(len(led))}
             if answer["silent"]:

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from unittest import mock
 from benchmarks.harness import Context, Sample, settle
 from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
+from benchmarks.programs import all_ready, go_together
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import topics
@@ -183,21 +184,16 @@ def _full_load(context: Context) -> None:
     records: Path = context.records.get("small", count).path
     given: dict[str, Any] = {"topic": topic, "count": count, "warm": 1_000}
     given |= {"compression": "none", "records": str(records)}
-    with ExitStack() as stack:
-        programs = [
-            stack.enter_context(server.client("produce", how=how, **given))
-            for how in ("send", "columns")
-        ]
-        for program in programs:
-            program.wait_ready()
-        reading = {**given, "count": 2 * count, "warm": 1}
-        consumer = stack.enter_context(server.client("consume", how="columns", **reading))
-        consumer.wait_ready()
-        programs.append(consumer)
-        with Usage(server.processes()) as usage:
-            for program in programs:
-                program.go()
-            reports = [program.wait_done() for program in programs]
+    producers = [server.client("produce", how=how, **given) for how in ("send", "columns")]
+    reading = {**given, "count": 2 * count, "warm": 1}
+    consumer = server.client("consume", how="columns", **reading)
+    # What the producers send to warm up is there when the consumer is started.
+    with (
+        all_ready(producers),
+        all_ready([consumer]),
+        Usage(server.processes()) as usage,
+    ):
+        reports = go_together([*producers, consumer])
     server.delete_topic(topic)
     seconds = max(each["seconds"] for each in reports)
     peak, millions = usage.peaks["broker"], 4 * count / 1e6

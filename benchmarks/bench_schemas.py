@@ -12,19 +12,18 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Any, Final
-from uuid import UUID
 
 import fastavro
 import pyarrow as pa
 
 from benchmarks import registry_load
+from benchmarks.flight_columns import ROWS, OneSchema, batches, deserializer
 from benchmarks.harness import Context, Sample
 from benchmarks.registry_load import Load
 from benchmarks.results import Results
 from folkmoot.console.demo import flights
 from folkmoot.coordination.connector import connect
 from folkmoot.schemas.avro.identity import canonical, parse
-from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.values.deserializer import AvroDeserializer
 from folkmoot.schemas.values.serializer import AvroSerializer
@@ -51,19 +50,7 @@ RSS: Final = "server RSS"
 BEHIND: Final = 8
 """How many times fewer rows fastavro gets, which takes as long for them."""
 LEAST: Final = 500
-ROWS: Final = 20_000
-"""In a batch of columns."""
 ID: Final = 1
-
-
-class Known:
-    """A registry of one schema."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
-        return self._text
 
 
 @dataclass(frozen=True)
@@ -127,13 +114,12 @@ def _judge(results: Results) -> None:
 
 def decoded(some: Flights) -> Sample:
     columns = [pa.array(some.values[row : row + ROWS], pa.binary()) for row in _starts(some)]
-    decode = ColumnDeserializer(Known(some.text), some.text)
+    decode = deserializer(some.text)
     return _rate(len(some.values), lambda: [decode(column) for column in columns])
 
 
 def decoded_by_fastavro(some: Flights) -> Sample:
-    schema = parse(some.text)
-    arrow = ColumnDeserializer(Known(some.text), some.text).arrow_schema
+    schema, arrow = parse(some.text), deserializer(some.text).arrow_schema
 
     def work() -> None:
         for row in _starts(some):
@@ -145,17 +131,13 @@ def decoded_by_fastavro(some: Flights) -> Sample:
 
 
 def encoded(some: Flights) -> Sample:
-    arrow = ColumnDeserializer(Known(some.text), some.text).arrow_schema
-    batches = [
-        pa.RecordBatch.from_pylist(some.rows[row : row + ROWS], schema=arrow)
-        for row in _starts(some)
-    ]
+    columns = list(batches(some.rows, some.text))
     encode = ColumnEncoder(some.text, ID)
-    return _rate(len(some.rows), lambda: [encode(batch) for batch in batches])
+    return _rate(len(some.rows), lambda: [encode(batch) for batch in columns])
 
 
 def read(some: Flights) -> Sample:
-    decode = AvroDeserializer(Known(some.text))
+    decode = AvroDeserializer(OneSchema(some.text))
     return _rate(len(some.values), lambda: [decode(value) for value in some.values])
 
 
@@ -165,7 +147,7 @@ def read_by_fastavro(some: Flights) -> Sample:
 
 
 def written(some: Flights) -> Sample:
-    known: Any = Known(some.text)
+    known: Any = OneSchema(some.text)
     serializer = AvroSerializer[Any](known, some.text, id=ID)
     return _rate(len(some.rows), lambda: [serializer.serialize("t", row) for row in some.rows])
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks import throughput_summary
-from benchmarks.harness import Context, Part, Sample, rate_of
+from benchmarks.harness import Context, Part, Sample, WrongCount, rate_of
 from benchmarks.peers import kafka_tools
 from benchmarks.peers.kafka import KafkaServer
 from benchmarks.programs import Outcome
@@ -29,10 +29,6 @@ BYTES: Final = {"small": 100, "unique": 100, "large": 1000, "flights": 330}
 LEAST: Final = 4_000
 LEAST_SHARE: Final = 0.25
 WARM: Final = 20_000
-
-
-class WrongCount(Exception):
-    """Records are missing, or there are more than were sent: the figure would be worth nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from statistics import median
 from typing import Any, Final
 
 from benchmarks.harness import Context, Sample
 from benchmarks.peers import Server
 from benchmarks.peers.folkmoot import FolkmootServer
-from benchmarks.programs import Program, ProgramFailed
+from benchmarks.programs import Program, ProgramFailed, all_ready
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Get, Node
@@ -60,21 +59,16 @@ def _crowd(context: Context, members: int, processes: int, *, bare: bool = False
     group = f"crowd-{topic}"
     case = f"{members:,} members, {partitions:,} partitions"
     context.say(f"-- {case}")
-    with ExitStack() as stack:
-        programs = [
-            stack.enter_context(
-                server.client(
-                    "members" if bare else "crowd",
-                    program="folkmoot_crowd",
-                    topic=topic,
-                    group=group,
-                    members=len(range(place, members, processes)),
-                )
-            )
-            for place in range(processes)
-        ]
-        for program in programs:
-            program.wait_ready()
+    with all_ready(
+        server.client(
+            "members" if bare else "crowd",
+            program="folkmoot_crowd",
+            topic=topic,
+            group=group,
+            members=len(range(place, members, processes)),
+        )
+        for place in range(processes)
+    ) as programs:
         begun = time.monotonic()
         for program in programs:
             program.go()

@@ -64,6 +64,10 @@ class Sample:
     facts: Mapping[str, float] = field(default_factory=dict)
 
 
+class WrongCount(Exception):
+    """Records are missing, or there are more than were sent: the figure would be worth nothing."""
+
+
 Measure = Callable[[], Sample]
 Part = tuple[str, str]
 """A case, and who was measured in it."""

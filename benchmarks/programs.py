@@ -6,7 +6,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -86,17 +87,8 @@ class Program:
         return self._running().pid
 
     def start(self) -> None:
-        tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *self.command]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                tied,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
-                start_new_session=True,
-            )
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self._environment}
+        self._process = _started(self.command, self.log, environment)
 
     def hear(self, event: str, timeout: float) -> dict[str, Any]:
         """The facts of the next line that reports `event`; other lines are passed over."""
@@ -189,6 +181,41 @@ class Program:
         return ProgramFailed(f"{name} {what}; its log {self.log} ends:\n{end}")
 
 
+@contextmanager
+def all_ready(programs: Iterable[Program]) -> Iterator[list[Program]]:
+    """Starts programs and waits until each is ready; at the end all are stopped."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(program) for program in programs]
+        for program in started:
+            program.wait_ready()
+        yield started
+
+
+def go_together(programs: Sequence[Program]) -> list[dict[str, Any]]:
+    """Gives all the word to go; → what each reports when it is done."""
+    for program in programs:
+        program.go()
+    return [program.wait_done() for program in programs]
+
+
+def _started(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that dies with this one, and writes its errors to `log`."""
+    tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *command]
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            tied,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=ROOT,
+            env=environment,
+            # Ctrl-C on the terminal is for this process.
+            start_new_session=True,
+        )
+
+
 def outcome(report: Mapping[str, Any], usage: Usage) -> Outcome:
     """A program's report, with what was used; `usage` has its process as "client"."""
     servers = [name for name in usage.cpu if name != "client"]
@@ -212,17 +239,10 @@ def run_tool(
 
     All of its life counts, also its start. Only from the main thread: see Program.
     """
-    tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *command]
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            tied,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            # Ctrl-C on the terminal is for this process.
-            start_new_session=True,
-        )
+    process = _started(command, log)
+    assert process.stdin is not None
     assert process.stdout is not None
+    process.stdin.close()
     try:
         with process.stdout, Usage({**servers, "client": process.pid}) as usage:
             output = process.stdout.read().decode(errors="replace")

@@ -145,6 +145,23 @@ class Results:
                 return cell
         return None
 
+    def series(
+        self,
+        cases: Sequence[str],
+        contenders: Iterable[str],
+        value: Callable[[Cell], Number] = median_of,
+        *,
+        spread: bool = False,
+        scale: float = 1.0,
+    ) -> list[Series]:
+        """One for each contender that has any of the cases."""
+        found = {who: [self.find(case, who) for case in cases] for who in contenders}
+        return [
+            series_of(who, cells, value, spread=spread, scale=scale)
+            for who, cells in found.items()
+            if any(cells)
+        ]
+
     def judge(
         self,
         text: str,

@@ -2,32 +2,29 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import environment
 from benchmarks.clients.program import read_columns, write_columns
+from benchmarks.flight_columns import batches
 from benchmarks.harness import Context
 from benchmarks.measuring import Usage
 from benchmarks.peers.base import Server
 from benchmarks.programs import Program, ProgramFailed
 from folkmoot.console.demo import flights
 from folkmoot.console.java import find_java, spark_java_home
-from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 
 PARTITIONS: Final = 12
 FILES: Final = 12
-ROWS: Final = 20_000
-"""Flights that are encoded at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,19 +136,9 @@ def _encoded(id: int, count: int) -> tuple[list[bytes], list[bytes]]:
     encode = ColumnEncoder(text, id)
     rows = list(flights.read(flights.find_archive(), count))
     values: list[bytes] = []
-    for piece in _pieces([each.value for each in rows], text):
+    for piece in batches([each.value for each in rows], text):
         values += encode(piece).to_pylist()
     return [each.key or b"" for each in rows], values
-
-
-def _pieces(rows: list[dict[str, Any]], text: str) -> Iterator[pa.RecordBatch]:
-    class OneSchema:
-        def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
-            return text
-
-    schema = ColumnDeserializer(OneSchema(), text).arrow_schema
-    for start in range(0, len(rows), ROWS):
-        yield pa.RecordBatch.from_pylist(rows[start : start + ROWS], schema=schema)
 
 
 def as_parquet(records: Path, count: int, folder: Path) -> Path:
@@ -165,7 +152,7 @@ def flights_as_parquet(count: int, folder: Path) -> Path:
     """Flights as FILES files with a column for each field, and `_key`. More than there are come again."""
     folder.mkdir()
     known = list(flights.read(flights.find_archive(), min(count, flights.FLIGHTS)))
-    table = pa.Table.from_batches(_pieces([each.value for each in known], flights.schema()))
+    table = pa.Table.from_batches(batches([each.value for each in known], flights.schema()))
     table = table.append_column("_key", pa.array([each.key for each in known], pa.binary()))
     return _into_files(pa.concat_tables([table] * -(-count // len(known))).slice(0, count), folder)
 

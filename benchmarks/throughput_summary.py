@@ -113,20 +113,13 @@ def _by_case(results: Results) -> Sequence[Chart]:
     cases = [c for c in dict.fromkeys(cell.case for cell in results.cells) if c[:7] == "produce"]
     if len(cases) < 2:
         return []
-    found = {
-        who: [results.find(each, who) for each in cases] for who in (SEND, LISTS, CONFLUENT_OUT)
-    }
     chart = Chart(
         name="throughput-cases",
         title="Produced: other records, partitions and codecs",
         kind="bars",
         unit="million records/s",
         groups=[each.partition(": ")[2] for each in cases],
-        series=[
-            series_of(who, cells, spread=True, scale=MILLION)
-            for who, cells in found.items()
-            if any(cells)
-        ],
+        series=results.series(cases, (SEND, LISTS, CONFLUENT_OUT), spread=True, scale=MILLION),
     )
     return [chart]
 

@@ -90,20 +90,16 @@ class FolkmootCluster(FolkmootServer):
             raise Unavailable("no broker is the controller")
         return found.broker
 
-    def kill_broker(self, number: int, *, guardian: bool = False) -> float:
-        """SIGKILL, before it to its guardian where that is wanted. → when (CLOCK_MONOTONIC)."""
+    def kill_broker(self, number: int, *, guardian: bool = False) -> None:
+        """SIGKILL; `guardian`: to its guardian, too, which gets it first."""
         broker = self.cluster.brokers[number - 1]
         if guardian:
             _kill_guardians(broker.pid)
-        at = time.monotonic()
         broker.kill()
-        return at
 
-    def leave(self, number: int) -> float:
-        """SIGTERM. → when."""
-        at = time.monotonic()
+    def leave(self, number: int) -> None:
+        """SIGTERM."""
         self.cluster.brokers[number - 1].child.terminate()
-        return at
 
     def restart(self, number: int) -> None:
         """Returns when a broker that was killed or asked to stop serves again, or soon will."""
@@ -146,15 +142,11 @@ class KafkaCluster(KafkaServer):
         numbers: list[int] = found["leaders"]
         return numbers
 
-    def kill_broker(self, number: int, *, guardian: bool = False) -> float:
-        at = time.monotonic()
+    def kill_broker(self, number: int, *, guardian: bool = False) -> None:
         self.nodes[number - 1].kill()
-        return at
 
-    def leave(self, number: int) -> float:
-        at = time.monotonic()
+    def leave(self, number: int) -> None:
         self.nodes[number - 1].terminate()
-        return at
 
     def restart(self, number: int) -> None:
         node = self.nodes[number - 1]

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import throughput_summary
-from benchmarks.bench_throughput import WrongCount, _check
-from benchmarks.harness import SMOKE, Context
+from benchmarks.bench_throughput import _check
+from benchmarks.harness import SMOKE, Context, WrongCount
 from benchmarks.measuring import Memory
 from benchmarks.peers import Unavailable
 from benchmarks.peers.kafka import KafkaPeer, KafkaServer

@@ -11,11 +11,11 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import bench_compression, bench_restart, bench_schemas
 from benchmarks.bench_throughput import Case, _count
+from benchmarks.flight_columns import deserializer
 from benchmarks.harness import FULL, Context, Sample
 from benchmarks.records import RecordSets
 from benchmarks.results import Report, Results
 from folkmoot.protocol.compression import Codec
-from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 
 
@@ -103,7 +103,7 @@ def test_a_run_in_which_something_failed_fails_and_keeps_the_rest(
 def test_schemas_are_measured_on_flights_of_which_columns_and_single_values_are_the_same() -> None:
     some = bench_schemas.Flights.read(300)
     columns = ColumnEncoder(some.text, bench_schemas.ID)
-    arrow = ColumnDeserializer(bench_schemas.Known(some.text), some.text)
+    arrow = deserializer(some.text)
     assert columns(arrow(some.values)).to_pylist() == some.values
     for measure in (
         *(bench_schemas.decoded, bench_schemas.decoded_by_fastavro, bench_schemas.encoded),
