@@ -3,6 +3,7 @@
 import argparse
 import fcntl
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -17,15 +18,14 @@ from typing import Final
 
 from benchmarks import machine, report
 from benchmarks.environment import BENCH
-from benchmarks.harness import FULL, QUICK, SMOKE, Context, Estimate, Scale
-from benchmarks.interruption import heeded, undisturbed
+from benchmarks.harness import FULL, QUICK, SMOKE, Context, Scale
 from benchmarks.peers import ALL, FolkmootPeer, Peer, Unavailable
 from benchmarks.results import Report, Results
 from folkmoot.console.running.children import StartFailed
 
 FOLDER: Final = Path(__file__).parent
 LATEST: Final = FOLDER / "results" / "latest.json"
-SEED: Final = 4
+MOST_GB: Final = 25
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
@@ -40,15 +40,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="counted rounds of each contender")
     parser.add_argument(
-        "--seed", type=int, default=SEED, help="of the records (default: %(default)s)"
-    )
-    parser.add_argument(
         "--peers",
         metavar="NAMES",
         help=f"only these beside Folkmoot, of {', '.join(peer.name for peer in ALL[1:])}; or none",
-    )
-    parser.add_argument(
-        "--require-peers", action="store_true", help="fail if a peer cannot be run here"
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="where the JSON goes (default: results/)"
@@ -74,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"--output {args.output} is a directory: name a file in it", file=sys.stderr)
         return 2
     try:
-        with heeded(), alone():
+        with alone():
             return run(args, arguments)
     except KeyboardInterrupt:
         print("interrupted: servers are stopped, and what they kept is removed", file=sys.stderr)
@@ -86,22 +80,23 @@ def run(args: argparse.Namespace, arguments: Sequence[str]) -> int:
     if args.rounds:
         scale = replace(scale, rounds=args.rounds)
     names = args.scenarios or scenarios()
-    wanted(names, scale)
+    if scale.name == "full":
+        announce(names)
     present, missing = prepared("none" if args.smoke else args.peers)
     for reason in missing.values():
         print(f"skipped {reason}", flush=True)
-    if missing and args.require_peers:
-        return 1
     found = Report(
         when=now(),
         command=" ".join(["python -m benchmarks", *arguments]),
-        seed=args.seed,
         machine=machine.facts(),
         versions=machine.versions(present.values()),
         missing=missing,
     )
     output = args.output or (LATEST if scale.name == "full" else None)
     failed = run_all(found, names, present, scale, output)
+    has_charts = any(results.charts for results in found.scenarios)
+    if output is not None and scale.name != "smoke" and has_charts:
+        report.draw(output)
     print(report.terminal(found))
     for name in failed:
         print(f"failed: {name}, see above", file=sys.stderr)
@@ -112,21 +107,14 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def wanted(names: Sequence[str], scale: Scale) -> None:
-    """Says what a run takes, before it begins."""
-    estimates: dict[str, Estimate] = {
-        name: import_module(f"benchmarks.bench_{name}").ESTIMATE for name in names
-    }
-    seconds = {name: each.of(scale) for name, each in estimates.items()}
-    each = ", ".join(f"{name} {took / 60:.1f}" for name, took in seconds.items())
-    print(f"about {sum(seconds.values()) / 60:.0f} minutes on two quiet cores: {each}")
-    disk = max(estimate.disk for estimate in estimates.values())
-    free = shutil.disk_usage(BENCH).free
-    if scale.name == "full":
-        print(
-            f"up to {disk / 1e9:.0f} GB on disk below {BENCH}, where {free / 1e9:.0f} GB are free"
-        )
-    sys.stdout.flush()
+def announce(names: Sequence[str]) -> None:
+    """Says what a full run takes, before it begins: what it took the last time."""
+    last = report.kept(LATEST)
+    for results in last.scenarios if last else ():
+        if results.name in names:
+            print(f"{results.name} took {report.duration(results.seconds)} the last time")
+    free = shutil.disk_usage(BENCH).free / 1e9
+    print(f"up to {MOST_GB} GB on disk below {BENCH}, where {free:.0f} GB are free", flush=True)
 
 
 @contextmanager
@@ -143,8 +131,7 @@ def alone() -> Iterator[None]:
         try:
             yield
         finally:
-            with undisturbed():
-                remove_work()
+            remove_work()
 
 
 def remove_work() -> None:
@@ -159,7 +146,7 @@ def run_all(
     failed = []
     for name in names:
         try:
-            found.scenarios.append(measured(name, peers, scale, found.seed))
+            found.scenarios.append(measured(name, peers, scale))
         except Exception:
             traceback.print_exc()
             failed.append(name)
@@ -205,16 +192,16 @@ def try_out(peer: Peer) -> None:
             raise Unavailable(str(error)) from error
 
 
-def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Results:
+def measured(name: str, peers: dict[str, Peer], scale: Scale) -> Results:
     """One scenario, in this process: its servers and clients are others."""
     module = import_module(f"benchmarks.bench_{name}")
     print(f"== {module.TITLE}", flush=True)
     begun = time.monotonic()
     # Beside the code, and not in /tmp, which may be memory and no disk.
     work = Path(tempfile.mkdtemp(prefix="work-", dir=BENCH))
-    with Context(peers, scale, seed, work) as context:
-        results: Results = module.run(context)
-        results.failed += context.failures
+    results = Results(name=name, title=module.TITLE)
+    with Context(peers, scale, results, work) as context:
+        module.run(context)
     results.seconds = time.monotonic() - begun
     results.when, results.commit = now(), machine.commit()
     if scale.name == "smoke":
@@ -222,5 +209,16 @@ def measured(name: str, peers: dict[str, Peer], scale: Scale, seed: int) -> Resu
     return results
 
 
+def be_interruptible() -> None:
+    """Each signal that ends a run raises KeyboardInterrupt, so that every `with` stops its servers.
+
+    SIGINT does so even if a shell ignored it for a run in the background; SIGHUP does not under nohup.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+
+
 if __name__ == "__main__":
+    be_interruptible()
     sys.exit(main(sys.argv[1:]))

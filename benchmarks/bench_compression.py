@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.clients.program import read_columns
-from benchmarks.harness import Context, Estimate, Sample
+from benchmarks.harness import Context, Sample
 from benchmarks.records import SetName
-from benchmarks.results import Results
 from folkmoot.protocol import compression, record_batch
 from folkmoot.protocol.batch_header import MAX_BODY_BYTES
 from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.compression import Codec
 
-NAME: Final = "compression"
 TITLE: Final = "Codecs and levels"
-ESTIMATE: Final = Estimate(seconds=20, per_round=20, quick_seconds=20, disk=1e8)
 
 # What they are called in the table, and about 3 MB of them.
 CASES: Final[dict[SetName, tuple[str, int]]] = {
@@ -36,8 +33,7 @@ LEVELS: Final[dict[Codec, Sequence[int | None]]] = {
 }
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
     for name, (case, count) in CASES.items():
         count = max(500, int(count * min(1.0, context.scale.seconds)))
         records = context.records.get(name, count)
@@ -47,12 +43,11 @@ def run(context: Context) -> Results:
             for codec, levels in LEVELS.items()
             for level in levels
         }
-        results.cells += context.alternate(case, "to compress, CPU s/M records", contenders)
-    results.notes.append(
+        context.alternate(case, "to compress, CPU s/M records", contenders)
+    context.results.notes.append(
         f"CPU of one thread; batches of {BATCH_BYTES // 1024} KiB before compression, keys included. "
         "Compression is bytes before over bytes after."
     )
-    return results
 
 
 def _named(codec: Codec, level: int | None) -> str:

@@ -9,17 +9,15 @@ from functools import partial
 from typing import Final
 
 from benchmarks import crowds
-from benchmarks.harness import Context, Estimate, Sample, cell
+from benchmarks.harness import Context, Part, Sample
+from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.rebalances import REST, SESSION_TIMEOUT, Group, judge
-from benchmarks.results import Cell, Chart, Results, Series, Target, compared
-from folkmoot.coordination.connector import connect
+from benchmarks.results import Cell, Chart, Results, median_of
 from folkmoot.coordination.groups.ownership import committed
-from folkmoot.coordination.zookeeper.execute import execute as carry_out
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.records import TopicPartition
 
-NAME: Final = "groups"
 TITLE: Final = "Groups: members that leave, join and die"
-ESTIMATE: Final = Estimate(seconds=60, per_round=60, quick_seconds=90, disk=1e9)
 
 MEMBERS: Final = 10
 PARTITIONS: Final = 100
@@ -43,31 +41,22 @@ CHARTS: Final = {
     "stayed": "Longest pause of a partition that did not move",
 }
 
-Taken = dict[tuple[str, str], list[Sample]]
 
-
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     smoke = context.scale.name == "smoke"
-    contenders: dict[str, tuple[str, Mapping[str, str]]] = {OURS: ("folkmoot", {})}
-    if context.has("kafka"):
-        contenders[CLASSIC] = ("kafka", {"protocol": "classic"})
-        contenders[NEW] = ("kafka", {"protocol": "consumer"})
-    taken: Taken = {}
-    rounds = context.scale.side_rounds
     size = (3, 6) if smoke else (MEMBERS, PARTITIONS)
-    for name, _ in context.turns(list(contenders), rounds, warm_up=False):
-        peer, told = contenders[name]
-        context.say(f"-- {name}")
-        lived = context.attempt(name, partial(_life, context, peer, told, *size)) or {}
-        for case, sample in lived.items():
-            taken.setdefault((case, name), []).append(sample)
-            noted = ", ".join(f"{fact} {value:.3g}" for fact, value in sample.facts.items())
-            context.say(f"   {case}: served again after {sample.value:.3f} s; {noted}")
+    contenders = {OURS: partial(_life, context, OURS, "folkmoot", {}, *size)}
+    if context.has("kafka"):
+        for name, protocol in ((CLASSIC, "classic"), (NEW, "consumer")):
+            given = {"protocol": protocol}
+            contenders[name] = partial(_life, context, name, "kafka", given, *size)
+    rounds = context.scale.side_rounds
+    taken = context.compare("lives of groups", contenders, rounds, warm_up=False)
     for case in dict.fromkeys(case for case, _ in taken):
         for name in contenders:
             if (case, name) in taken:
-                results.cells.append(cell(case, name, "s", taken[case, name]))
+                context.add(case, name, "s", taken[case, name], "lower")
     results.notes.append(
         "From the event until the last partition that moved was delivered by its new owner, by the "
         "members' own logs of deliveries; pauses include the 20 ms between two records. Members are "
@@ -75,23 +64,26 @@ def run(context: Context) -> Results:
     )
     _judge(results)
     results.charts += [
-        _chart(results, "moved", lambda found: found.median),
+        _chart(results, "moved", median_of, spread=True),
         _chart(results, "stayed", lambda found: found.facts[PAUSE]),
     ]
-    context.attempt("large groups", partial(crowds.measure, context, results))
-    return results
+    context.attempt("large groups", partial(crowds.measure, context))
 
 
 def _life(
-    context: Context, peer: str, told: Mapping[str, str], members: int, partitions: int
-) -> dict[str, Sample]:
+    context: Context,
+    contender: str,
+    peer: str,
+    given: Mapping[str, str],
+    members: int,
+    partitions: int,
+) -> dict[Part, Sample]:
     """Everything that one group lives through; it is whole before each event but the joining."""
     server = context.server(peer)
     topic = context.new_topic(peer, partitions)
-    module = f"benchmarks.clients.{peer}_rebalance"
     name = f"group-{topic}"
     found: dict[str, Sample] = {}
-    with Group(server, module, partitions, topic=topic, group=name, **told) as group:
+    with Group(server, partitions, topic=topic, group=name, **given) as group:
         group.form(members)
         leaves, dies, dies_with_guardian = list(group.members)[:3]
         least = group.share(leaves)
@@ -99,7 +91,7 @@ def _life(
         newcomer = group.prepare()
         group.watch(REST)
         found[JOIN] = _lived(group, group.join(newcomer), partitions // members)
-        if told.get("protocol") != "consumer":  # there the session is the server's, 45 s
+        if given.get("protocol") != "consumer":  # there the session is the server's, 45 s
             found[KILL] = _killed(context, peer, group, dies, name, topic)
         if peer == "folkmoot":
             group.settle(group.join(group.prepare()))
@@ -107,7 +99,7 @@ def _life(
                 context, peer, group, dies_with_guardian, name, topic, guardian=True
             )
     server.delete_topic(topic)
-    return found
+    return {(case, contender): sample for case, sample in found.items()}
 
 
 def _lived(group: Group, at: float, least: int, **more: float) -> Sample:
@@ -134,18 +126,17 @@ def _killed(
     *,
     guardian: bool = False,
 ) -> Sample:
-    """With what it had been given and had not committed, read before anybody else commits there."""
+    """With what it had been given and had not committed, read before another member commits there."""
     owned = group.owned(victim)
     if peer != "folkmoot":
         return _lived(group, group.kill(victim, guardian=guardian), len(owned))
-    session = connect(context.server(peer).address, session_timeout=10.0)
-    try:
+    server = context.server(peer)
+    assert isinstance(server, FolkmootServer)
+    with server.connected() as session:
         at = group.kill(victim, guardian=guardian)
         kept = {
-            each: carry_out(session, committed(name, TopicPartition(topic, each))) for each in owned
+            each: execute(session, committed(name, TopicPartition(topic, each))) for each in owned
         }
-    finally:
-        session.close()
     given = group.given(victim)
     uncommitted = sum(
         given[each] - (0 if state is None else state.offset or 0) for each, state in kept.items()
@@ -160,53 +151,32 @@ def _judge(results: Results) -> None:
         if ours is None:
             continue
         text = f"groups, {case}: last partition that moved served again"
-        asked = None if case == KILL_BOTH else 1.0  # Kafka has no guardian: that is the case before
+        times = None if case == KILL_BOTH else 1.0  # Kafka has no guardian: that is the case before
         if theirs is not None and theirs.facts[SILENT]:
             text += f" ({CLASSIC} did not come to rest)"
-            theirs = asked = None
-        line = compared(text, ours, theirs, wanted=limit, times=asked, better="lower")
-        results.targets.append(line)
+            theirs = times = None
+        results.judge(text, ours, theirs, wanted=limit, times=times)
         most = 0.1 if case in (LEAVE, JOIN) else None
-        if most is not None or asked is not None:
-            results.targets.append(
-                Target(
-                    text=f"groups, {case}: longest pause of one that did not move",
-                    figure=ours.facts[PAUSE],
-                    unit="s",
-                    better="lower",
-                    wanted=most,
-                    rival="" if theirs is None else CLASSIC,
-                    beside=None if theirs is None else theirs.facts[PAUSE],
-                    times=asked,
-                )
-            )
-        moved, least = ours.facts[MOVED], ours.facts[LEAST]
-        _limit(results, f"groups, {case}: partitions moved, the least possible", moved, least)
+        if most is not None or times is not None:
+            text = f"groups, {case}: longest pause of one that did not move"
+            results.judge(text, ours, theirs, fact=PAUSE, wanted=most, times=times)
+        text = f"groups, {case}: partitions moved, the least possible"
+        results.limit(text, ours.facts[MOVED], ours.facts[LEAST])
         if UNCOMMITTED in ours.facts:
             text = f"groups, {case}: records delivered twice, of those uncommitted"
-            _limit(results, text, ours.facts[TWICE], ours.facts[UNCOMMITTED])
+            results.limit(text, ours.facts[TWICE], ours.facts[UNCOMMITTED])
 
 
-def _limit(results: Results, text: str, figure: float, most: float) -> None:
-    results.targets.append(Target(text=text, figure=figure, wanted=most, unit="", better="lower"))
-
-
-def _chart(results: Results, what: str, value: Callable[[Cell], float]) -> Chart:
+def _chart(
+    results: Results, what: str, value: Callable[[Cell], float], *, spread: bool = False
+) -> Chart:
     cases = list(dict.fromkeys(each.case for each in results.cells))
-    series = []
-    for name in (OURS, CLASSIC, NEW):
-        cells = [(place, results.find(case, name)) for place, case in enumerate(cases)]
-        points = [(place, value(found)) for place, found in cells if found is not None]
-        if points:
-            there = [found for _, found in cells if found is not None]
-            spread = [(min(each.values), max(each.values)) for each in there]
-            told = Series(name=name, points=points, spread=spread if what == "moved" else ())
-            series.append(told)
+    names = dict.fromkeys(each.contender for each in results.cells)
     return Chart(
         name=f"groups-{what}",
         title=CHARTS[what],
         kind="bars",
         unit="s",
-        series=series,
+        series=results.series(cases, names, value, spread=spread),
         groups=cases,
     )

@@ -4,21 +4,19 @@ A measurement has a new topic of 12 partitions, a consumer that waits at its end
 sends a record when it is due (`clients/pacing.py`). The first quarter is not counted.
 """
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import inf
 from typing import Final
 
-from benchmarks.harness import Context, Estimate, Sample, cell
+from benchmarks.harness import Context, Sample
 from benchmarks.measuring import cpu_seconds
-from benchmarks.programs import NotInTime
-from benchmarks.results import Chart, Results, Series, Target
+from benchmarks.programs import NotInTime, all_ready
+from benchmarks.results import Cell, Chart, Results, median_of
 
-NAME: Final = "latency"
 TITLE: Final = "Latency: from send() in one process to the application in another"
-ESTIMATE: Final = Estimate(seconds=0, per_round=90, quick_seconds=70, disk=2e9)
 
 RATES: Final = (1_000, 50_000, 200_000)
 LINGERS: Final = (0.0, 0.005)
@@ -32,34 +30,26 @@ P99: Final = "p99 ms"
 LATE: Final = "records waited when time was up"
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     peers = {NAMES[peer]: peer for peer in NAMES if context.has(peer)}
     rates = RATES if context.scale.name != "smoke" else RATES[:1]
     for number, (rate, linger) in enumerate(product(rates, LINGERS)):
         case = f"{rate:,} records/s, linger {linger * 1000:g} ms"
-        context.say(f"-- {case}")
-        taken: dict[str, list[Sample]] = {name: [] for name in peers}
-        # Clients are new processes each time, and servers are warm after the first case.
+        measures = {name: partial(_once, context, peers[name], rate, linger) for name in peers}
         rounds = context.scale.side_rounds
-        for name, counts in context.turns(list(peers), rounds, warm_up=number == 0):
-            measure = partial(_once, context, peers[name], rate, linger)
-            sample = context.attempt(f"{case}, {name}", measure)
-            if sample is None:
-                continue
-            context.say(f"   {name}: {sample.value:.3g} ms, p99 {sample.facts[P99]:.3g} ms")
-            if counts:
-                taken[name].append(sample)
-        found = {name: samples for name, samples in taken.items() if samples}
-        results.cells += [cell(case, name, UNIT, samples) for name, samples in found.items()]
+        # Clients are new processes each time, and servers are warm after the first case.
+        context.alternate(case, UNIT, measures, rounds, warm_up=number == 0)
     results.notes.append(
         "Counted from when a record was due, not from when it was sent; 100 B, 12 partitions, zstd, "
         f"acks=1. The first quarter is not counted. Where records still waited {PATIENCE:g} s after the last "
         "was sent, all figures are told as that time. The client's CPU is that of both processes."
     )
     _judge(results)
-    results.charts += [_chart(results, "median", None), _chart(results, "p99", P99)]
-    return results
+    results.charts += [
+        _chart(results, "median", median_of),
+        _chart(results, "p99", lambda cell: cell.facts[P99]),
+    ]
 
 
 def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
@@ -67,8 +57,7 @@ def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
     count = round(rate * seconds)
     server = context.server(peer)
     topic = context.new_topic(peer, PARTITIONS)
-    module = f"benchmarks.clients.{peer}_latency"
-    told = {
+    given = {
         "topic": topic,
         "count": count,
         "rate": rate,
@@ -76,13 +65,10 @@ def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
         "linger": linger,
         "warm": int(count * WARM_SHARE),
     }
-    with ExitStack() as stack:
-        consumer = stack.enter_context(server.client("consume", module=module, **told))
-        producer = stack.enter_context(server.client("produce", module=module, **told))
-        # The producer writes to every partition before the consumer looks for their ends.
-        producer.wait_ready()
-        consumer.wait_ready()
-        # Not `Usage`, which looks at the memory all the time: nobody disturbs these measurements.
+    verbs = ("produce", "consume")
+    with all_ready(server.client(verb, program="paced", **given) for verb in verbs) as programs:
+        producer, consumer = programs
+        # Not `Usage`, which looks at the memory all the time, and would disturb these measurements.
         used = {pid: cpu_seconds(pid) for pid in server.processes().values()}
         consumer.go()
         producer.go()
@@ -112,44 +98,23 @@ def _judge(results: Results) -> None:
         ours, theirs = (results.find(case, name) for name in NAMES.values())
         if ours is None or theirs is None:
             continue
-        for what, fact in (("median", None), ("p99", P99)):
+        for what, fact in (("median", ""), ("p99", P99)):
             text = f"latency, {what}, {case}"
             if LATE in theirs.facts:
                 text += " (Kafka's records still waited when time was up)"
-            figure = ours.median if fact is None else ours.facts[fact]
-            results.targets.append(
-                Target(
-                    text=text,
-                    figure=inf if LATE in ours.facts else figure,  # never met, whatever Kafka did
-                    unit="ms",
-                    better="lower",
-                    spread=(min(ours.values), max(ours.values)) if fact is None else None,
-                    rival=theirs.contender,
-                    beside=theirs.median if fact is None else theirs.facts[fact],
-                    times=1.0,
-                    facts=ours.facts,
-                )
-            )
+            results.judge(text, ours, theirs, fact=fact, unit="ms", better="lower", times=1.0)
+            if LATE in ours.facts:  # never met, whatever Kafka did
+                results.targets[-1] = replace(results.targets[-1], figure=inf)
 
 
-def _chart(results: Results, what: str, fact: str | None) -> Chart:
-    cases: Sequence[str] = list(dict.fromkeys(each.case for each in results.cells))
-    series = []
-    for name in NAMES.values():
-        cells = [(place, results.find(case, name)) for place, case in enumerate(cases)]
-        points = [
-            (place, found.median if fact is None else found.facts[fact])
-            for place, found in cells
-            if found is not None
-        ]
-        if points:
-            series.append(Series(name=name, points=points))
+def _chart(results: Results, what: str, value: Callable[[Cell], float]) -> Chart:
+    cases = list(dict.fromkeys(each.case for each in results.cells))
     return Chart(
         name=f"latency-{what}",
         title=f"Latency from end to end, {what}",
         kind="lines",
         unit="ms",
-        series=series,
+        series=results.series(cases, NAMES.values(), value),
         groups=[case.replace(" records", "").replace("linger ", "") for case in cases],
         log_y=True,
     )

@@ -2,13 +2,10 @@
 
 from typing import Any, Final
 
-from benchmarks.harness import Context, Estimate, Sample, rate_of
+from benchmarks.harness import Context, Sample, rate_of
 from benchmarks.programs import Program
-from benchmarks.results import Results, compared
 
-NAME: Final = "limits"
 TITLE: Final = "The machine's limits, and the distance to them"
-ESTIMATE: Final = Estimate(seconds=50, per_round=25, quick_seconds=15, disk=3e9)
 
 BLOCK: Final = 1_000_000
 EXPECTED_BYTES: Final = 400_000_000
@@ -18,39 +15,36 @@ ARROW: Final = "Folkmoot send_batch(), Arrow, no compression"
 PLAIN: Final = "plain appends of 1 MB"
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     case = "bytes written"
     contenders = {
         PLAIN: lambda: _append(context),
         COLUMNS: lambda: _columns(context, "columns"),
         ARROW: lambda: _columns(context, "arrow"),
     }
-    results.cells += context.alternate(case, "MB/s", contenders)
+    context.alternate(case, "MB/s", contenders)
     plain = results.find(case, PLAIN)
     for name in (COLUMNS, ARROW):
-        ours = results.find(case, name)
-        if ours is not None:
-            results.targets.append(compared(name, ours, plain, times=0.8))
+        results.judge(name, results.find(case, name), plain, times=0.8)
     loopback = {
         f"frames of {size:,} B": lambda size=size: _loopback(context, size)
         for size in (1_000, 64_000, 1_000_000)
     }
-    results.cells += context.alternate("ZeroMQ, DEALER to ROUTER", "MB/s", loopback, 1)
+    context.alternate("ZeroMQ, DEALER to ROUTER", "MB/s", loopback, 1)
     packing = {how: lambda how=how: _pack(context, how) for how in ("pack", "unpack")}
-    results.cells += context.alternate("MessagePack, columns of 100 B", "records/s", packing, 1)
-    return results
+    context.alternate("MessagePack, columns of 100 B", "records/s", packing, 1)
 
 
-def _program(context: Context, verb: str, **told: Any) -> Program:
-    return context.server("folkmoot").client(verb, module="benchmarks.clients.limits", **told)
+def _program(context: Context, verb: str, **parameters: Any) -> Program:
+    return context.server("folkmoot").client(verb, program="limits", **parameters)
 
 
 def _append(context: Context) -> Sample:
     count = max(10, int(EXPECTED_BYTES * context.scale.seconds / BLOCK))
     path = str(context.work / "plain")
     outcome = _program(context, "append", path=path, size=BLOCK, count=count).run({})
-    return Sample(value=outcome.rate * BLOCK / 1e6, facts={})
+    return Sample(value=outcome.rate * BLOCK / 1e6)
 
 
 def _columns(context: Context, how: str) -> Sample:
@@ -58,11 +52,8 @@ def _columns(context: Context, how: str) -> Sample:
     records = context.records.get("small", count)
     keys, values = records.payload(count)
     server, topic = context.server("folkmoot"), context.new_topic("folkmoot", 12)
-    told: dict[str, Any] = {"topic": topic, "count": count, "warm": min(20_000, count // 4)}
-    producer = server.client(
-        "produce", how=how, compression="none", records=str(records.path), **told
-    )
-    outcome = producer.run(server.processes())
+    warm = min(20_000, count // 4)
+    outcome = server.produce(topic, records.path, count, how=how, compression="none", warm=warm)
     server.delete_topic(topic)
     sample = rate_of(outcome)
     rate = sample.value * (keys + values) / count / 1e6
@@ -79,4 +70,4 @@ def _loopback(context: Context, size: int) -> Sample:
 
 def _pack(context: Context, how: str) -> Sample:
     outcome = _program(context, "pack", how=how, seconds=context.scale.seconds).run({})
-    return Sample(value=outcome.rate, facts={})
+    return Sample(value=outcome.rate)

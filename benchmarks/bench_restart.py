@@ -8,37 +8,32 @@ process: the log of a broker that was fed for minutes, in seconds.
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from benchmarks.harness import Context, Estimate, Sample, cell, settle
+from benchmarks.harness import Context, Sample, settle
 from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
-from benchmarks.results import Results, Target, compared
+from benchmarks.programs import all_ready, go_together
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import topics
-from folkmoot.coordination.connector import connect
 from folkmoot.coordination.topic_config import LogConfig
-from folkmoot.coordination.zookeeper.execute import execute as carry_out
+from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.network.client import Connections
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest
 
-NAME: Final = "restart"
 TITLE: Final = "Restart and memory of a broker"
-ESTIMATE: Final = Estimate(seconds=100, per_round=15, quick_seconds=40, disk=12e9)
 
 LOG_BYTES: Final = {"full": 10_000_000_000, "quick": 1_000_000_000, "smoke": 20_000_000}
-SMALLER_BYTES: Final = 4_000_000_000
-"""Of the log where there is little space."""
 ROOM: Final = 2.5
-"""So many times the log must be free: a disk that this fills hurts everybody who uses it."""
+"""How many times the log's bytes must be free: a disk that this fills hurts all that use it."""
 PARTITIONS: Final = {"full": 10_000, "quick": 2_000, "smoke": 100}
 WRITE_BYTES: Final = 8_000_000
 TOPIC: Final = "kept"
@@ -47,23 +42,17 @@ PATIENCE: Final = 60.0
 REST: Final = 2.0
 
 
-class NoSpace(Exception):
-    """The disk is too full for even the smaller log."""
-
-
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
-    context.attempt("a large log", partial(_large_log, context, results))
-    context.attempt("many partitions", partial(_many_partitions, context, results))
-    context.attempt("full load", partial(_full_load, context, results))
-    return results
+def run(context: Context) -> None:
+    context.attempt("a large log", partial(_large_log, context))
+    context.attempt("many partitions", partial(_many_partitions, context))
+    context.attempt("full load", partial(_full_load, context))
 
 
 # -- a large log --------------------------------------------------------------------------------------
 
 
-def _large_log(context: Context, results: Results) -> None:
-    size = _size_that_fits(context, results)
+def _large_log(context: Context) -> None:
+    size = _size_that_fits(context)
     case = f"a log of {size / 1e9:.3g} GB, to the first fetch answered"
     context.say(f"-- {case}")
     with _prepared(context, "log", 12) as (server, topic_id):
@@ -74,37 +63,18 @@ def _large_log(context: Context, results: Results) -> None:
         for _ in range(context.scale.rounds):
             clean.append(_started(context, server, topic_id, "after an orderly stop"))
             _feed(context, server)
-            server.kill()
+            server.cluster.brokers[0].kill()
             killed.append(_started(context, server, topic_id, "after kill -9 under load"))
             server.cluster.brokers[0].stop()
     for name, samples, wanted in (("orderly stop", clean, 1.0), ("kill -9", killed, 3.0)):
-        found = cell(case, f"after {name}", "s", samples)
-        results.cells.append(found)
-        text = f"{case}, after {name}"
-        results.targets.append(compared(text, found, wanted=wanted, better="lower"))
+        found = context.add(case, f"after {name}", "s", samples, "lower")
+        context.results.judge(f"{case}, after {name}", found, wanted=wanted)
 
 
-def _size_that_fits(context: Context, results: Results) -> int:
-    """Of the log: what is wanted, or less, which is said. Raises NoSpace."""
-    wanted = LOG_BYTES[context.scale.name]
-    free = shutil.disk_usage(context.work).free
-    for size in (wanted, min(wanted, SMALLER_BYTES)):
-        if free >= ROOM * size:
-            break
-    else:
-        raise NoSpace(
-            f"a log of {size / 1e9:.3g} GB wants {ROOM * size / 1e9:.3g} GB of free disk in "
-            f"{context.work.parent}, where {free / 1e9:.3g} GB are free: free some, then run "
-            f"`python -m benchmarks {NAME}`"
-        )
-    if size < wanted:
-        note = (
-            f"The log has {size / 1e9:.3g} GB and not {wanted / 1e9:.3g}: for those "
-            f"{ROOM * wanted / 1e9:.3g} GB of disk should be free, and {free / 1e9:.3g} were."
-        )
-        results.notes.append(note)
-        context.say(note)
-    return size
+def _size_that_fits(context: Context) -> int:
+    """Of the log, in whole GB where the disk has not enough room for what is wanted."""
+    room = shutil.disk_usage(context.work).free / ROOM
+    return min(LOG_BYTES[context.scale.name], max(1, int(room / 1e9)) * 10**9)
 
 
 @contextmanager
@@ -114,11 +84,8 @@ def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[Fo
     assert isinstance(server, FolkmootServer)
     with server:
         server.create_topic(TOPIC, partitions)
-        session = connect(server.address, session_timeout=10.0)
-        try:
-            topic = carry_out(session, topics.read(TOPIC))
-        finally:
-            session.close()
+        with server.connected() as session:
+            topic = execute(session, topics.read(TOPIC))
         assert topic is not None
         server.cluster.brokers[0].stop()
         yield server, topic.topic_id
@@ -171,15 +138,13 @@ def _feed(context: Context, server: FolkmootServer) -> None:
     """Have a producer write for some seconds, so that a kill leaves something to be checked."""
     count = max(2_000, int(1_000_000 * context.scale.seconds))
     records = context.records.get("small", count)
-    told: dict[str, Any] = {"topic": TOPIC, "count": count, "warm": 1_000}
-    told["records"] = str(records.path)
-    server.client("produce", how="columns", compression="none", **told).run(server.processes())
+    server.produce(TOPIC, records.path, count, how="columns", compression="none", warm=1_000)
 
 
 # -- many partitions ----------------------------------------------------------------------------------
 
 
-def _many_partitions(context: Context, results: Results) -> None:
+def _many_partitions(context: Context) -> None:
     count = PARTITIONS[context.scale.name]
     case = f"{count:,} partitions, to the first fetch answered"
     context.say(f"-- {case}")
@@ -190,13 +155,13 @@ def _many_partitions(context: Context, results: Results) -> None:
         idle = 0
         for what in ("orderly stop", "kill -9"):
             sample = _started(context, server, topic_id, f"after {what}")
-            results.cells.append(cell(case, f"after {what}", "s", [sample]))
+            context.add(case, f"after {what}", "s", [sample])
             time.sleep(REST)
             idle = memory(server.processes()["broker"]).anonymous
-            server.kill()
+            server.cluster.brokers[0].kill()
         context.say(f"   idle: {idle / 1e6:.0f} MB of its own")
     text = f"memory of a broker with {count:,} idle partitions (RssAnon)"
-    _limit(results, text, idle, 250e6)
+    context.results.limit(text, idle, 250e6, "bytes")
 
 
 @contextmanager
@@ -209,7 +174,7 @@ def _without_fsync() -> Iterator[None]:
 # -- full load ----------------------------------------------------------------------------------------
 
 
-def _full_load(context: Context, results: Results) -> None:
+def _full_load(context: Context) -> None:
     """Two producers and a consumer at once, as fast as they can."""
     case = "two producers and a consumer at full speed"
     context.say(f"-- {case}")
@@ -217,53 +182,29 @@ def _full_load(context: Context, results: Results) -> None:
     topic = context.new_topic("folkmoot", 12)
     count = max(4_000, int(2_000_000 * context.scale.seconds))
     records: Path = context.records.get("small", count).path
-    told: dict[str, Any] = {"topic": topic, "count": count, "warm": 1_000}
-    filling: dict[str, Any] = {"compression": "none", "records": str(records)}
-    with ExitStack() as stack:
-        programs = [
-            stack.enter_context(server.client("produce", how=how, **told, **filling))
-            for how in ("send", "columns")
-        ]
-        for program in programs:
-            program.wait_ready()
-        reading = {**told, "count": 2 * count, "warm": 1}
-        consumer = stack.enter_context(server.client("consume", how="columns", **reading))
-        consumer.wait_ready()
-        programs.append(consumer)
-        with Usage(server.processes()) as usage:
-            for program in programs:
-                program.go()
-            told_back = [program.wait_done() for program in programs]
+    given: dict[str, Any] = {"topic": topic, "count": count, "warm": 1_000}
+    given |= {"compression": "none", "records": str(records)}
+    producers = [server.client("produce", how=how, **given) for how in ("send", "columns")]
+    reading = {**given, "count": 2 * count, "warm": 1}
+    consumer = server.client("consume", how="columns", **reading)
+    # What the producers send to warm up is there when the consumer is started.
+    with (
+        all_ready(producers),
+        all_ready([consumer]),
+        Usage(server.processes()) as usage,
+    ):
+        reports = go_together([*producers, consumer])
     server.delete_topic(topic)
-    seconds = max(each["seconds"] for each in told_back)
+    seconds = max(each["seconds"] for each in reports)
     peak, millions = usage.peaks["broker"], 4 * count / 1e6
     facts = {
-        "client CPU": sum(each["cpu"] for each in told_back) / millions,
+        "client CPU": sum(each["cpu"] for each in reports) / millions,
         "server CPU": sum(usage.cpu.values()) / millions,
         "broker RssAnon": peak.anonymous,
         "broker RSS": peak.resident,
     }
     sample = Sample(value=4 * count / seconds, facts=facts)
     context.say(f"   {sample.value:,.0f} records/s in and out, {peak.anonymous / 1e6:.0f} MB")
-    results.cells.append(cell(case, "in and out", "records/s", [sample]))
+    context.add(case, "in and out", "records/s", [sample])
     text = "memory of a broker under full load (RssAnon)"
-    _limit(results, text, peak.anonymous, 150e6, facts)
-
-
-def _limit(
-    results: Results,
-    text: str,
-    figure: float,
-    wanted: float,
-    facts: Mapping[str, float] | None = None,
-) -> None:
-    results.targets.append(
-        Target(
-            text=text,
-            figure=figure,
-            wanted=wanted,
-            unit="bytes",
-            better="lower",
-            facts=facts or {},
-        )
-    )
+    context.results.limit(text, peak.anonymous, 150e6, "bytes", facts)

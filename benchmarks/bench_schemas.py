@@ -8,31 +8,28 @@ is that of one core. fastavro is called as its users do, without any check of ou
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Any, Final
-from uuid import UUID
 
 import fastavro
 import pyarrow as pa
 
 from benchmarks import registry_load
-from benchmarks.harness import Context, Estimate, Sample
+from benchmarks.flight_columns import ROWS, OneSchema, batches, deserializer
+from benchmarks.harness import Context, Sample
 from benchmarks.registry_load import Load
-from benchmarks.results import Cell, Results, Target, compared
+from benchmarks.results import Results
 from folkmoot.console.demo import flights
 from folkmoot.coordination.connector import connect
 from folkmoot.schemas.avro.identity import canonical, parse
-from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.values.deserializer import AvroDeserializer
 from folkmoot.schemas.values.serializer import AvroSerializer
 from folkmoot.schemas.values.wire import FRAME, MAGIC
 
-NAME: Final = "schemas"
 TITLE: Final = "Schemas: values in columns and one by one, and the registry"
-ESTIMATE: Final = Estimate(seconds=80, per_round=60, quick_seconds=80, disk=5e8)
 
 COLUMNS: Final = "Folkmoot, columns"
 SINGLE: Final = "Folkmoot, value by value"
@@ -48,23 +45,12 @@ LIST: Final = f"a page of {SUBJECTS:,} subjects by prefix"
 HERE: Final = "SchemaRegistry"
 SERVER: Final = "folkmoot registry"
 P99: Final = "p99 ms"
+RSS: Final = "server RSS"
 
 BEHIND: Final = 8
-"""fastavro gets so many times fewer rows: it takes as long as that."""
+"""How many times fewer rows fastavro gets, which takes as long for them."""
 LEAST: Final = 500
-ROWS: Final = 20_000
-"""In a batch of columns."""
 ID: Final = 1
-
-
-class Known:
-    """A registry of one schema."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
-        return self._text
 
 
 @dataclass(frozen=True)
@@ -90,8 +76,8 @@ def _written(schema: Any, row: Any) -> bytes:
     return out.getvalue()
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     share = min(1.0, context.scale.seconds / 2.5)
     some = Flights.read(max(LEAST * BEHIND, int(flights.FLIGHTS * share)))
     few = some.first(len(some.rows) // BEHIND)
@@ -102,29 +88,25 @@ def run(context: Context) -> Results:
         WRITE: {SINGLE: partial(written, few), BARE: partial(written_by_fastavro, few)},
     }
     for case, contenders in cases.items():
-        results.cells += context.alternate(case, "values/s", contenders)
+        context.alternate(case, "values/s", contenders)
     _judge(results)
     _registry(context, results)
-    _listed(context, results)
+    _listed(context)
     results.notes.append(
         f"{len(some.rows):,} flights in columns of {ROWS:,}, {len(few.rows):,} one by one and by "
         "fastavro; values a second of CPU time."
     )
-    return results
 
 
 def _judge(results: Results) -> None:
-    wanted = {
-        DECODE: (COLUMNS, 1.5e6, 20.0),
-        ENCODE: (COLUMNS, 1.5e6, 15.0),
-        READ: (SINGLE, None, round(1 / 1.2, 3)),
-        WRITE: (SINGLE, None, round(1 / 1.2, 3)),
-    }
-    for case, (contender, least, times) in wanted.items():
-        ours = results.find(case, contender)
-        if ours is not None:
-            rival = results.find(case, BARE)
-            results.targets.append(compared(case, ours, rival, wanted=least, times=times))
+    for case, contender, least, times in (
+        (DECODE, COLUMNS, 1.5e6, 20.0),
+        (ENCODE, COLUMNS, 1.5e6, 15.0),
+        (READ, SINGLE, None, round(1 / 1.2, 3)),
+        (WRITE, SINGLE, None, round(1 / 1.2, 3)),
+    ):
+        ours, rival = results.find(case, contender), results.find(case, BARE)
+        results.judge(case, ours, rival, wanted=least, times=times)
 
 
 # -- values -------------------------------------------------------------------------------------------
@@ -132,13 +114,12 @@ def _judge(results: Results) -> None:
 
 def decoded(some: Flights) -> Sample:
     columns = [pa.array(some.values[row : row + ROWS], pa.binary()) for row in _starts(some)]
-    decode = ColumnDeserializer(Known(some.text), some.text)
+    decode = deserializer(some.text)
     return _rate(len(some.values), lambda: [decode(column) for column in columns])
 
 
 def decoded_by_fastavro(some: Flights) -> Sample:
-    schema = parse(some.text)
-    arrow = ColumnDeserializer(Known(some.text), some.text).arrow_schema
+    schema, arrow = parse(some.text), deserializer(some.text).arrow_schema
 
     def work() -> None:
         for row in _starts(some):
@@ -150,17 +131,13 @@ def decoded_by_fastavro(some: Flights) -> Sample:
 
 
 def encoded(some: Flights) -> Sample:
-    arrow = ColumnDeserializer(Known(some.text), some.text).arrow_schema
-    batches = [
-        pa.RecordBatch.from_pylist(some.rows[row : row + ROWS], schema=arrow)
-        for row in _starts(some)
-    ]
+    columns = list(batches(some.rows, some.text))
     encode = ColumnEncoder(some.text, ID)
-    return _rate(len(some.rows), lambda: [encode(batch) for batch in batches])
+    return _rate(len(some.rows), lambda: [encode(batch) for batch in columns])
 
 
 def read(some: Flights) -> Sample:
-    decode = AvroDeserializer(Known(some.text))
+    decode = AvroDeserializer(OneSchema(some.text))
     return _rate(len(some.values), lambda: [decode(value) for value in some.values])
 
 
@@ -170,7 +147,7 @@ def read_by_fastavro(some: Flights) -> Sample:
 
 
 def written(some: Flights) -> Sample:
-    known: Any = Known(some.text)
+    known: Any = OneSchema(some.text)
     serializer = AvroSerializer[Any](known, some.text, id=ID)
     return _rate(len(some.rows), lambda: [serializer.serialize("t", row) for row in some.rows])
 
@@ -193,7 +170,7 @@ def _starts(some: Flights) -> range:
 def _rate(count: int, work: Callable[[], object]) -> Sample:
     begun = time.process_time()
     work()
-    return Sample(value=count / (time.process_time() - begun), facts={})
+    return Sample(value=count / (time.process_time() - begun))
 
 
 # -- the registry -------------------------------------------------------------------------------------
@@ -205,43 +182,29 @@ def _registry(context: Context, results: Results) -> None:
     count = max(60, int(800 * seconds))
     register = partial(registry_load.registrations, zookeeper, context.work, count)
     for case, load in ((LOOK_UPS, look_up), (REGISTER, register)):
-        results.cells += context.alternate(case, "requests/s", {SERVER: partial(_loaded, load)})
-    looked_up, registered = (results.find(case, SERVER) for case in (LOOK_UPS, REGISTER))
-    if looked_up is not None:
-        results.targets.append(compared(LOOK_UPS, looked_up, wanted=1_500))
-        results.targets += _bounds(looked_up)
-    if registered is not None:
-        results.targets.append(compared(REGISTER, registered, wanted=200))
+        context.alternate(case, "requests/s", {SERVER: partial(_loaded, load)})
+    looked_up = results.find(LOOK_UPS, SERVER)
+    results.judge(LOOK_UPS, looked_up, wanted=1_500)
+    results.judge(f"{LOOK_UPS}: p99", looked_up, fact=P99, unit="ms", wanted=10, better="lower")
+    results.judge(
+        f"{LOOK_UPS}: resident", looked_up, fact=RSS, unit="bytes", wanted=90e6, better="lower"
+    )
+    results.judge(REGISTER, results.find(REGISTER, SERVER), wanted=200)
 
 
-def _listed(context: Context, results: Results) -> None:
+def _listed(context: Context) -> None:
     zookeeper = context.server("folkmoot").address
     with closing(connect(zookeeper, 10.0)) as session:
         registry_load.stock(session, SUBJECTS)
     over_http = partial(registry_load.listed_over_http, zookeeper, context.work)
     contenders: dict[str, Callable[[], Sample]] = {
-        HERE: lambda: Sample(value=registry_load.listed(zookeeper), facts={}),
-        SERVER: lambda: Sample(value=over_http(), facts={}),
+        HERE: lambda: Sample(value=registry_load.listed(zookeeper)),
+        SERVER: lambda: Sample(value=over_http()),
     }
-    for cell in context.alternate(LIST, "s", contenders):
-        cell = replace(cell, better="lower")
-        results.cells.append(cell)
-        text = f"{LIST}, {cell.contender}"
-        results.targets.append(compared(text, cell, wanted=1.0, better="lower"))
+    for cell in context.alternate(LIST, "s", contenders, None, "lower"):
+        context.results.judge(f"{LIST}, {cell.contender}", cell, wanted=1.0)
 
 
 def _loaded(load: Callable[[], Load]) -> Sample:
     found = load()
-    return Sample(
-        value=found.per_second, facts={P99: 1000 * found.p99, "server RSS": found.resident}
-    )
-
-
-def _bounds(looked_up: Cell) -> list[Target]:
-    p99, memory = looked_up.facts[P99], looked_up.facts["server RSS"]
-    return [
-        Target(text=f"{LOOK_UPS}: p99", figure=p99, unit="ms", better="lower", wanted=10),
-        Target(
-            text=f"{LOOK_UPS}: resident", figure=memory, unit="bytes", better="lower", wanted=90e6
-        ),
-    ]
+    return Sample(value=found.per_second, facts={P99: 1000 * found.p99, RSS: found.resident})

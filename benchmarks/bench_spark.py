@@ -6,7 +6,7 @@ in Python, is told by a source that does nothing.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +14,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness import Context, Estimate, Measure, Sample, cell
+from benchmarks.harness import Context, Measure, Part, Sample
 from benchmarks.peers import Unavailable
 from benchmarks.programs import ProgramFailed
-from benchmarks.results import Cell, Results, Target, compared
+from benchmarks.results import Results
 from benchmarks.spark_sides import (
     PARTITIONS,
     Side,
@@ -30,9 +30,7 @@ from benchmarks.spark_sides import (
 )
 from folkmoot.console.demo import flights
 
-NAME: Final = "spark"
 TITLE: Final = "Spark: streams, batch reads and the sink"
-ESTIMATE: Final = Estimate(seconds=290, per_round=170, quick_seconds=260, disk=4e9)
 
 OURS: Final = "Folkmoot"
 COLUMN: Final = "Folkmoot, one column by .schema"
@@ -53,7 +51,7 @@ FIRST_ROW: Final = "start of a query to its first row"
 IDLE: Final = "idle query, trigger of 200 ms"
 LATENCY: Final = "produced to seen in foreachBatch, trigger of 200 ms, 1,000 records/s"
 LEFT: Final = "end of a query to its group without it"
-UNIT_IDLE: Final = "% of a core"
+UNITS: Final = {FIRST_ROW: "s", IDLE: "% of a core", LATENCY: "ms (median)", LEFT: "s"}
 READER: Final = "reader %"
 P99: Final = "p99 ms"
 READER_RSS: Final = "reader RSS"
@@ -87,7 +85,7 @@ class Reads:
         self._groups = count()
 
     def case(self, side: Side, read: Read) -> dict[str, Any]:
-        """What the session is told."""
+        """The parameters of the session's verb."""
         options = {**side.options, "subscribe": side.topics[read.topic], **read.options}
         if read.how == "stream":
             options |= side.stream_options
@@ -100,18 +98,18 @@ class Reads:
             avro = flights.schema()
         return {"how": read.how, "options": options, "schema": read.schema, "avro": avro}
 
-    def told(self, side: Side, read: Read) -> dict[str, Any]:
+    def run(self, side: Side, read: Read) -> dict[str, Any]:
         records = self._counts[read.topic]
         found = side.does("read", records=records, **self.case(side, read))
         check(found, records)
         return found
 
     def sample(self, side: Side, read: Read) -> Sample:
-        return _rate(self.told(side, read), self._counts[read.topic])
+        return _rate(self.run(side, read), self._counts[read.topic])
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     records = RECORDS[context.scale.name]
     small = context.records.get("small", records).path
     with ExitStack() as stack:
@@ -126,15 +124,15 @@ def run(context: Context) -> Results:
         sides[OURS].fill("few", context.new_topic("folkmoot", PARTITIONS), small, FEW)
         known, schema_id = flights_on(context, sides, records)
         reads = Reads({"small": records, "few": FEW, "flights": known})
-        results.cells += _read(context, sides, reads)
+        _read(context, sides, reads)
         rows = as_parquet(small, records, context.work / "rows")
-        results.cells += _written(context, SINK, sides, Written(rows=rows, records=records))
+        _written(context, SINK, sides, Written(rows=rows, records=records))
         rows = flights_as_parquet(known, context.work / "flights-rows")
         typed = Written(rows=rows, records=known, schema_id=schema_id)
-        results.cells += _written(context, TYPED_SINK, sides, typed)
-        results.cells += _in_tasks(context, sides[OURS], reads)
-        results.cells += _lived(context, sides, reads)
-    results.targets += _judged(results)
+        _written(context, TYPED_SINK, sides, typed)
+        _in_tasks(context, sides[OURS], reads)
+        _lived(context, sides, reads)
+    _judge(results)
     results.notes += [
         f"{records:,} records of 100 B in {PARTITIONS} partitions, zstd, into the sink noop; "
         f"{known:,} flights. Client CPU is that of the JVM, its workers and the application.",
@@ -142,19 +140,18 @@ def run(context: Context) -> Results:
         "defaults but zstd.",
         f"Latency counts from when a record was due; the first {WARM_SHARE:.0%} do not count.",
     ]
-    return results
 
 
 # -- reading and writing ------------------------------------------------------------------------------
 
 
-def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator[Cell]:
+def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> None:
     for _ in range(WARM_UP[context.scale.name]):
         for side in sides.values():
             for read in (Read(), Read(how="batch"), Read(topic="flights", typed=True)):
-                reads.told(side, read)
+                reads.run(side, read)
         for how in ("stream", "batch"):  # Spark compiles each set of columns anew
-            reads.told(sides[OURS], Read(how=how, schema=ONE))
+            reads.run(sides[OURS], Read(how=how, schema=ONE))
     for case, read in (
         (STREAM, Read()),
         (SMALL, Read(options={"maxOffsetsPerTrigger": "100000"})),
@@ -167,7 +164,7 @@ def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator
         if case in (STREAM, BATCH):  # for streams Kafka's has no such thing
             one = Read(how=read.how, schema=ONE)
             contenders[COLUMN] = partial(reads.sample, sides[OURS], one)
-        yield from context.alternate(case, "records/s", contenders)
+        context.alternate(case, "records/s", contenders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,13 +176,11 @@ class Written:
     schema_id: int = 0
 
 
-def _written(
-    context: Context, case: str, sides: Mapping[str, Side], written: Written
-) -> Iterator[Cell]:
+def _written(context: Context, case: str, sides: Mapping[str, Side], written: Written) -> None:
     for side in sides.values():
         _sink(context, side, written)
     contenders = {name: partial(_sink, context, side, written) for name, side in sides.items()}
-    yield from context.alternate(case, "records/s", contenders)
+    context.alternate(case, "records/s", contenders)
 
 
 def _sink(context: Context, side: Side, written: Written) -> Sample:
@@ -196,139 +191,128 @@ def _sink(context: Context, side: Side, written: Written) -> Sample:
     elif written.schema_id:
         avro = {"schema": flights.schema(), "id": written.schema_id}
     reader = {**side.options, "subscribe": topic}
-    told = side.does("write", rows=str(written.rows), options=options, avro=avro, check=reader)
-    check(told, written.records)
+    done = side.does("write", rows=str(written.rows), options=options, avro=avro, check=reader)
+    check(done, written.records)
     side.server.delete_topic(topic)
-    return _rate(told, written.records)
+    return _rate(done, written.records)
 
 
-def _rate(told: Mapping[str, Any], records: int) -> Sample:
+def _rate(done: Mapping[str, Any], records: int) -> Sample:
     millions = records / 1e6
-    facts = {"client CPU": told["cpu"] / millions, "server CPU": told["server_cpu"] / millions}
-    if "worker" in told["resident"]:
-        facts[WORKER_RSS] = told["resident"]["worker"]
-    return Sample(value=records / told["seconds"], facts=facts)
+    facts = {"client CPU": done["cpu"] / millions, "server CPU": done["server_cpu"] / millions}
+    if "worker" in done["resident"]:
+        facts[WORKER_RSS] = done["resident"]["worker"]
+    return Sample(value=records / done["seconds"], facts=facts)
 
 
-def _in_tasks(context: Context, side: Side, reads: Reads) -> Iterator[Cell]:
+def _in_tasks(context: Context, side: Side, reads: Reads) -> None:
     def measure() -> Sample:
         cpu = []
         for records in IN_TASK:
             read = Read(topic="few", how="batch", options={"maxRecordsPerPartition": str(records)})
-            cpu.append(reads.told(side, read)["cpu_of"]["worker"])
+            cpu.append(reads.run(side, read)["cpu_of"]["worker"])
         tasks = [FEW // records for records in IN_TASK]
-        return Sample(value=1000 * (cpu[1] - cpu[0]) / (tasks[1] - tasks[0]), facts={})
+        return Sample(value=1000 * (cpu[1] - cpu[0]) / (tasks[1] - tasks[0]))
 
-    yield from context.alternate(TASKS, "ms", {OURS: measure})
+    context.alternate(TASKS, "ms", {OURS: measure})
 
 
 # -- a query that goes on -----------------------------------------------------------------------------
 
 
-def _lived(context: Context, sides: Mapping[str, Side], reads: Reads) -> Iterator[Cell]:
+def _lived(context: Context, sides: Mapping[str, Side], reads: Reads) -> None:
     """Queries from their start to their end, in turns: each gives a sample of several cases."""
-    taken: dict[tuple[str, str, str], list[Sample]] = {}
     contenders: dict[str, Side] = {**sides, NOTHING: sides[OURS]}
-    context.say(f"-- {IDLE}, and with {RATE:,} records/s")
-    for name, counts in context.turns(list(contenders), context.scale.side_rounds, warm_up=False):
-        found = context.attempt(f"{IDLE}, {name}", partial(_live, context, name, contenders, reads))
-        for (case, unit), sample in (found or {}).items():
-            context.say(f"   {name}: {case}: {sample.value:.3g} {unit}")
-            if counts:
-                taken.setdefault((case, name, unit), []).append(sample)
-    order = (FIRST_ROW, IDLE, LATENCY, LEFT)
-    for case, name, unit in sorted(taken, key=lambda each: order.index(each[0])):
-        yield cell(case, name, unit, taken[case, name, unit])
+    measures = {
+        name: partial(_live, context, name, side, reads) for name, side in contenders.items()
+    }
+    title = f"{IDLE}, and with {RATE:,} records/s"
+    taken = context.compare(title, measures, context.scale.side_rounds, warm_up=False)
+    for case, unit in UNITS.items():
+        for name in contenders:
+            if (case, name) in taken:
+                context.add(case, name, unit, taken[case, name])
 
 
-def _live(
-    context: Context, name: str, contenders: Mapping[str, Side], reads: Reads
-) -> dict[tuple[str, str], Sample]:
-    side = contenders[name]
+def _live(context: Context, name: str, side: Side, reads: Reads) -> dict[Part, Sample]:
     seconds = {"full": 10.0, "quick": 6.0, "smoke": 1.0}[context.scale.name]
     many = 0 if name == NOTHING else round(RATE * seconds)
     warm = int(many * WARM_SHARE)
     topic = context.new_topic(side.peer, PARTITIONS)
-    told = {"topic": topic, "count": many, "rate": RATE, "size": SIZE, "linger": 0.0, "warm": warm}
-    case: dict[str, Any] = {"format": "nothing", "options": {}, "schema": "", "avro": ""}
+    given = {"topic": topic, "count": many, "rate": RATE, "size": SIZE, "linger": 0.0, "warm": warm}
+    query: dict[str, Any] = {"format": "nothing", "options": {}, "schema": "", "avro": ""}
     if name != NOTHING:
         side.topics["live"] = topic
-        case = {"format": side.format, **reads.case(side, Read(topic="live"))}
-    with side.server.client(
-        "produce", module=f"benchmarks.clients.{side.peer}_latency", **told
-    ) as producer:
+        query = {"format": side.format, **reads.case(side, Read(topic="live"))}
+    with side.server.client("produce", program="paced", **given) as producer:
         producer.wait_ready()  # which has written a record to every partition
         side.session.go(
-            json.dumps({"do": "live", **case, "seconds": seconds, "count": many, "warm": warm})
+            json.dumps({"do": "live", **query, "seconds": seconds, "count": many, "warm": warm})
         )
         idle = side.session.hear("idle", PATIENCE)
         producer.go()
         sent = producer.wait_done()
         ended = side.session.wait_done()
     side.server.delete_topic(topic)
-    return _samples(idle, sent, ended)
+    return {(case, name): sample for case, sample in _samples(idle, sent, ended).items()}
 
 
 def _samples(
     idle: Mapping[str, Any], sent: Mapping[str, Any], ended: Mapping[str, Any]
-) -> dict[tuple[str, str], Sample]:
+) -> dict[str, Sample]:
+    """By case, of what the session reported when it was idle and at its end, and the producer."""
+
     def share(*kinds: str) -> float:
         return 100 * sum(float(idle["cpu_of"][kind]) for kind in kinds) / float(idle["seconds"])
 
     facts = {READER: share("reader"), "JVM %": share("JVM")}
     samples = {
-        (FIRST_ROW, "s"): Sample(value=ended["first_row"], facts={}),
-        (IDLE, UNIT_IDLE): Sample(value=share("reader", "JVM", "application"), facts=facts),
+        FIRST_ROW: Sample(value=ended["first_row"]),
+        IDLE: Sample(value=share("reader", "JVM", "application"), facts=facts),
     }
     if lags := ended["lags"]:
         late = {name: (lag - sent["begun"]) / 1e6 for name, lag in lags.items()}
         facts = {P99: late["p99"], "max ms": late["max"]}
         if "reader" in ended["resident"]:
             facts[READER_RSS] = ended["resident"]["reader"]
-        samples[LATENCY, "ms (median)"] = Sample(value=late["p50"], facts=facts)
+        samples[LATENCY] = Sample(value=late["p50"], facts=facts)
     if "left" in ended:
-        samples[LEFT, "s"] = Sample(value=ended["left"], facts={})
+        samples[LEFT] = Sample(value=ended["left"])
     return samples
 
 
 # -- what is to be reached ----------------------------------------------------------------------------
 
 
-def _judged(results: Results) -> Iterator[Target]:
+def _judge(results: Results) -> None:
     for case, times in ((STREAM, 1.5), (SMALL, 1.5), (BATCH, 1.5), (TYPED, 1.5), (SINK, 2.0)):
-        if (mine := results.find(case, OURS)) is not None:
-            yield compared(case, mine, results.find(case, KAFKA), times=times)
+        results.judge(case, results.find(case, OURS), results.find(case, KAFKA), times=times)
     if (whole := results.find(STREAM, OURS)) is not None:
         used = whole.facts["client CPU"] + whole.facts["server CPU"]
-        yield _at_most(f"{STREAM}: CPU of client and server", used, "s/M records", 1.3)
+        results.limit(f"{STREAM}: CPU of client and server", used, 1.3, "s/M records")
     for case in (STREAM, BATCH):
         whole, column = results.find(case, OURS), results.find(case, COLUMN)
-        if whole is not None and column is not None:
-            yield compared(f"{case}, one column by .schema", column, whole, times=1.25)
+        if whole is not None:
+            results.judge(f"{case}, one column by .schema", column, whole, times=1.25)
     for case in (STREAM, BATCH, TYPED):
         if (read := results.find(case, OURS)) is not None:
-            yield _at_most(f"{case}: worker, resident", read.facts[WORKER_RSS], "bytes", 150e6)
-    if (tasks := results.find(TASKS, OURS)) is not None:
-        yield compared(TASKS, tasks, wanted=5.0, better="lower")
-    yield from _judged_life(results)
+            text = f"{case}: worker, resident"
+            results.limit(text, read.facts[WORKER_RSS], 150e6, "bytes")
+    results.judge(TASKS, results.find(TASKS, OURS), wanted=5.0, better="lower")
+    _judge_life(results)
 
 
-def _judged_life(results: Results) -> Iterator[Target]:
+def _judge_life(results: Results) -> None:
     idle, no_work = results.find(IDLE, OURS), results.find(IDLE, NOTHING)
     if idle is not None and no_work is not None:
         more = idle.facts[READER] - no_work.facts[READER]
-        yield _at_most(f"{IDLE}: process of the source, beyond {NOTHING}", more, UNIT_IDLE, 0.3)
+        results.limit(f"{IDLE}: process of the source, beyond {NOTHING}", more, 0.3, UNITS[IDLE])
     begun, at_once = results.find(FIRST_ROW, OURS), results.find(FIRST_ROW, NOTHING)
     if begun is not None and at_once is not None:
         more = begun.median - at_once.median
-        yield _at_most(f"{FIRST_ROW}, beyond {NOTHING}", more, "s", 1.0)
+        results.limit(f"{FIRST_ROW}, beyond {NOTHING}", more, 1.0, "s")
     if (late := results.find(LATENCY, OURS)) is not None:
-        yield compared(f"{LATENCY}: median", late, wanted=500.0, better="lower")
-        yield _at_most(f"{LATENCY}: p99", late.facts[P99], "ms", 1200.0)
-        yield _at_most("process of the source, resident", late.facts[READER_RSS], "bytes", 120e6)
-    if (left := results.find(LEFT, OURS)) is not None:
-        yield compared(LEFT, left, wanted=0.5, better="lower")
-
-
-def _at_most(text: str, figure: float, unit: str, wanted: float) -> Target:
-    return Target(text=text, figure=figure, unit=unit, better="lower", wanted=wanted)
+        results.judge(f"{LATENCY}: median", late, wanted=500.0, better="lower")
+        results.limit(f"{LATENCY}: p99", late.facts[P99], 1200.0, "ms")
+        results.limit("process of the source, resident", late.facts[READER_RSS], 120e6, "bytes")
+    results.judge(LEFT, results.find(LEFT, OURS), wanted=0.5, better="lower")

@@ -7,35 +7,28 @@ The cases that targets name are measured in all rounds, the others in two rounds
 read in every way, the others in one; Kafka's own tools take part where they may be at their fastest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from benchmarks import throughput_summary
-from benchmarks.harness import Context, Estimate, Sample, cell, rate_of
+from benchmarks.harness import Context, Part, Sample, WrongCount, rate_of
 from benchmarks.peers import kafka_tools
 from benchmarks.peers.kafka import KafkaServer
 from benchmarks.programs import Outcome
 from benchmarks.records import SetName, as_lines
-from benchmarks.results import Results
 from folkmoot.producers.appender import IMPLEMENTATION
 
-NAME: Final = "throughput"
 TITLE: Final = "Throughput: records a second, one producer or one consumer"
-ESTIMATE: Final = Estimate(seconds=180, per_round=137, quick_seconds=60, disk=6e9)
 
 # Records a second that are expected at most, to choose how many make a measurement of the wanted
-# length. Who turns out to be slower in the round that warms up is given fewer from then on.
+# length. A contender that is slower in the round that warms up is given fewer from then on.
 EXPECTED: Final = {"folkmoot": 1_600_000, "kafka": 800_000, "redis": 150_000, "nats": 25_000}
 BYTES: Final = {"small": 100, "unique": 100, "large": 1000, "flights": 330}
 LEAST: Final = 4_000
 LEAST_SHARE: Final = 0.25
 WARM: Final = 20_000
-
-
-class WrongCount(Exception):
-    """Records are missing, or there are more than were sent: the figure would be worth nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,90 +124,67 @@ CASES: Final[Sequence[tuple[Case, Sequence[Contender]]]] = (
 )
 
 
-def run(context: Context) -> Results:
-    results = Results(name=NAME, title=TITLE)
+def run(context: Context) -> None:
+    results = context.results
     results.notes.append(f"Folkmoot's appender: {IMPLEMENTATION}.")
     shorter = {"smoke": 1, "quick": 2}
     paces: dict[str, float] = {}
     for number, (case, contenders) in enumerate(CASES[: shorter.get(context.scale.name)]):
-        there = [each for each in contenders if context.has(each.peer)]
+        there = {
+            each.name: partial(_once, context, case, each, paces)
+            for each in contenders
+            if context.has(each.peer)
+        }
+        rounds = context.scale.rounds if case.has_target else context.scale.spare_rounds
         # The servers are warm after the first case; each client process is new in any case.
-        results.cells += list(_measured(context, case, there, paces, warm_up=number == 0))
+        taken = context.compare(case.text, there, rounds, warm_up=number == 0)
+        for verb in ("produce", "consume"):
+            for (what, who), samples in taken.items():
+                if what.startswith(verb):
+                    context.add(what, who, "records/s", samples)
     throughput_summary.add(results, CASES[0][0].text)
-    return results
-
-
-def _measured(
-    context: Context,
-    case: Case,
-    contenders: Sequence[Contender],
-    paces: dict[str, float],
-    *,
-    warm_up: bool,
-) -> Iterator[Any]:
-    """The cells of a case: what each produced, then what each read.
-
-    `paces` has how many records of 100 bytes a second each is known to write, and is added to.
-    """
-    context.say(f"-- {case.text}")
-    by_name = {each.name: each for each in contenders}
-    taken: dict[tuple[str, str], list[Sample]] = {}
-    rounds = context.scale.rounds if case.has_target else context.scale.spare_rounds
-    for name, counts in context.turns(list(by_name), rounds, warm_up=warm_up):
-        count = _count(context, case, by_name[name].peer, paces.get(name))
-        if not counts:
-            count = max(LEAST, int(count * LEAST_SHARE))
-        measure = partial(_once, context, case, by_name[name], count)
-        found = context.attempt(f"{case.text}, {name}", measure) or {}
-        for key, sample in found.items():
-            context.say(f"   {key[1]}: {sample.value:,.0f}/s{'' if counts else ' (warm-up)'}")
-            if counts:
-                taken.setdefault(key, []).append(sample)
-            elif key[0] == "produce":
-                paces[name] = sample.value
-    for verb in ("produce", "consume"):
-        for (did, who), samples in taken.items():
-            if did == verb:
-                yield cell(f"{verb}: {case.text}", who, "records/s", samples)
 
 
 def _once(
-    context: Context, case: Case, contender: Contender, count: int
-) -> dict[tuple[str, str], Sample]:
-    """A new topic, filled once and read back in each way, then deleted."""
+    context: Context, case: Case, contender: Contender, paces: dict[str, float]
+) -> dict[Part, Sample]:
+    """A new topic, filled once and read back in each way, then deleted.
+
+    `paces` has how many records of 100 bytes a second each is known to write.
+    """
+    count = _count(context, case, contender.peer, paces.get(contender.name))
+    if context.is_warming_up:
+        count = max(LEAST, int(count * LEAST_SHARE))
     server = context.server(contender.peer)
     topic = context.new_topic(contender.peer, case.partitions)
     records = context.records.get(case.records, _count(context, case, "folkmoot"))
     count = min(count, records.count)
     keys, values = records.payload(count)
-    told: dict[str, Any] = {"topic": topic, "count": count, "warm": min(WARM, count // 4)}
-    found: dict[tuple[str, str], Sample] = {}
+    warm = min(WARM, count // 4)
     if contender.how == "java":
         assert isinstance(server, KafkaServer)
         lines = context.work / f"{case.records}.lines"
         if not lines.exists():
             as_lines(records, lines, kafka_tools.VALUES)
-        outcome = kafka_tools.produce(server, topic, count, case.compression, lines)
+        written = kafka_tools.produce(server, topic, count, case.compression, lines)
         keys = 0
     else:
-        told |= {
-            "compression": case.compression,
-            "records": str(records.path),
-            "way": case.way,
-            "partitions": case.partitions,
-        }
-        outcome = server.client("produce", how=contender.how, **told).run(server.processes())
+        more: dict[str, Any] = {"how": contender.how, "way": case.way, "warm": warm}
+        more |= {"compression": case.compression, "partitions": case.partitions}
+        written = server.produce(topic, records.path, count, **more)
     ratio = (keys + values) / server.stored_bytes(topic)
-    found["produce", contender.name] = rate_of(outcome, compression=ratio)
+    found = {(f"produce: {case.text}", contender.name): rate_of(written, compression=ratio)}
     for name, how in contender.reads if case.headline else contender.reads[:1]:
         if how == "java":
             assert isinstance(server, KafkaServer)
             read = kafka_tools.consume(server, topic, count)
         else:
-            read = server.client("consume", how=how, **told).run(server.processes())
+            read = server.consume(topic, count, how, warm)
         _check(name, read, count, values)
-        found["consume", name] = rate_of(read)
+        found[f"consume: {case.text}", name] = rate_of(read)
     server.delete_topic(topic)
+    if context.is_warming_up:
+        paces[contender.name] = written.rate
     return found
 
 
@@ -227,8 +197,8 @@ def _count(context: Context, case: Case, peer: str, pace: float | None = None) -
 
 
 def _check(name: str, read: Outcome, count: int, value_bytes: int) -> None:
-    if read.records != count or read.told.get("end", count) != count:
-        end = read.told.get("end", "?")
+    if read.records != count or read.reported.get("end", count) != count:
+        end = read.reported.get("end", "?")
         raise WrongCount(f"{name}: {count} records sent, {read.records} read, the log has {end}")
-    if read.told.get("bytes", value_bytes) != value_bytes:
-        raise WrongCount(f"{name}: {value_bytes} bytes sent, {read.told['bytes']} read")
+    if read.reported.get("bytes", value_bytes) != value_bytes:
+        raise WrongCount(f"{name}: {value_bytes} bytes sent, {read.reported['bytes']} read")

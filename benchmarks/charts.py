@@ -1,26 +1,36 @@
-"""Charts as SVG, written by hand: bars that lie, lines over axes; nothing but text, boxes and strokes.
+"""Draws the charts of a report: `python -m benchmarks.charts latest.json` writes SVG files beside it.
 
-A picture is 800 units wide and as high as it needs. Colours belong to systems, so that one finds them
-again in every chart; shades tell one system's ways apart.
+It runs in the peers' environment, which has matplotlib, and so imports nothing else. Colours belong to
+systems, so that a reader finds them again in every chart; shades separate the ways of one system.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
-from typing import Final
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
-from benchmarks.results import Chart, Series
+import matplotlib  # type: ignore[import-not-found]
+from matplotlib.axes import Axes  # type: ignore[import-not-found]
+from matplotlib.figure import Figure  # type: ignore[import-not-found]
 
-WIDTH: Final = 800
-MARGIN: Final = 16
-FONT: Final = "font-family='system-ui, Segoe UI, Helvetica, Arial, sans-serif'"
-INK, FAINT, GRID = "#1f2933", "#616e7c", "#e4e7eb"
-SMALL, TITLE = 12, 16
-BAR, GAP, GROUP_GAP = 16, 3, 10
-PLOT_HEIGHT: Final = 300
-
-# The first word of a name says whose colour it has; its ways take shade after shade.
-_SHADES: Final = {
+WIDTH: Final = 8.0
+LINES_HEIGHT: Final = 4.0
+BAR: Final = 0.2
+"""Inches, as above."""
+GAP: Final = 0.6
+"""Between two groups of bars, in bars."""
+STYLE: Final = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "folkmoot",  # ids that are the same each time
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11,
+}
+# A word of a contender's name decides its colours.
+COLOURS: Final = {
     "folkmoot": ("#1b5fa8", "#4f97d9", "#9cc7ee", "#0b3c70", "#6cb3c9"),
     "kafka": ("#c2620c", "#e8954a", "#f3c192", "#7d3f08"),
     "redis": ("#b03a3a", "#d98080"),
@@ -28,212 +38,90 @@ _SHADES: Final = {
     "": ("#52606d", "#9aa5b1", "#cbd2d9", "#323f4b"),
 }
 
-
-def draw(chart: Chart) -> str:
-    return _bars(chart) if chart.kind == "bars" else _lines(chart)
-
-
-# -- bars ---------------------------------------------------------------------------------------------
+Chart = Mapping[str, Any]
+"""A `results.Chart` as it stands in JSON."""
 
 
-def _bars(chart: Chart) -> str:
-    """A group for each name, in it a bar for each series, its value behind it."""
-    left = MARGIN + max(_text_width(name) for name in ("", *chart.groups)) + 8
-    right = WIDTH - MARGIN - 64
-    top = 62 if len(chart.series) > 1 else 44
-    most = max((y for each in chart.series for y in _values(each)), default=1.0) or 1.0
-    colours = _colours(
-        chart.groups if len(chart.series) == 1 else [each.name for each in chart.series]
+def draw_all(report: Path) -> None:
+    scenarios = json.loads(report.read_text(encoding="utf-8"))["scenarios"]
+    with matplotlib.rc_context(STYLE):
+        for chart in (chart for results in scenarios for chart in results["charts"]):
+            target = report.with_name(f"{chart['name']}.svg")
+            draw(chart).savefig(target, metadata={"Date": None}, bbox_inches="tight")
+
+
+def draw(chart: Chart) -> Figure:
+    is_bars = chart["kind"] == "bars"
+    bars = sum(len(series["points"]) for series in chart["series"])
+    height = 1.0 + BAR * (bars + GAP * len(chart["groups"])) if is_bars else LINES_HEIGHT
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.add_subplot()
+    (draw_bars if is_bars else draw_lines)(axes, chart)
+    axes.set_title(f"{chart['title']} ({chart['unit']})", loc="left")
+    if len(chart["series"]) > 1:
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def draw_bars(axes: Axes, chart: Chart) -> None:
+    """A group for each name, in it a bar for each series that has a value there."""
+    several = len(chart["series"]) > 1
+    names = [each["name"] for each in chart["series"]] if several else chart["groups"]
+    colours = colours_of(names)
+    row, middles = 0.0, []
+    for place in range(len(chart["groups"])):
+        first = row
+        for number, series in enumerate(chart["series"]):
+            for point, (x, _) in enumerate(series["points"]):
+                if x == place:
+                    draw_bar(axes, row, series, point, colours[number if several else place])
+                    row += 1
+        middles.append((first + row - 1) / 2)
+        row += GAP
+    axes.set_yticks(middles, chart["groups"])
+    axes.invert_yaxis()
+
+
+def draw_bar(axes: Axes, row: float, series: Mapping[str, Any], point: int, colour: str) -> None:
+    """One bar, its range, and its value behind it."""
+    value = end = series["points"][point][1]
+    axes.barh(row, value, 0.85, color=colour, label=series["name"] if point == 0 else None)
+    if series["spread"]:
+        low, high = series["spread"][point]
+        axes.errorbar((low + high) / 2, row, xerr=(high - low) / 2, color="0.2", capsize=2)
+        end = max(value, high)
+    axes.annotate(
+        f"{value:.3g}", (end, row), (4, 0), textcoords="offset points", verticalalignment="center"
     )
-    parts = [_title(chart)]
-    if len(chart.series) > 1:
-        parts += _legend(chart.series, colours, 44)
-    y = float(top)
-    for place, group in enumerate(chart.groups):
-        # Not everybody takes part in everything, and who does not needs no room.
-        there = [n for n, each in enumerate(chart.series) if place in (x for x, _ in each.points)]
-        height = max(1, len(there)) * (BAR + GAP) - GAP
-        parts.append(_text(left - 8, y + height / 2 + 4, group, anchor="end"))
-        for row, number in enumerate(there):
-            colour = colours[place if len(chart.series) == 1 else number]
-            at, scale = y + row * (BAR + GAP), (right - left) / most
-            parts += _bar(chart.series[number], place, colour, left, at, scale)
-        y += height + GROUP_GAP
-    parts.append(_line(left, top - 4, left, y - GROUP_GAP + 4, FAINT))
-    return _picture(chart, parts, y + MARGIN)
 
 
-def _bar(
-    series: Series, place: int, colour: str, left: float, y: float, scale: float
-) -> Iterator[str]:
-    for number, (x, value) in enumerate(series.points):
-        if x != place:
-            continue
-        end = left + value * scale
-        yield (
-            f"<rect x='{left:.1f}' y='{y:.1f}' width='{max(1.0, end - left):.1f}' height='{BAR}' "
-            f"fill='{colour}'/>"
-        )
-        if series.spread:
-            low, high = (left + each * scale for each in series.spread[number])
-            middle = y + BAR / 2
-            yield _line(low, middle, high, middle, INK)
-            yield from (_line(at, middle - 3, at, middle + 3, INK) for at in (low, high))
-            end = max(end, high)
-        yield _text(end + 6, y + BAR - 4, _short(value))
+def draw_lines(axes: Axes, chart: Chart) -> None:
+    """Series over two axes; groups may name the places on the x axis."""
+    colours = colours_of(each["name"] for each in chart["series"])
+    for series, colour in zip(chart["series"], colours, strict=True):
+        places, values = [x for x, _ in series["points"]], [y for _, y in series["points"]]
+        axes.plot(places, values, "o-", color=colour, label=series["name"])
+    axes.set_xscale("log" if chart["log_x"] else "linear")
+    axes.set_yscale("log" if chart["log_y"] else "linear")
+    axes.grid(axis="y", color="0.9")
+    axes.set_xlabel(chart["x_title"])
+    if not chart["log_y"]:
+        axes.set_ylim(bottom=0)
+    if chart["groups"]:
+        axes.set_xticks(range(len(chart["groups"])), chart["groups"], rotation=20, ha="right")
 
 
-def _values(series: Series) -> Iterator[float]:
-    yield from (y for _, y in series.points)
-    yield from (high for _, high in series.spread)
-
-
-# -- lines --------------------------------------------------------------------------------------------
-
-
-def _lines(chart: Chart) -> str:
-    """Series over two axes; `groups` may name the places on the x axis."""
-    colours = _colours([each.name for each in chart.series])
-    xs = [x for each in chart.series for x, _ in each.points] or [0.0]
-    ys = [y for each in chart.series for y in _values(each)] or [0.0]
-    left, right, top = MARGIN + 56, WIDTH - MARGIN - 24, 44 + 20 * _legend_rows(chart.series)
-    bottom = top + PLOT_HEIGHT
-    across = _Axis(xs, chart.log_x, left, right, from_zero=False)
-    up = _Axis(ys, chart.log_y, bottom, top, from_zero=True)
-    parts = [_title(chart), *_legend(chart.series, colours, 44)]
-    for y in up.ticks():
-        parts.append(_line(left, up.at(y), right, up.at(y), GRID))
-        parts.append(_text(left - 8, up.at(y) + 4, _short(y), anchor="end"))
-    named: Iterable[tuple[float, str]] = enumerate(chart.groups)
-    if not chart.groups:
-        named = [(x, _short(x)) for x in across.ticks()]
-    for x, name in named:
-        parts.append(_line(across.at(x), bottom, across.at(x), bottom + 4, FAINT))
-        parts.append(_text(across.at(x), bottom + 18, name, anchor="middle"))
-    parts.append(_line(left, bottom, right, bottom, FAINT))
-    parts.append(_text((left + right) / 2, bottom + 38, chart.x_title, FAINT, "middle"))
-    for series, colour in zip(chart.series, colours, strict=True):
-        places = [(across.at(x), up.at(y)) for x, y in series.points]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>")
-        parts += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{colour}'/>" for x, y in places]
-    return _picture(chart, parts, bottom + 38 + MARGIN)
-
-
-class _Axis:
-    """Where values lie between two places, linearly or by their logarithm."""
-
-    def __init__(
-        self, values: Sequence[float], log: bool, start: float, end: float, *, from_zero: bool
-    ) -> None:
-        self._log = log and min(values) > 0
-        self._start, self._end = start, end
-        low, high = min(values), max(values)
-        if self._log:
-            low, high = math.log10(low), math.log10(high)
-            if from_zero:
-                low, high = math.floor(low), math.ceil(high)
-        elif from_zero:
-            low = min(0.0, low)
-        self._low, self._high = low, high if high > low else low + 1
-
-    def at(self, value: float) -> float:
-        value = math.log10(value) if self._log else value
-        share = (value - self._low) / (self._high - self._low)
-        return self._start + share * (self._end - self._start)
-
-    def ticks(self) -> list[float]:
-        if self._log:
-            return [10.0**n for n in range(math.ceil(self._low), math.floor(self._high) + 1)]
-        raw = (self._high - self._low) / 5
-        size = 10 ** math.floor(math.log10(raw))
-        step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
-        first = math.ceil(self._low / step)
-        return [n * step for n in range(first, math.floor(self._high / step) + 1)]
-
-
-# -- both ---------------------------------------------------------------------------------------------
-
-
-def _colours(names: Iterable[str]) -> list[str]:
-    """One for each name: its system's, in the next shade that is free."""
-    used: dict[str, int] = {}
+def colours_of(names: Iterable[str]) -> list[str]:
+    """One for each name: its system's, in the next shade."""
+    used: Counter[str] = Counter()
     colours = []
     for name in names:
-        lower = name.lower()
-        system = next((each for each in _SHADES if each and each in lower.split("'")[0]), "")
-        system = "kafka" if "confluent" in lower else system
-        shades = _SHADES[system]
-        colours.append(shades[used.get(system, 0) % len(shades)])
-        used[system] = used.get(system, 0) + 1
+        system = next(each for each in COLOURS if each in name.lower())
+        shades = COLOURS[system]
+        colours.append(shades[used[system] % len(shades)])
+        used[system] += 1
     return colours
 
 
-def _legend_rows(series: Sequence[Series]) -> int:
-    return sum(1 for _ in _rows([each.name for each in series]))
-
-
-def _rows(names: Sequence[str]) -> Iterator[list[tuple[int, float]]]:
-    """Which names stand in which row of the legend, and where each begins."""
-    row: list[tuple[int, float]] = []
-    x = float(MARGIN)
-    for number, name in enumerate(names):
-        width = _text_width(name) + 34
-        if row and x + width > WIDTH - MARGIN:
-            yield row
-            row, x = [], float(MARGIN)
-        row.append((number, x))
-        x += width
-    if row:
-        yield row
-
-
-def _legend(series: Sequence[Series], colours: Sequence[str], top: float) -> Iterator[str]:
-    for line, row in enumerate(_rows([each.name for each in series])):
-        y = top + 20 * line
-        for number, x in row:
-            yield f"<rect x='{x:.1f}' y='{y - 10:.1f}' width='12' height='12' fill='{colours[number]}'/>"
-            yield _text(x + 18, y, series[number].name)
-
-
-def _title(chart: Chart) -> str:
-    unit = f" <tspan font-weight='normal' font-size='{SMALL}' fill='{FAINT}'>{escape(chart.unit)}</tspan>"
-    return (
-        f"<text x='{MARGIN}' y='22' font-size='{TITLE}' font-weight='600' fill='{INK}'>"
-        f"{escape(chart.title)}{unit}</text>"
-    )
-
-
-def _picture(chart: Chart, parts: Iterable[str], height: float) -> str:
-    body = "\n".join(part for part in parts if part)
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height:.0f}' "
-        f"width='{WIDTH}' height='{height:.0f}' role='img' {FONT} font-size='{SMALL}'>\n"
-        f"<title>{escape(chart.title)} ({escape(chart.unit)})</title>\n"
-        f"<rect width='100%' height='100%' fill='#ffffff'/>\n{body}\n</svg>\n"
-    )
-
-
-def _text(x: float, y: float, text: str, fill: str = INK, anchor: str = "start") -> str:
-    if not text:
-        return ""
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='{fill}'>{escape(text)}</text>"
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
-    return f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='{colour}'/>"
-
-
-def _text_width(text: str) -> float:
-    return len(text) * SMALL * 0.54
-
-
-def _short(value: float) -> str:
-    for size, mark in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if value >= size:
-            return f"{value / (1e3 if mark == ' k' else size):.3g}{mark}"
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+if __name__ == "__main__":
+    draw_all(Path(sys.argv[1]))

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.peers.base import Unavailable
 from benchmarks.programs import ROOT
 
 BENCH: Final = ROOT / ".bench"
@@ -22,115 +21,94 @@ KAFKA_VERSION: Final = "4.3.1"
 SPARK_VERSION: Final = "4.0.0"
 INSTALL_TIMEOUT: Final = 600
 
-# Without a binding, slf4j drops what a broker that cannot start has to say.
-_POM: Final = f"""\
+_POM: Final = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>folkmoot.benchmarks</groupId>
-  <artifactId>kafka</artifactId>
-  <version>{KAFKA_VERSION}</version>
+  <artifactId>{name}</artifactId>
+  <version>1</version>
   <packaging>pom</packaging>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId>
-      <version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-tools</artifactId>
-      <version>{KAFKA_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.slf4j</groupId>
-      <artifactId>slf4j-simple</artifactId>
-      <version>1.7.36</version>
-    </dependency>
+{dependencies}
   </dependencies>
 </project>
 """
-
+_DEPENDENCY: Final = """    <dependency>
+      <groupId>{}</groupId>
+      <artifactId>{}</artifactId>
+      <version>{}</version>
+    </dependency>"""
+_KAFKA: Final = (
+    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
+    # Without a binding, slf4j drops what a broker that cannot start logs.
+    ("org.slf4j", "slf4j-simple", "1.7.36"),
+)
 # Spark's own jars are PySpark's: scope `provided`, as in the source's pom.
-_SPARK_POM: Final = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>folkmoot.benchmarks</groupId>
-  <artifactId>spark-kafka</artifactId>
-  <version>{SPARK_VERSION}</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.spark</groupId>
-      <artifactId>spark-sql-kafka-0-10_2.13</artifactId>
-      <version>{SPARK_VERSION}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.spark</groupId>
-      <artifactId>spark-avro_2.13</artifactId>
-      <version>{SPARK_VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+_SPARK: Final = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_VERSION),
+    ("org.apache.spark", "spark-avro_2.13", SPARK_VERSION),
+)
+
+
+class Unavailable(Exception):
+    """A peer cannot be run here; the message says why, and what to do."""
 
 
 def peer_python() -> str:
-    """The Python that has the peers' clients. Raises Unavailable."""
-    folder = BENCH / "venv"
-    python = folder / "bin" / "python"
-    stamp = folder / "installed"
+    """The Python that has the peers' clients, and the library that draws. Raises Unavailable."""
+    options = ["--require-hashes", "-r", str(REQUIREMENTS)]
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return str(python)
-    shutil.rmtree(folder, ignore_errors=True)
-    print(
-        f"installing {REQUIREMENTS.relative_to(ROOT)} into {folder.relative_to(ROOT)}", flush=True
-    )
-    _do([sys.executable, "-m", "venv", str(folder)], "making an environment failed")
-    options = ["--quiet", "--require-hashes", "-r", str(REQUIREMENTS)]
-    pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *options]
-    _do(pip, "installing the peers' Python clients failed")
-    stamp.write_text(wanted)
-    return str(python)
+    return _python("venv", str(REQUIREMENTS.relative_to(ROOT)), options, wanted)
 
 
 def kafka_jars() -> Path:
     """The folder of Kafka's jars and all that they need. Raises Unavailable."""
-    return _jars("kafka", f"Apache Kafka {KAFKA_VERSION}", _POM)
+    return _jars("kafka", f"Apache Kafka {KAFKA_VERSION}", _KAFKA)
 
 
 def kafka_spark() -> tuple[str, Path]:
     """A Python with the PySpark that has a source for Kafka, and that source's jars. Raises Unavailable."""
-    jars = _jars("spark-kafka", f"Spark's source for Kafka {SPARK_VERSION}", _SPARK_POM)
-    folder = BENCH / "spark-venv"
+    jars = _jars("spark-kafka", f"Spark's source for Kafka {SPARK_VERSION}", _SPARK)
+    requirement = f"pyspark=={SPARK_VERSION}"
+    return _python("spark-venv", requirement, [requirement], SPARK_VERSION), jars
+
+
+def _python(name: str, what: str, options: Sequence[str], wanted: str) -> str:
+    """An environment with what pip installs by `options`, made anew when `wanted` is another."""
+    folder = BENCH / name
     python, stamp = folder / "bin" / "python", folder / "installed"
-    if not (stamp.is_file() and stamp.read_text() == SPARK_VERSION):
+    if not _has(stamp, wanted):
         shutil.rmtree(folder, ignore_errors=True)
-        print(f"installing PySpark {SPARK_VERSION} into {folder.relative_to(ROOT)}", flush=True)
+        print(f"installing {what} into {folder.relative_to(ROOT)}", flush=True)
         _do([sys.executable, "-m", "venv", str(folder)], "making an environment failed")
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _do([*pip, f"pyspark=={SPARK_VERSION}"], f"installing PySpark {SPARK_VERSION} failed")
-        stamp.write_text(SPARK_VERSION)
-    return str(python), jars
+        _do([*pip, *options], f"installing {what} failed")
+        stamp.write_text(wanted)
+    return str(python)
 
 
-def _jars(name: str, title: str, pom: str) -> Path:
+def _jars(name: str, title: str, wanted: Sequence[tuple[str, str, str]]) -> Path:
+    dependencies = "\n".join(_DEPENDENCY.format(*each) for each in wanted)
+    pom = _POM.format(name=name, dependencies=dependencies)
     folder = BENCH / name
-    stamp = folder / "installed"
-    wanted = hashlib.sha256(pom.encode()).hexdigest()
-    jars = folder / "jars"
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return jars
-    debian_program("mvn", "maven")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "pom.xml").write_text(pom)
-    print(f"fetching {title} with Maven", flush=True)
-    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
-    command = ["mvn", "--quiet", "--batch-mode", "--file", str(folder / "pom.xml"), *goal]
-    _do(command, f"fetching the jars of {title} failed")
-    stamp.write_text(wanted)
+    jars, stamp = folder / "jars", folder / "installed"
+    digest = hashlib.sha256(pom.encode()).hexdigest()
+    if not _has(stamp, digest):
+        debian_program("mvn", "maven")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "pom.xml").write_text(pom)
+        print(f"fetching {title} with Maven", flush=True)
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
+        goal += ["-DincludeScope=runtime", "--file", str(folder / "pom.xml")]
+        _do(["mvn", "--quiet", "--batch-mode", *goal], f"fetching the jars of {title} failed")
+        stamp.write_text(digest)
     return jars
+
+
+def _has(stamp: Path, wanted: str) -> bool:
+    return stamp.is_file() and stamp.read_text() == wanted
 
 
 def debian_program(program: str, package: str) -> str:
@@ -150,7 +128,7 @@ def debian_program(program: str, package: str) -> str:
 
 
 def _which(program: str) -> str | None:
-    """Servers lie in sbin, which is not on everybody's PATH."""
+    """Servers lie in sbin, which users often do not have on their PATH."""
     return shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
 
 
@@ -170,19 +148,19 @@ def _do(command: Sequence[str], failure: str) -> None:
         raise Unavailable(f"{failure}: {error}") from error
     if done.returncode != 0:
         lines = done.stdout.decode(errors="replace").strip().splitlines()[-5:]
-        raise Unavailable(f"{failure}, {command[0]} said: {' | '.join(lines) or 'nothing'}")
+        raise Unavailable(f"{failure}, {command[0]} ended with: {' | '.join(lines) or 'nothing'}")
 
 
 def installed(python: str, packages: Sequence[str]) -> dict[str, str]:
     """The versions that an environment has of some packages."""
     code = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]), sep='\\n')"
     command = [python, "-c", code, *packages]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return dict(zip(packages, told, strict=True))
+    versions = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return dict(zip(packages, versions, strict=True))
 
 
 def version_of(*command: str) -> str:
-    """The first number with a dot in what a program says of itself."""
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"\d+\.[\d.]*\d", told.stdout + told.stderr)
+    """The first number with a dot in a program's output."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(r"\d+\.[\d.]*\d", done.stdout + done.stderr)
     return found[0] if found else "unknown"

@@ -1,26 +1,26 @@
 """What scenarios stand on: peers and servers, records, and rounds in alternation.
 
-A scenario is a module `bench_<name>.py` with `NAME`, `TITLE` and `run(context) -> Results`. It lists
-contenders, each a function that measures once; `alternate` lets them take turns, so that what the
-machine does meanwhile hits all of them alike: one round that is not counted (warm-up: JIT, caches,
-imports), then the counted ones, each in another order.
+A scenario is a module `bench_<name>.py` with `TITLE` and `run(context)`, which fills `context.results`. It
+lists contenders, each a function that measures once; they take turns, so that other work of the machine
+hits all of them alike: one round that is not counted (warm-up: JIT, caches, imports), then the counted
+ones, each in another order.
 """
 
 import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
-from benchmarks.interruption import undisturbed
 from benchmarks.peers import Peer, Server
 from benchmarks.programs import Outcome
 from benchmarks.records import RecordSets
-from benchmarks.results import Cell
+from benchmarks.results import Better, Cell, Results
 
 T = TypeVar("T")
 
@@ -50,24 +50,7 @@ QUICK: Final = Scale(name="quick", rounds=1, seconds=1.0, warm_up=False)
 SMOKE: Final = Scale(name="smoke", rounds=1, seconds=0.01, warm_up=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """What a scenario wants, about, on two quiet cores and with all peers there."""
-
-    seconds: float
-    """Whatever the number of rounds, in a full run."""
-    per_round: float
-    quick_seconds: float
-    disk: float
-    """Bytes at its worst moment, in a full run."""
-
-    def of(self, scale: Scale) -> float:
-        return {
-            "full": self.seconds + self.per_round * scale.rounds,
-            "quick": self.quick_seconds,
-            "smoke": 20,
-        }[scale.name]
-
+SEED: Final = 4
 
 # Records sent and read by a server that is slow until it has compiled itself.
 WORK_IN: Final = 300_000
@@ -78,10 +61,16 @@ class Sample:
     """One measurement: the figure, and what is noted beside it."""
 
     value: float
-    facts: Mapping[str, float]
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+
+class WrongCount(Exception):
+    """Records are missing, or there are more than were sent: the figure would be worth nothing."""
 
 
 Measure = Callable[[], Sample]
+Part = tuple[str, str]
+"""A case, and who was measured in it."""
 
 
 def rate_of(outcome: Outcome, **more: float) -> Sample:
@@ -97,13 +86,15 @@ class Context:
     requests. The main thread uses it.
     """
 
-    def __init__(self, peers: Mapping[str, Peer], scale: Scale, seed: int, work: Path) -> None:
+    def __init__(
+        self, peers: Mapping[str, Peer], scale: Scale, results: Results, work: Path
+    ) -> None:
         self.peers = peers
         self.scale = scale
-        self.seed = seed
+        self.results = results
         self.work = work
-        self.records = RecordSets(work / "records", seed)
-        self.failures: list[str] = []
+        self.records = RecordSets(work / "records", SEED)
+        self.is_warming_up = False
         self._servers: dict[str, Server] = {}
         self._topics = 0
 
@@ -114,7 +105,7 @@ class Context:
         """The scenario's server of a peer that is there."""
         if peer not in self._servers:
             server = self.peers[peer].server(self.work / peer)
-            # Remembered first, so that it is stopped even if somebody interrupts its start.
+            # Remembered first, so that it is stopped even if its start is interrupted.
             self._servers[peer] = server
             server.start()
             if server.compiles_as_it_runs:
@@ -125,10 +116,8 @@ class Context:
         """Has a new server do what it will be measured at, besides the rounds that do not count."""
         records = self.records.get("small", WORK_IN)
         topic = self.new_topic(peer, 12)
-        told: dict[str, Any] = {"topic": topic, "count": records.count, "warm": 0}
-        path = str(records.path)
-        server.client("produce", compression="zstd", records=path, **told).run({})
-        server.client("consume", how="consume", **told).run({})
+        server.produce(topic, records.path, records.count)
+        server.consume(topic, records.count, "consume", 0)
         server.delete_topic(topic)
 
     def fresh_server(self, peer: str, name: str) -> Server:
@@ -146,50 +135,95 @@ class Context:
         print(text, flush=True)
 
     def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
-        """A measurement that may fail: a long run goes on without it, and says so at its end."""
+        """A measurement that may fail: a long run continues without it, and reports it at its end."""
         try:
             return measure()
         except Exception as error:
             traceback.print_exc()
-            told = str(error).strip().splitlines() or [""]
-            self.failures.append(f"{what}: {type(error).__name__}: {told[0]}")
+            lines = str(error).strip().splitlines() or [""]
+            self.results.failed.append(f"{what}: {type(error).__name__}: {lines[0]}")
             return None
 
     def turns(
         self, names: Sequence[str], rounds: int | None = None, *, warm_up: bool = True
-    ) -> Iterator[tuple[str, bool]]:
-        """Who measures next, and whether it counts: round after round, each in another order."""
+    ) -> Iterator[str]:
+        """The next contender, round after round, each in another order; see `is_warming_up`."""
         warm_ups = 1 if warm_up and self.scale.warm_up else 0
         for number in range(-warm_ups, rounds or self.scale.rounds):
             first = number % len(names)
             for name in (*names[first:], *names[:first]):
                 settle()
-                yield name, number >= 0
+                self.is_warming_up = number < 0
+                yield name
+        self.is_warming_up = False
+
+    def compare(
+        self,
+        title: str,
+        contenders: Mapping[str, Callable[[], Mapping[Part, Sample]]],
+        rounds: int | None = None,
+        *,
+        warm_up: bool = True,
+    ) -> dict[Part, list[Sample]]:
+        """Measures all contenders in turn; → the samples that count, by what each is of."""
+        taken: dict[Part, list[Sample]] = {}
+        self.say(f"-- {title}")
+        for name in self.turns(list(contenders), rounds, warm_up=warm_up):
+            found = self.attempt(f"{title}, {name}", contenders[name])
+            for part, sample in (found or {}).items():
+                mark = " (warm-up)" if self.is_warming_up else ""
+                what = part[1] if part[0] == title else ", ".join(part)
+                self.say(f"   {what}: {sample.value:,.4g}{mark}")
+                if not self.is_warming_up:
+                    taken.setdefault(part, []).append(sample)
+        return taken
 
     def alternate(
-        self, case: str, unit: str, contenders: Mapping[str, Measure], rounds: int | None = None
+        self,
+        case: str,
+        unit: str,
+        contenders: Mapping[str, Measure],
+        rounds: int | None = None,
+        better: Better = "higher",
+        *,
+        warm_up: bool = True,
     ) -> list[Cell]:
-        """All contenders in turn, round after round; one cell each. See the module's docstring."""
-        taken: dict[str, list[Sample]] = {name: [] for name in contenders}
-        self.say(f"-- {case}")
-        for name, counts in self.turns(list(contenders), rounds):
-            sample = self.attempt(f"{case}, {name}", contenders[name])
-            if sample is None:
-                continue
-            if counts:
-                taken[name].append(sample)
-            self.say(f"   {name}: {sample.value:,.4g} {unit}{'' if counts else ' (warm-up)'}")
-        return [cell(case, name, unit, samples) for name, samples in taken.items() if samples]
+        """Measures all contenders in turn in one case, and adds a cell of each."""
+
+        def labelled(name: str) -> dict[Part, Sample]:
+            return {(case, name): contenders[name]()}
+
+        measures = {name: partial(labelled, name) for name in contenders}
+        taken = self.compare(case, measures, rounds, warm_up=warm_up)
+        found = [(name, taken.get((case, name))) for name in contenders]
+        return [self.add(case, name, unit, each, better) for name, each in found if each]
+
+    def add(
+        self,
+        case: str,
+        contender: str,
+        unit: str,
+        samples: Sequence[Sample],
+        better: Better = "higher",
+    ) -> Cell:
+        """What several rounds of one contender come to."""
+        names = dict.fromkeys(name for sample in samples for name in sample.facts)
+        facts = {
+            name: median(sample.facts[name] for sample in samples if name in sample.facts)
+            for name in names
+        }
+        values = [sample.value for sample in samples]
+        cell = Cell(
+            case=case, contender=contender, unit=unit, values=values, better=better, facts=facts
+        )
+        self.results.cells.append(cell)
+        return cell
 
     def __enter__(self) -> Self:
         self.work.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with undisturbed():
-            self._tidy_up()
-
-    def _tidy_up(self) -> None:
         for server in reversed(self._servers.values()):
             try:
                 server.stop()
@@ -198,17 +232,6 @@ class Context:
                 print(f"stopping {type(server).__name__}: {error}", file=sys.stderr)
         self._servers.clear()
         shutil.rmtree(self.work, ignore_errors=True)
-
-
-def cell(case: str, contender: str, unit: str, samples: Sequence[Sample]) -> Cell:
-    """What several rounds of one contender come to."""
-    names: Iterable[str] = dict.fromkeys(name for sample in samples for name in sample.facts)
-    facts = {
-        name: median(sample.facts[name] for sample in samples if name in sample.facts)
-        for name in names
-    }
-    values = [sample.value for sample in samples]
-    return Cell(case=case, contender=contender, unit=unit, values=values, facts=facts)
 
 
 def settle() -> None:

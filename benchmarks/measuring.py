@@ -1,4 +1,4 @@
-"""What processes use, as the kernel tells it in /proc."""
+"""What processes use, as the kernel reports it in /proc."""
 
 import os
 import threading
@@ -30,8 +30,8 @@ class Memory:
 
 def memory(pid: int) -> Memory:
     """Zeros for a process that is gone."""
-    told = _status(pid)
-    return Memory(_kib(told, "RssAnon"), _kib(told, "VmRSS"))
+    status = _status(pid)
+    return Memory(_kib(status, "RssAnon"), _kib(status, "VmRSS"))
 
 
 def cpu_seconds(pid: int) -> float:
@@ -63,7 +63,7 @@ def cpu_below(
 
 
 def forget_peaks(kinds: Mapping[str, str]) -> None:
-    """`peak_resident` tells of what comes from now on (clear_refs of proc(5))."""
+    """`peak_resident` counts from now on (clear_refs of proc(5))."""
     for pid, _ in _below(kinds):
         with suppress(OSError):
             Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -109,8 +109,8 @@ def _status(pid: int) -> dict[str, str]:
     return {name: rest for name, _, rest in (line.partition(":") for line in lines)}
 
 
-def _kib(told: Mapping[str, str], name: str) -> int:
-    return int(told[name].split()[0]) * 1024 if name in told else 0  # a zombie has none
+def _kib(status: Mapping[str, str], name: str) -> int:
+    return int(status[name].split()[0]) * 1024 if name in status else 0  # a zombie has none
 
 
 class Usage:

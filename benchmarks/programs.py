@@ -1,4 +1,4 @@
-"""Client programs as the harness sees them: started, told to go, watched, and listened to."""
+"""Client programs as the harness sees them: it starts them, gives them the word, and reads their reports."""
 
 import json
 import os
@@ -6,7 +6,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,16 +24,16 @@ LAST_CHARACTERS: Final = 2000
 
 
 class ProgramFailed(Exception):
-    """A program ended early, or said something else than what was waited for."""
+    """A program ended early, or with an error."""
 
 
 class NotInTime(ProgramFailed):
-    """It still runs, and did not say in time what was waited for."""
+    """It still runs, and did not report in time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a program told when it was done, and what it and the servers used meanwhile."""
+    """A program's report when it was done, and what it and the servers used meanwhile."""
 
     records: int
     seconds: float
@@ -41,7 +42,7 @@ class Outcome:
     client_first: Memory
     server_cpu: Mapping[str, float] = field(default_factory=dict)
     server_memory: Mapping[str, Memory] = field(default_factory=dict)
-    told: Mapping[str, Any] = field(default_factory=dict)
+    reported: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -86,29 +87,20 @@ class Program:
         return self._running().pid
 
     def start(self) -> None:
-        tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *self.command]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                tied,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
-                start_new_session=True,
-            )
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self._environment}
+        self._process = _started(self.command, self.log, environment)
 
     def hear(self, event: str, timeout: float) -> dict[str, Any]:
-        """The facts of the next line that tells of `event`; other lines are passed over."""
+        """The facts of the next line that reports `event`; other lines are passed over."""
         deadline = time.monotonic() + timeout
         while True:
             line = self._line(deadline, event)
             try:
-                told = json.loads(line)
+                report = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(told, dict) and told.get("event") == event:
-                return told
+            if isinstance(report, dict) and report.get("event") == event:
+                return report
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         self.hear("ready", timeout)
@@ -126,7 +118,7 @@ class Program:
         return self.hear("done", timeout)
 
     def stop(self) -> None:
-        """Waits a little for it to end by itself, which it does when nobody speaks to it."""
+        """Waits a little for it to end by itself, which it does when its standard input ends."""
         process = self._process
         if process is None:
             return
@@ -145,8 +137,8 @@ class Program:
             self.wait_ready()
             with Usage({**servers, "client": self.pid}) as usage:
                 self.go()
-                told = self.wait_done()
-            return outcome(told, usage)
+                report = self.wait_done()
+            return outcome(report, usage)
 
     def __enter__(self) -> Self:
         self.start()
@@ -175,7 +167,7 @@ class Program:
         while b"\n" not in self._received:
             left = deadline - time.monotonic()
             if left <= 0 or not poller.poll(left * 1000):
-                raise NotInTime(*self._failure(f"did not say {wanted!r} in time").args)
+                raise NotInTime(*self._failure(f"did not report {wanted!r} in time").args)
             more = os.read(stdout.fileno(), 65536)
             if not more:
                 raise self._failure(f"ended before {wanted!r}")
@@ -184,55 +176,83 @@ class Program:
         return line
 
     def _failure(self, what: str) -> ProgramFailed:
-        said = self.log.read_text(errors="replace")[-LAST_CHARACTERS:].strip()
+        end = self.log.read_text(errors="replace")[-LAST_CHARACTERS:].strip()
         name = " ".join(self.command)[-300:]
-        return ProgramFailed(f"{name} {what}; its log {self.log} ends:\n{said}")
+        return ProgramFailed(f"{name} {what}; its log {self.log} ends:\n{end}")
 
 
-def outcome(told: Mapping[str, Any], usage: Usage) -> Outcome:
-    """What a program told, with what was used; `usage` has its process as "client"."""
+@contextmanager
+def all_ready(programs: Iterable[Program]) -> Iterator[list[Program]]:
+    """Starts programs and waits until each is ready; at the end all are stopped."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(program) for program in programs]
+        for program in started:
+            program.wait_ready()
+        yield started
+
+
+def go_together(programs: Sequence[Program]) -> list[dict[str, Any]]:
+    """Gives all the word to go; → what each reports when it is done."""
+    for program in programs:
+        program.go()
+    return [program.wait_done() for program in programs]
+
+
+def _started(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that dies with this one, and writes its errors to `log`."""
+    tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *command]
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            tied,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=ROOT,
+            env=environment,
+            # Ctrl-C on the terminal is for this process.
+            start_new_session=True,
+        )
+
+
+def outcome(report: Mapping[str, Any], usage: Usage) -> Outcome:
+    """A program's report, with what was used; `usage` has its process as "client"."""
     servers = [name for name in usage.cpu if name != "client"]
     return Outcome(
-        records=told["records"],
-        seconds=told["seconds"],
-        # Its own clock leaves out what it does before and after; a tool that has none is counted whole.
-        client_cpu=told.get("cpu", usage.cpu["client"]),
+        records=report["records"],
+        seconds=report["seconds"],
+        # A program's own clock leaves out its start and end; a tool without one counts whole.
+        client_cpu=report.get("cpu", usage.cpu["client"]),
         client_memory=usage.peaks["client"],
         client_first=usage.first["client"],
         server_cpu={name: usage.cpu[name] for name in servers},
         server_memory={name: usage.peaks[name] for name in servers},
-        told=told,
+        reported=report,
     )
 
 
 def run_tool(
     command: Sequence[str], log: Path, servers: Mapping[str, int]
 ) -> tuple[str, Usage, float]:
-    """Runs a program that speaks no lines of ours: its output, what was used, its CPU seconds.
+    """Runs a program that reports nothing as JSON: its output, what was used, its CPU seconds.
 
     All of its life counts, also its start. Only from the main thread: see Program.
     """
-    tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *command]
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            tied,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            # Ctrl-C on the terminal is for this process.
-            start_new_session=True,
-        )
+    process = _started(command, log)
+    assert process.stdin is not None
     assert process.stdout is not None
+    process.stdin.close()
     try:
         with process.stdout, Usage({**servers, "client": process.pid}) as usage:
-            said = process.stdout.read().decode(errors="replace")
+            output = process.stdout.read().decode(errors="replace")
     except BaseException:
         process.kill()
         process.wait()
         raise
-    # Not Popen.wait, which does not tell what the child has used.
+    # Not Popen.wait, which does not return what the child has used.
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise ProgramFailed(f"{' '.join(command)[-300:]} failed, it said: {said.strip()[-500:]}")
-    return said, usage, used.ru_utime + used.ru_stime
+        raise ProgramFailed(f"{' '.join(command)[-300:]} failed: {output.strip()[-500:]}")
+    return output, usage, used.ru_utime + used.ru_stime

@@ -1,7 +1,7 @@
 """A group of member processes under a steady stream of records, and what a change of it costs them.
 
-Everything is told from the members' own delivery logs (clients/deliveries.py): who was given which
-partition when. So whatever delays a record counts: noticing, planning, handing over, the first fetch.
+Everything is taken from the members' own delivery logs (clients/deliveries.py): which member was given
+which partition when. So whatever delays a record counts: noticing, planning, handing over, the first fetch.
 """
 
 import os
@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from benchmarks.clients.deliveries import DeliveryReader
@@ -107,15 +106,14 @@ def _longest_gap(
 class Group:
     """Member processes and the producer that feeds them. Used as `with`, from the main thread."""
 
-    def __init__(self, server: Server, module: str, partitions: int, **told: Any) -> None:
+    def __init__(self, server: Server, partitions: int, **given: Any) -> None:
         self.seen: list[Seen] = []
         self.members: dict[int, Program] = {}
         self.guardians: dict[int, int | None] = {}
         self._server = server
-        self._module = module
         self._partitions = partitions
-        self._told = {
-            **told,
+        self._given = {
+            **given,
             "size": SIZE,
             "interval": INTERVAL,
             "commit_interval": COMMIT_INTERVAL,
@@ -131,7 +129,7 @@ class Group:
         """Starts a member that is ready to join: Python and its imports are no part of a rebalance."""
         self._count += 1
         number, log = self._count, self._log(self._count)
-        program = self._program("member", log=str(log))
+        program = self._program("stay", log=str(log))
         program.wait_ready()
         self.members[number] = program
         self._readers[number] = DeliveryReader(log)
@@ -149,13 +147,13 @@ class Group:
         self.settle(time.monotonic())
 
     def join(self, number: int) -> float:
-        """→ when it was told to."""
+        """→ when it got the word."""
         at = time.monotonic()
         self.members[number].go()
         return at
 
     def leave(self, number: int) -> float:
-        """In order. → when it was told to."""
+        """In order. → when it got the word."""
         at = time.monotonic()
         self.members.pop(number).go("leave")
         return at
@@ -213,21 +211,15 @@ class Group:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
-    def _program(self, verb: str, **told: Any) -> Program:
-        return self._stack.enter_context(
-            self._server.client(verb, module=self._module, **self._told, **told)
-        )
+    def _program(self, verb: str, **more: Any) -> Program:
+        program = self._server.client(verb, program="members", **self._given, **more)
+        return self._stack.enter_context(program)
 
     def _log(self, number: int) -> Path:
-        return self._server.directory / f"{self._told['group']}-{number}.deliveries"
+        return self._server.directory / f"{self._given['group']}-{number}.deliveries"
 
     def _look(self) -> None:
         self._looked_at = time.monotonic()

@@ -1,13 +1,15 @@
 """What people read: tables in the terminal and in docs/performance.md, and the JSON behind them."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.charts import draw
+from benchmarks.environment import peer_python
+from benchmarks.peers import Unavailable
 from benchmarks.programs import ROOT
 from benchmarks.results import Cell, Report, Results, Target
 
@@ -142,31 +144,40 @@ def _aligned(rows: Rows) -> list[str]:
     return lines
 
 
-def _kept(path: Path) -> Report | None:
+def kept(path: Path) -> Report | None:
     """What an earlier run left; nothing if it is of another version, since a long run is worth more."""
     try:
         return Report.read(path) if path.exists() else None
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         print(f"{path} is not read, and replaced: {error!r}", file=sys.stderr)
         return None
 
 
 def save(report: Report, path: Path) -> None:
-    """The JSON, with what it had of other scenarios kept, and the charts beside it.
+    """The JSON, with what it had of other scenarios kept.
 
     What is kept was measured beside the peers of its time: their versions stay, too.
     """
-    whole, kept = report, _kept(path)
-    if kept is not None:
+    whole, earlier = report, kept(path)
+    if earlier is not None:
         names = [results.name for results in report.scenarios]
-        others = [each for each in kept.scenarios if each.name not in names]
+        others = [each for each in earlier.scenarios if each.name not in names]
         everything = sorted([*others, *report.scenarios], key=lambda each: place(each.name))
-        versions = {**kept.versions, **report.versions}
+        versions = {**earlier.versions, **report.versions}
         whole = replace(report, versions=versions, scenarios=everything)
     whole.write(path)
-    for chart in (chart for results in report.scenarios for chart in results.charts):
-        path.with_name(f"{chart.name}.svg").write_text(draw(chart), encoding="utf-8")
-    print(f"written: {path} and charts beside it")
+    print(f"written: {path}")
+
+
+def draw(path: Path) -> None:
+    """The charts of what the JSON has, beside it. The peers' environment has the library that draws."""
+    try:
+        python = peer_python()
+    except Unavailable as reason:
+        print(f"no charts: {reason}", file=sys.stderr)
+        return
+    subprocess.run([python, "-m", "benchmarks.charts", str(path.resolve())], cwd=ROOT, check=True)
+    print(f"written: charts beside {path}")
 
 
 # -- docs/performance.md ------------------------------------------------------------------------------
@@ -198,13 +209,13 @@ def _filled(found: re.Match[str], sections: Mapping[str, Sequence[str]]) -> str:
 def _machine(report: Report) -> list[str]:
     machine = ", ".join(f"{name} {value}" for name, value in report.machine.items())
     lines = [
-        f"Last measured {report.when} by `{report.command}`, seed {report.seed}; each part says when it was.",
+        f"Last measured {report.when} by `{report.command}`; each part says when it was.",
         f"{machine}.",
         "",
     ]
     for peer, versions in report.versions.items():
-        told = ", ".join(f"{name} {version}" for name, version in versions.items())
-        lines.append(f"- {peer}: {told}")
+        listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+        lines.append(f"- {peer}: {listed}")
     lines += [f"- not there: {reason}" for reason in report.missing.values()]
     return lines
 
@@ -228,9 +239,9 @@ def cost(target: Target) -> str:
     cpu = [f"{facts[f'{side} CPU']:.2f}" for side in ("client", "server") if f"{side} CPU" in facts]
     if cpu:
         parts.append(f"CPU {' + '.join(cpu)} s/M")
-    for name, said in (("client growth", "client +"), ("broker RssAnon", "broker ")):
+    for name, label in (("client growth", "client +"), ("broker RssAnon", "broker ")):
         if name in facts:
-            parts.append(f"{said}{_plain(facts[name], 'bytes')}")
+            parts.append(f"{label}{_plain(facts[name], 'bytes')}")
     if "compression" in facts:
         parts.append(f"{facts['compression']:.2f}:1")
     return ", ".join(parts)

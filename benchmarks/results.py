@@ -1,12 +1,16 @@
 """What a scenario found, as plain data: written as JSON, read again for the tables and charts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
+import msgspec
+
+Number = int | float
+"""In JSON an integer stays one."""
 Better = Literal["higher", "lower"]
 Verdict = Literal["met", "not met", "open"]
 
@@ -21,13 +25,17 @@ class Cell:
     case: str
     contender: str
     unit: str
-    values: Sequence[float]
+    values: Sequence[Number]
     better: Better = "higher"
-    facts: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, Number] = field(default_factory=dict)
 
     @property
     def median(self) -> float:
         return median(self.values)
+
+    @property
+    def spread(self) -> tuple[Number, Number]:
+        return min(self.values), max(self.values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +47,15 @@ class Target:
     """
 
     text: str
-    figure: float
+    figure: Number
     unit: str
     better: Better = "higher"
-    wanted: float | None = None
-    spread: tuple[float, float] | None = None
+    wanted: Number | None = None
+    spread: tuple[Number, Number] | None = None
     rival: str = ""
-    beside: float | None = None
+    beside: Number | None = None
     times: float | None = None
-    facts: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, Number] = field(default_factory=dict)
     """Of our cell: what it cost."""
 
     @property
@@ -57,7 +65,7 @@ class Target:
 
     @property
     def verdict(self) -> Verdict:
-        """Open if it cannot be told, since the rival was not there."""
+        """Open where the rival was not there."""
         pairs = ((self.figure, self.wanted), (self.ratio, self.times))
         for figure, bound in pairs:
             if figure is None or bound is None:
@@ -67,37 +75,35 @@ class Target:
         return "open" if self.times is not None and self.ratio is None else "met"
 
 
-def compared(
-    text: str,
-    ours: Cell,
-    theirs: Cell | None = None,
-    *,
-    wanted: float | None = None,
-    times: float | None = None,
-    better: Better = "higher",
-) -> Target:
-    """A target on the medians of two cells. Without the rival's it may stay open."""
-    return Target(
-        text=text,
-        figure=ours.median,
-        unit=ours.unit,
-        better=better,
-        wanted=wanted,
-        spread=(min(ours.values), max(ours.values)),
-        rival="" if theirs is None else theirs.contender,
-        beside=None if theirs is None else theirs.median,
-        times=times,
-        facts=ours.facts,
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Series:
     """A line of a chart (x, y), or a colour of bars (x is the place of the group's name)."""
 
     name: str
-    points: Sequence[tuple[float, float]]
-    spread: Sequence[tuple[float, float]] = ()
+    points: Sequence[tuple[Number, Number]]
+    spread: Sequence[tuple[Number, Number]] = ()
+
+
+def median_of(cell: Cell) -> float:
+    return cell.median
+
+
+def series_of(
+    name: str,
+    cells: Iterable[Cell | None],
+    value: Callable[[Cell], Number] = median_of,
+    *,
+    spread: bool = False,
+    scale: float = 1.0,
+) -> Series:
+    """A value of each cell at its place; peers that were not there leave theirs empty."""
+    found = [(place, cell) for place, cell in enumerate(cells) if cell is not None]
+    ranges = [tuple(bound / scale for bound in cell.spread) for _, cell in found]
+    return Series(
+        name=name,
+        points=[(place, value(cell) / scale) for place, cell in found],
+        spread=[(low, high) for low, high in ranges] if spread else (),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,39 +145,75 @@ class Results:
                 return cell
         return None
 
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
+    def series(
+        self,
+        cases: Sequence[str],
+        contenders: Iterable[str],
+        value: Callable[[Cell], Number] = median_of,
+        *,
+        spread: bool = False,
+        scale: float = 1.0,
+    ) -> list[Series]:
+        """One for each contender that has any of the cases."""
+        found = {who: [self.find(case, who) for case in cases] for who in contenders}
+        return [
+            series_of(who, cells, value, spread=spread, scale=scale)
+            for who, cells in found.items()
+            if any(cells)
+        ]
 
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> "Results":
-        charts = []
-        for chart in plain["charts"]:
-            series = [
-                Series(
-                    name=each["name"],
-                    points=[(x, y) for x, y in each["points"]],
-                    spread=[(low, high) for low, high in each["spread"]],
-                )
-                for each in chart["series"]
-            ]
-            charts.append(Chart(**{**chart, "series": series}))
-        return cls(
-            name=plain["name"],
-            title=plain["title"],
-            cells=[Cell(**cell) for cell in plain["cells"]],
-            targets=[_target(target) for target in plain["targets"]],
-            charts=charts,
-            notes=list(plain["notes"]),
-            failed=list(plain["failed"]),
-            seconds=plain["seconds"],
-            when=plain["when"],
-            commit=plain["commit"],
+    def judge(
+        self,
+        text: str,
+        ours: Cell | None,
+        theirs: Cell | None = None,
+        *,
+        fact: str = "",
+        unit: str = "",
+        better: Better | None = None,
+        wanted: Number | None = None,
+        times: float | None = None,
+        worst: bool = False,
+    ) -> None:
+        """A target on the medians of two cells, or on a fact of them, if ours was measured.
+
+        Without the rival's cell it may stay open. `worst`: our highest figure counts where less is better.
+        """
+        if ours is None:
+            return
+        figure: Number = ours.facts[fact] if fact else ours.median
+        if worst and ours.better == "lower":
+            figure = max(ours.values)
+        beside = None
+        if theirs is not None:
+            beside = theirs.facts[fact] if fact else theirs.median
+        target = Target(
+            text=text,
+            figure=figure,
+            unit=unit or ours.unit,
+            better=better or ours.better,
+            wanted=wanted,
+            spread=None if fact else ours.spread,
+            rival="" if theirs is None else theirs.contender,
+            beside=beside,
+            times=times,
+            facts=ours.facts,
         )
+        self.targets.append(target)
 
-
-def _target(plain: Mapping[str, Any]) -> Target:
-    spread = plain["spread"]
-    return Target(**{**plain, "spread": None if spread is None else (spread[0], spread[1])})
+    def limit(
+        self,
+        text: str,
+        figure: Number,
+        most: Number,
+        unit: str = "",
+        facts: Mapping[str, Number] | None = None,
+    ) -> None:
+        """A target that is met by no more than `most`."""
+        target = Target(
+            text=text, figure=figure, wanted=most, unit=unit, better="lower", facts=facts or {}
+        )
+        self.targets.append(target)
 
 
 @dataclass(kw_only=True)
@@ -180,7 +222,6 @@ class Report:
 
     when: str
     command: str
-    seed: int
     machine: Mapping[str, str]
     versions: Mapping[str, Mapping[str, str]]
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -188,11 +229,9 @@ class Report:
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        plain = {**asdict(self), "scenarios": [each.plain() for each in self.scenarios]}
-        path.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> "Report":
-        plain = json.loads(path.read_text(encoding="utf-8"))
-        scenarios = [Results.of(each) for each in plain.pop("scenarios")]
-        return cls(**plain, scenarios=scenarios)
+        """Raises ValueError for the JSON of another version."""
+        return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), cls)

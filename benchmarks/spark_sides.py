@@ -2,32 +2,29 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import environment
 from benchmarks.clients.program import read_columns, write_columns
+from benchmarks.flight_columns import batches
 from benchmarks.harness import Context
 from benchmarks.measuring import Usage
 from benchmarks.peers.base import Server
 from benchmarks.programs import Program, ProgramFailed
 from folkmoot.console.demo import flights
 from folkmoot.console.running.java import find_java, spark_java_home
-from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 
 PARTITIONS: Final = 12
 FILES: Final = 12
-ROWS: Final = 20_000
-"""Flights that are encoded at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +41,14 @@ class Side:
     topics: dict[str, str] = field(default_factory=dict)
 
     def does(self, verb: str, **case: Any) -> dict[str, Any]:
-        """What the session told when it had done that, with the server's CPU seconds meanwhile."""
+        """The session's report when it was done, with the server's CPU seconds meanwhile."""
         with Usage(self.server.processes()) as usage:
             self.session.go(json.dumps({"do": verb, "format": self.format, **case}))
-            told = self.session.wait_done()
-        return {**told, "server_cpu": sum(usage.cpu.values())}
+            done = self.session.wait_done()
+        return {**done, "server_cpu": sum(usage.cpu.values())}
 
     def fill(self, name: str, topic: str, records: Path, count: int) -> None:
-        told: dict[str, Any] = {"topic": topic, "count": count, "warm": 0, "compression": "zstd"}
-        if self.peer == "folkmoot":
-            told["how"] = "columns"
-        self.server.client("produce", records=str(records), **told).run({})
+        self.server.produce(topic, records, count, how="columns")
         self.topics[name] = topic
 
 
@@ -142,19 +136,9 @@ def _encoded(id: int, count: int) -> tuple[list[bytes], list[bytes]]:
     encode = ColumnEncoder(text, id)
     rows = list(flights.read(flights.find_archive(), count))
     values: list[bytes] = []
-    for piece in _pieces([each.value for each in rows], text):
+    for piece in batches([each.value for each in rows], text):
         values += encode(piece).to_pylist()
     return [each.key or b"" for each in rows], values
-
-
-def _pieces(rows: list[dict[str, Any]], text: str) -> Iterator[pa.RecordBatch]:
-    class Unasked:
-        def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
-            return text
-
-    schema = ColumnDeserializer(Unasked(), text).arrow_schema
-    for start in range(0, len(rows), ROWS):
-        yield pa.RecordBatch.from_pylist(rows[start : start + ROWS], schema=schema)
 
 
 def as_parquet(records: Path, count: int, folder: Path) -> Path:
@@ -168,7 +152,7 @@ def flights_as_parquet(count: int, folder: Path) -> Path:
     """Flights as FILES files with a column for each field, and `_key`. More than there are come again."""
     folder.mkdir()
     known = list(flights.read(flights.find_archive(), min(count, flights.FLIGHTS)))
-    table = pa.Table.from_batches(_pieces([each.value for each in known], flights.schema()))
+    table = pa.Table.from_batches(batches([each.value for each in known], flights.schema()))
     table = table.append_column("_key", pa.array([each.key for each in known], pa.binary()))
     return _into_files(pa.concat_tables([table] * -(-count // len(known))).slice(0, count), folder)
 
@@ -180,7 +164,7 @@ def _into_files(table: pa.Table, folder: Path) -> Path:
     return folder
 
 
-def check(told: Mapping[str, Any], records: int) -> None:
+def check(done: Mapping[str, Any], records: int) -> None:
     """Raises ProgramFailed."""
-    if told["records"] != records:
-        raise ProgramFailed(f"{told['records']} records are there, and not {records}")
+    if done["records"] != records:
+        raise ProgramFailed(f"{done['records']} records are there, and not {records}")

@@ -33,12 +33,15 @@ class WholeWords(ShellComplete):
         option, equals, _ = incomplete.partition("=")
         before = f"{option}=" if equals and option.startswith("-") else ""
         kept = max((incomplete.rfind(each) for each in self.breaks), default=-1) + 1
-        return [
+        found = [
             CompletionItem((before + each.value)[kept:], each.type, each.help)
             if each.type == "plain"
             else each
             for each in super().get_completions(args, incomplete)
         ]
+        if found or incomplete.startswith("-"):
+            return found
+        return [CompletionItem(incomplete, type="file")]  # many options take the name of a file
 
 
 @add_completion_class

@@ -59,7 +59,7 @@ class DeliveryReader:
             yield Delivery(at / 1e9, partition, offset)
 
 
-def is_told() -> bool:
+def has_input() -> bool:
     """Whether a line, or the end, is waiting on standard input."""
     poller = select.poll()
     poller.register(sys.stdin, select.POLLIN)
@@ -69,7 +69,7 @@ def is_told() -> bool:
 def every(seconds: float) -> Iterator[None]:
     """Once in each interval, late ones at once, until there is something on standard input."""
     due = time.monotonic()
-    while not is_told():
+    while not has_input():
         yield
         due += seconds
         time.sleep(max(0.0, due - time.monotonic()))

@@ -6,8 +6,15 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.clients.program import Parameters, Stopwatch, main, read_blobs, read_columns
-from folkmoot import Consumer, Producer, TopicPartition
+from benchmarks.clients.program import (
+    Parameters,
+    Stopwatch,
+    main,
+    read_blobs,
+    read_columns,
+    time_sending,
+)
+from folkmoot import Consumer, Producer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,98 +23,69 @@ WAIT: Final = 60.0
 ROWS: Final = 10_000
 
 Send = Callable[..., Any]
-
-
-def _producer(given: Parameters) -> Producer:
-    return Producer(
-        zookeeper=given["address"],
-        acks=given.get("acks", 1),
-        compression=given["compression"],
-        **given.get("options", {}),
-    )
+Cells = list[bytes]
 
 
 def produce(given: Parameters) -> None:
     """`how`: "send", "columns" (lists), "arrow"; `way` is what each record of "send" has besides."""
-    {"send": _send, "columns": _send_columns, "arrow": _send_arrow}[given["how"]](given)
+    topic, path, count = given["topic"], Path(given["records"]), given["count"]
+    if given["how"] == "arrow":
+        columns: Any = [_array(lengths.tolist(), blob) for lengths, blob in read_blobs(path, count)]
+    else:
+        columns = read_columns(path, count)
+    delivered: list[object] = []
+    with Producer(
+        zookeeper=given["address"],
+        acks=given.get("acks", 1),
+        compression=given["compression"],
+    ) as producer:
+        ways: dict[str, Callable[[Any, Any], None]] = {
+            "": partial(_plainly, producer.send, topic),
+            "header": partial(_with_header, producer.send, topic),
+            "callback": partial(_with_callback, producer.send, topic, delivered.append),
+            "partition": partial(_placed, producer.send, topic, given.get("partitions", 0)),
+        }
+        way = given.get("way", "")
+        fill = ways[way] if given["how"] == "send" else partial(_in_batches, producer, topic)
+
+        def send(keys: Any, values: Any) -> None:
+            fill(keys, values)
+            producer.flush(WAIT)
+
+        time_sending(given, columns, send)
+    if way == "callback" and len(delivered) != count:
+        raise RuntimeError(f"{len(delivered)} of {count} deliveries were reported")
 
 
-def _send(given: Parameters) -> None:
-    keys, values = read_columns(Path(given["records"]), given["count"])
-    topic, warm, count = given["topic"], given["warm"], given.get("partitions", 0)
-    send_all: dict[str, Callable[..., list[object] | None]]
-    send_all = {"": _plainly, "header": _with_header, "callback": _told, "partition": _placed}
-    clock = Stopwatch()
-    with _producer(given) as producer:
-        send = partial(send_all[given.get("way", "")], producer.send, topic, count)
-        send(keys[:warm], values[:warm])
-        producer.flush(WAIT)
-        rest = (keys[warm:], values[warm:])
-        clock.start()
-        told = send(*rest)
-        producer.flush(WAIT)
-        clock.stop()
-        clock.tell(len(values) - warm)
-        if told is not None and len(told) != len(values) - warm:
-            raise RuntimeError(f"{len(told)} of {len(values) - warm} deliveries were told")
+# Each way in a loop of its own, so that none pays for the others.
 
 
-def _plainly(send: Send, topic: str, _: int, keys: list[bytes], values: list[bytes]) -> None:
+def _plainly(send: Send, topic: str, keys: Cells, values: Cells) -> None:
     for key, value in zip(keys, values, strict=True):
         send(topic, value, key)
 
 
-def _with_header(send: Send, topic: str, _: int, keys: list[bytes], values: list[bytes]) -> None:
+def _with_header(send: Send, topic: str, keys: Cells, values: Cells) -> None:
     headers = [("source", b"benchmark")]
     for key, value in zip(keys, values, strict=True):
         send(topic, value, key, headers=headers)
 
 
-def _told(send: Send, topic: str, _: int, keys: list[bytes], values: list[bytes]) -> list[object]:
-    told: list[object] = []
-    tell = told.append
+def _with_callback(send: Send, topic: str, callback: Send, keys: Cells, values: Cells) -> None:
     for key, value in zip(keys, values, strict=True):
-        send(topic, value, key, on_delivery=tell)
-    return told
+        send(topic, value, key, on_delivery=callback)
 
 
-def _placed(send: Send, topic: str, count: int, keys: list[bytes], values: list[bytes]) -> None:
-    for key, value, number in zip(keys, values, cycle(range(count)), strict=False):
+def _placed(send: Send, topic: str, partitions: int, keys: Cells, values: Cells) -> None:
+    for key, value, number in zip(keys, values, cycle(range(partitions)), strict=False):
         send(topic, value, key, number)
 
 
-def _send_columns(given: Parameters) -> None:
-    keys, values = read_columns(Path(given["records"]), given["count"])
-    topic, warm = given["topic"], given["warm"]
-    clock = Stopwatch()
-    with _producer(given) as producer:
-        producer.send_batch(topic, values[:warm], keys[:warm])
-        producer.flush(WAIT)
-        clock.start()
-        for start in range(warm, len(values), ROWS):
-            rows = slice(start, start + ROWS)
-            producer.send_batch(topic, values[rows], keys[rows])
-        producer.flush(WAIT)
-        clock.stop()
-        clock.tell(len(values) - warm)
-
-
-def _send_arrow(given: Parameters) -> None:
-    keys, values = (
-        _array(lengths.tolist(), blob)
-        for lengths, blob in read_blobs(Path(given["records"]), given["count"])
-    )
-    topic, warm = given["topic"], given["warm"]
-    clock = Stopwatch()
-    with _producer(given) as producer:
-        producer.send_batch(topic, values.slice(0, warm), keys.slice(0, warm))
-        producer.flush(WAIT)
-        clock.start()
-        for start in range(warm, len(values), ROWS):
-            producer.send_batch(topic, values.slice(start, ROWS), keys.slice(start, ROWS))
-        producer.flush(WAIT)
-        clock.stop()
-        clock.tell(len(values) - warm)
+def _in_batches(producer: Producer, topic: str, keys: Any, values: Any) -> None:
+    """Lists or Arrow arrays, cut in pieces."""
+    for start in range(0, len(values), ROWS):
+        rows = slice(start, start + ROWS)
+        producer.send_batch(topic, values[rows], keys[rows])
 
 
 def _array(lengths: list[int], blob: bytes) -> "pa.Array":
@@ -122,34 +100,21 @@ def _array(lengths: list[int], blob: bytes) -> "pa.Array":
 
 def consume(given: Parameters) -> None:
     """`how`: "records" (one object at a time), "poll" (lists of them), "columns", "arrow"."""
-    ways = {
-        "records": _iterate,
-        "poll": _poll,
-        "columns": _read_columns,
-        "arrow": _read_arrow,
-    }
     topic, count = given["topic"], given["count"]
-    take = ways[given["how"]]
+    take = _READS[given["how"]]
     clock = Stopwatch()
-    with _consumer(given) as warm:
+    with Consumer(zookeeper=given["address"]) as warm:
         warm.assign(warm.partitions_of(topic))
         take(warm, min(given["warm"], count))
-    with _consumer(given) as consumer:
+    with Consumer(zookeeper=given["address"]) as consumer:
         partitions = consumer.partitions_of(topic)
         clock.start()
         consumer.assign(partitions)
         taken, size = take(consumer, count)
         clock.stop()
-        clock.tell(taken, bytes=size, end=_end(consumer, partitions))
-
-
-def _consumer(given: Parameters) -> Consumer:
-    return Consumer(zookeeper=given["address"], **given.get("options", {}))
-
-
-def _end(consumer: Consumer, partitions: list[TopicPartition]) -> int:
-    """How many records the log has in all, whether they were read or not."""
-    return sum(consumer.end_offset(partition) or 0 for partition in partitions)
+        # How many records the log has in all, whether they were read or not.
+        end = sum(consumer.end_offset(each) or 0 for each in partitions)
+        clock.tell(taken, bytes=size, end=end)
 
 
 def _iterate(consumer: Consumer, count: int) -> tuple[int, int]:
@@ -198,6 +163,14 @@ def _read_arrow(consumer: Consumer, count: int) -> tuple[int, int]:
         if taken >= count:
             break
     return taken, size
+
+
+_READS: Final = {
+    "records": _iterate,
+    "poll": _poll,
+    "columns": _read_columns,
+    "arrow": _read_arrow,
+}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Many members of a Folkmoot group in one process, with consumers or without, and one that owns everything.
 
-What is asked of ZooKeeper is counted where each operation is submitted, by its kind.
+The requests to ZooKeeper are counted where each operation is submitted, by its kind.
 """
 
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.clients.program import Parameters, main, tell
@@ -21,37 +22,33 @@ from folkmoot.coordination.zookeeper.operations import Operation
 
 TURN: Final = 0.25
 
-_asked: Counter[str] = Counter()
+_requests: Counter[str] = Counter()
 
 
-def _count() -> None:
-    """Has every session of this process count from now on."""
+def _count_requests() -> None:
+    """Every session of this process counts from now on."""
     submit = KazooSession.submit
 
     def counted(self: KazooSession, operation: Operation, done: Any) -> None:
-        _asked[type(operation).__name__] += 1
+        _requests[type(operation).__name__] += 1
         submit(self, operation, done)
 
     KazooSession.submit = counted  # type: ignore[method-assign]
 
 
-class _Person:
-    """A member in a thread of its own, which owns its consumer."""
+class _Reading:
+    """A member with a consumer, which a thread of its own owns."""
 
     def __init__(self, given: Parameters) -> None:
-        self.owned: frozenset[TopicPartition] = frozenset()
+        self.share = 0
         self.changed = 0.0
         """When it was last given a partition."""
-        self.leave = threading.Event()
         self._given = given
+        self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._live)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def gone(self) -> None:
-        self.leave.set()
-        self._thread.join()
+        self.start = self._thread.start
+        self.begin_to_leave = self._leaving.set
+        self.wait_until_left = self.end = self._thread.join
 
     def _live(self) -> None:
         given = self._given
@@ -61,38 +58,13 @@ class _Person:
             topics=[given["topic"]],
             on_assign=self._assigned,
         ) as consumer:
-            while not self.leave.is_set():
+            while not self._leaving.is_set():
                 consumer.poll(TURN)
-                self.owned = consumer.assignment()
+                self.share = len(consumer.assignment())
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.changed = time.monotonic()
-        self.owned = consumer.assignment()
-
-
-def crowd(given: Parameters) -> None:
-    """Joins at the word to go; then tells how it stands, or has its first member leave, as it is told."""
-    _count()
-    people = [_Person(given) for _ in range(given["members"])]
-    tell("ready")
-    sys.stdin.readline()
-    for person in people:
-        person.start()
-    for line in sys.stdin:
-        if line.strip() == "leave":
-            people.pop(0).gone()
-        if line.strip() == "end":
-            break
-        tell(
-            "standing",
-            shares=[len(person.owned) for person in people],
-            changed=max(person.changed for person in people),
-            asked=dict(_asked),
-            at=time.monotonic(),
-        )
-    for person in people:
-        person.leave.set()
-    tell("done")
+        self.share = len(consumer.assignment())
 
 
 class _Bare:
@@ -100,59 +72,83 @@ class _Bare:
 
     def __init__(self, given: Parameters, wakeup: Wakeup) -> None:
         settings = MemberSettings(group=given["group"], topics=(given["topic"],))
-        self.owned: dict[TopicPartition, int] = {}
         self.changed = 0.0
-        self.member = Member(settings, connector(given["address"]), wakeup.wake)
+        self._owned: dict[TopicPartition, int] = {}
+        self._member = Member(settings, connector(given["address"]), wakeup.wake)
+        self.start = self._member.start
+        self.begin_to_leave = self._member.begin_to_leave
 
-    def take_notice(self) -> None:
-        while self.member.notices:
-            match self.member.notices.popleft():
+    @property
+    def share(self) -> int:
+        return len(self._owned)
+
+    def wait_until_left(self) -> None:
+        while self._member.state.phase is not Phase.LEFT:
+            time.sleep(0.001)
+
+    def end(self) -> None:
+        self._member.stop(5.0)
+
+    def take_notices(self) -> None:
+        notices = self._member.notices
+        while notices:
+            match notices.popleft():
                 case Assigned(partition, _, _, epoch):
-                    self.owned[partition] = epoch
+                    self._owned[partition] = epoch
                     self.changed = time.monotonic()
-                case Revoking(partition) if partition in self.owned:
-                    self.member.drained(partition, self.owned.pop(partition), None)
+                case Revoking(partition) if partition in self._owned:
+                    self._member.drained(partition, self._owned.pop(partition), None)
                 case Lost(partition):
-                    self.owned.pop(partition, None)
+                    self._owned.pop(partition, None)
+
+
+def crowd(given: Parameters) -> None:
+    """Members with consumers."""
+    _count_requests()
+    _serve([_Reading(given) for _ in range(given["members"])])
 
 
 def members(given: Parameters) -> None:
-    """As `crowd`, of bare members whose applications are all one thread, for as many as there can be."""
-    _count()
-    wakeup, ending = Wakeup(), threading.Event()
+    """Bare members whose applications are all one thread, for as many as there can be."""
+    _count_requests()
+    wakeup = Wakeup()
     people = [_Bare(given, wakeup) for _ in range(given["members"])]
 
-    def serve() -> None:
-        while not ending.is_set():
+    def take_notices() -> None:
+        while True:
             wakeup.wait(TURN)
-            for each in list(people):
-                each.take_notice()
+            for each in people:
+                each.take_notices()
 
+    threading.Thread(target=take_notices, daemon=True).start()
+    _serve(people)
+
+
+def _serve(people: Sequence[_Reading | _Bare]) -> None:
+    """They join at the word to go. Each line then is a question how it stands; "leave": without the first."""
+    present = list(people)
     tell("ready")
     sys.stdin.readline()
-    threading.Thread(target=serve, daemon=True).start()
-    for each in people:
-        each.member.start()
+    for each in present:
+        each.start()
     for line in sys.stdin:
         if line.strip() == "leave":
-            people[0].member.begin_to_leave()
-            while people[0].member.state.phase is not Phase.LEFT:
-                time.sleep(0.001)
-            people.pop(0)
+            leaver = present.pop(0)
+            leaver.begin_to_leave()
+            leaver.wait_until_left()
         if line.strip() == "end":
             break
         tell(
             "standing",
-            shares=[len(each.owned) for each in people],
-            changed=max(each.changed for each in people),
-            asked=dict(_asked),
+            shares=[each.share for each in present],
+            changed=max(each.changed for each in present),
+            requests=_requests.total(),
             at=time.monotonic(),
         )
-    ending.set()
-    for each in people:
-        each.member.begin_to_leave()
-    for each in people:
-        each.member.stop(5.0)
+    for each in present:
+        each.begin_to_leave()
+    for each in present:
+        each.end()
     tell("done")
 
 

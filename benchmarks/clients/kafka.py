@@ -17,7 +17,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from benchmarks.clients.program import Parameters, Stopwatch, main, read_columns, tell
+from benchmarks.clients.program import Parameters, Stopwatch, main, read_columns, tell, time_sending
 
 WAIT: Final = 60.0
 TAKE: Final = 10_000
@@ -47,11 +47,25 @@ def delete(given: Parameters) -> None:
     tell("done")
 
 
+def leaders(given: Parameters) -> None:
+    """Reports the leader of each partition once all replicas are in sync."""
+    admin: Any = AdminClient(
+        {"bootstrap.servers": given["address"], "error_cb": lambda error: None}
+    )
+    while True:
+        found = admin.list_topics(given["topic"], WAIT).topics[given["topic"]].partitions
+        whole = [each for each in found.values() if len(each.isrs) == given["replicas"]]
+        if found and len(whole) == len(found):
+            tell("done", leaders=[found[number].leader for number in sorted(found)])
+            return
+        time.sleep(0.2)
+
+
 def produce(given: Parameters) -> None:
     """`produce()` for each record, with its key; `way` is what it has besides."""
-    keys, values = read_columns(Path(given["records"]), given["count"])
-    clock, way = Stopwatch(), given.get("way", "")
+    way, count = given.get("way", ""), given["count"]
     failed: list[Any] = []
+    delivered: list[Any] = []
     producer = Producer(
         {
             "bootstrap.servers": given["address"],
@@ -70,30 +84,24 @@ def produce(given: Parameters) -> None:
             **given.get("options", {}),
         }
     )
-    told: list[Any] = []
     options: dict[str, dict[str, Any]] = {
         "header": {"headers": [("source", b"benchmark")]},
-        "callback": {"on_delivery": lambda error, message: told.append(error)},
+        "callback": {"on_delivery": lambda error, message: delivered.append(error)},
     }
-    more, partitions = options.get(way, {}), 0
-    if way == "partition":
-        partitions = given["partitions"]
-    warm = given["warm"]
-    _send(producer, given["topic"], keys[:warm], values[:warm], more, partitions)
-    if producer.flush(WAIT):
-        raise TimeoutError("the warm-up was not acknowledged")
-    told.clear()
-    clock.start()
-    for start in range(warm, len(values), SERVE_EVERY):
-        rows = slice(start, start + SERVE_EVERY)
-        _send(producer, given["topic"], keys[rows], values[rows], more, partitions)
-        producer.poll(0)
-    left = producer.flush(WAIT)
-    clock.stop()
-    clock.tell(len(values) - warm)
-    failed += [error for error in told if error is not None]
-    if left or failed or len(told) not in (0, len(values) - warm):
-        raise RuntimeError(f"{left} records are not acknowledged; errors: {failed[:3]}")
+    more, partitions = options.get(way, {}), given["partitions"] if way == "partition" else 0
+
+    def send(keys: list[bytes], values: list[bytes]) -> None:
+        for start in range(0, len(values), SERVE_EVERY):
+            rows = slice(start, start + SERVE_EVERY)
+            _send(producer, given["topic"], keys[rows], values[rows], more, partitions)
+            producer.poll(0)
+        if left := producer.flush(WAIT):
+            raise TimeoutError(f"{left} records are not acknowledged; errors: {failed[:3]}")
+
+    time_sending(given, read_columns(Path(given["records"]), count), send)
+    failed.extend(error for error in delivered if error is not None)
+    if failed or len(delivered) not in (0, count):
+        raise RuntimeError(f"{len(delivered)} of {count} were reported; errors: {failed[:3]}")
 
 
 def _send(
@@ -152,7 +160,6 @@ def _consumer(given: Parameters) -> Consumer:
             "fetch.max.bytes": 52_428_800,
             "queued.min.messages": 1_000_000,
             "queued.max.messages.kbytes": 1_000_000,
-            **given.get("options", {}),
         }
     )
 
@@ -226,4 +233,5 @@ def _partitions(client: Any, topic: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    main({"create": create, "delete": delete, "produce": produce, "consume": consume})
+    verbs = {"create": create, "delete": delete, "leaders": leaders}
+    main({**verbs, "produce": produce, "consume": consume})

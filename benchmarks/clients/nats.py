@@ -6,13 +6,22 @@ as its clients must to be at least once.
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import nats
 from nats.js import JetStreamContext
 
-from benchmarks.clients.program import Parameters, Stopwatch, main, read_columns
+from benchmarks.clients.program import (
+    Parameters,
+    Stopwatch,
+    Work,
+    main,
+    read_columns,
+    tell,
+    time_sending,
+)
 
 IN_FLIGHT: Final = 1_000
 TAKE: Final = 1_000
@@ -20,25 +29,16 @@ WAIT: Final = 10.0
 
 
 def produce(given: Parameters) -> None:
-    asyncio.run(_produce(given))
+    columns = read_columns(Path(given["records"]), given["count"])
+    with asyncio.Runner() as runner:
+        client = runner.run(nats.connect(given["address"]))
+        stream = client.jetstream(publish_async_max_pending=IN_FLIGHT)
 
+        def send(keys: list[bytes], values: list[bytes]) -> None:
+            runner.run(_send(stream, given["topic"], keys, values))
 
-def consume(given: Parameters) -> None:
-    asyncio.run(_consume(given))
-
-
-async def _produce(given: Parameters) -> None:
-    keys, values = read_columns(Path(given["records"]), given["count"])
-    topic, warm = given["topic"], given["warm"]
-    clock = Stopwatch()
-    client = await nats.connect(given["address"])
-    stream = client.jetstream(publish_async_max_pending=IN_FLIGHT)
-    await _send(stream, topic, keys[:warm], values[:warm])
-    clock.start()
-    await _send(stream, topic, keys[warm:], values[warm:])
-    clock.stop()
-    clock.tell(len(values) - warm)
-    await client.close()
+        time_sending(given, columns, send)
+        runner.run(client.close())
 
 
 async def _send(
@@ -76,30 +76,23 @@ async def _consume(given: Parameters) -> None:
 
 
 async def _create(given: Parameters) -> None:
-    from benchmarks.clients.program import tell
-
     client = await nats.connect(given["address"])
     await client.jetstream().add_stream(name=given["topic"], subjects=[f"{given['topic']}.>"])
     await client.close()
     tell("done")
 
 
-def create(given: Parameters) -> None:
-    asyncio.run(_create(given))
-
-
 async def _delete(given: Parameters) -> None:
-    from benchmarks.clients.program import tell
-
     client = await nats.connect(given["address"])
     await client.jetstream().delete_stream(given["topic"])
     await client.close()
     tell("done")
 
 
-def delete(given: Parameters) -> None:
-    asyncio.run(_delete(given))
+def _run(work: Callable[[Parameters], Coroutine[Any, Any, None]]) -> Work:
+    return lambda given: asyncio.run(work(given))
 
 
 if __name__ == "__main__":
-    main({"create": create, "delete": delete, "produce": produce, "consume": consume})
+    verbs = {"create": _run(_create), "delete": _run(_delete), "consume": _run(_consume)}
+    main({**verbs, "produce": produce})

@@ -54,7 +54,7 @@ def send_paced(send: Send, keys: Sequence[bytes], values: Sequence[bytes], rate:
 
 
 class Arrivals:
-    """When records arrived, less when they were due after a start that is told later."""
+    """When records arrived, less when they were due after a start that is known later."""
 
     def __init__(self, count: int) -> None:
         self._count = count

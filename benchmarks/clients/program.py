@@ -1,4 +1,4 @@
-"""The near end of a client program: it says when it is ready, waits for the word, and tells its figures.
+"""The near end of a client program: it reports when it is ready, waits for the word, and reports its figures.
 
 One JSON object a line: the program writes `{"event": "ready"}`, reads a line, works, and writes
 `{"event": "done", ...}`. Nothing but the standard library is imported here.
@@ -10,7 +10,8 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,11 @@ def main(verbs: Mapping[str, Work]) -> None:
     verbs[verb](parameters)
 
 
+def system(given: Parameters) -> Any:
+    """The module that has the system's part in `paced.py` and `members.py`."""
+    return import_module(f"benchmarks.clients.{given['system']}_streams")
+
+
 def tell(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
@@ -38,7 +44,7 @@ class Stopwatch:
         gc.collect()
         tell("ready")
         if not sys.stdin.readline():
-            os._exit(1)  # whoever measures is gone
+            os._exit(1)  # the harness is gone
         self._cpu = time.process_time()
         self._begun = time.perf_counter()
 
@@ -47,8 +53,23 @@ class Stopwatch:
         self._cpu = time.process_time() - self._cpu
 
     def tell(self, records: int, **facts: Any) -> None:
-        """Says how it went, after `stop`, so that working out the facts costs no time that counts."""
+        """Reports the figures after `stop`, so that working out the facts costs no time that counts."""
         tell("done", records=records, seconds=self._seconds, cpu=self._cpu, **facts)
+
+
+def time_sending(given: Parameters, columns: Sequence[Any], send: Callable[..., object]) -> None:
+    """Sends the first rows to warm up, then the others by the clock.
+
+    `send` takes the rows of all columns, and returns when they are acknowledged.
+    """
+    warm = given["warm"]
+    first, rest = [each[:warm] for each in columns], [each[warm:] for each in columns]
+    clock = Stopwatch()
+    send(*first)
+    clock.start()
+    send(*rest)
+    clock.stop()
+    clock.tell(len(rest[0]))
 
 
 def write_columns(path: Path, keys: list[bytes], values: list[bytes]) -> None:

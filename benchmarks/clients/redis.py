@@ -5,13 +5,14 @@ one round trip); one group member reads 5,000 entries a call and acknowledges th
 RESP2 and no decoding: the replies stay bytes.
 """
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import redis
 
-from benchmarks.clients.program import Parameters, Stopwatch, main, read_columns
+from benchmarks.clients.program import Parameters, Stopwatch, main, read_columns, time_sending
 
 PIPELINE: Final = 1_000
 TAKE: Final = 5_000
@@ -25,16 +26,9 @@ def _connect(given: Parameters) -> redis.Redis:
 
 
 def produce(given: Parameters) -> None:
-    keys, values = read_columns(Path(given["records"]), given["count"])
-    topic, warm = given["topic"], given["warm"]
-    clock = Stopwatch()
     client = _connect(given)
-    _send(client, topic, keys[:warm], values[:warm])
-    keys, values = keys[warm:], values[warm:]
-    clock.start()
-    _send(client, topic, keys, values)
-    clock.stop()
-    clock.tell(len(values))
+    columns = read_columns(Path(given["records"]), given["count"])
+    time_sending(given, columns, partial(_send, client, given["topic"]))
     client.close()
 
 

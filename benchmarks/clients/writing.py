@@ -1,30 +1,25 @@
-"""A writer that goes on while brokers die: a few records to every partition, and when they were acknowledged.
-
-Nothing but the standard library is imported here.
-"""
+"""A writer that continues while brokers die: it notes when records to every partition are acknowledged."""
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from threading import Event, Thread
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.clients.program import tell
 
 LOOK_EVERY: Final = 0.02
-
-Acked = Callable[[int, float], None]
-Send = Callable[[int, Acked, float], None]
-"""Sends a record to a partition; once it is acknowledged the callback gets the partition and when it was
-sent."""
+VALUE: Final = b"x" * 100
 
 
 class Writer:
     """Sends to each of some partitions in turn, a round every `interval` seconds, on a thread of its own."""
 
-    def __init__(self, send: Send, partitions: int, interval: float) -> None:
-        self._send = send
+    def __init__(self, sender: Any, partitions: int, interval: float) -> None:
+        self._send = sender.send
+        self._delivered = sender.on_delivery(self._acknowledged)
         self._partitions = partitions
         self._interval = interval
         self._acked: list[tuple[int, float, float]] = []
@@ -66,9 +61,12 @@ class Writer:
         while not self._stopping.is_set():
             now = time.monotonic()
             while due <= now:
-                self._send(number % self._partitions, self._acknowledged, time.monotonic())
+                partition = number % self._partitions
+                delivered = partial(self._delivered, (partition, time.monotonic()))
+                self._send(VALUE, partition=partition, on_delivery=delivered)
                 number, due = number + 1, due + step
             time.sleep(max(0.001, due - time.monotonic()))
 
-    def _acknowledged(self, partition: int, sent: float) -> None:
+    def _acknowledged(self, which: tuple[int, float]) -> None:
+        partition, sent = which
         self._acked.append((partition, sent, time.monotonic()))

@@ -1,34 +1,36 @@
-"""What the harness asks of a system: a server on this machine, topics, and client programs."""
+"""What the harness uses of a system: a server on this machine, topics, and client programs."""
 
 import json
 import os
+import socket
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from benchmarks.programs import Program
-from folkmoot.console.running.children import ChildProcess
+from benchmarks import environment
+from benchmarks.environment import Unavailable as Unavailable
+from benchmarks.programs import Outcome, Program
+from folkmoot.console.running.children import ChildProcess, free_port
 
+START_TIMEOUT: Final = 60.0
 STOP_TIMEOUT: Final = 20.0
-
-
-class Unavailable(Exception):
-    """A peer cannot be run here; the message says why, and what to do."""
+TOPIC_TIMEOUT: Final = 60.0
 
 
 class Server(ABC):
     """A running server with its data in one directory, on free ports of 127.0.0.1."""
 
-    python: str
-    """The Python in which its clients run."""
-    module: str
-    """The program of its clients, which knows the verbs."""
+    system: ClassVar[str]
+    """The peer's name, and that of the program of its clients, which knows the verbs."""
     compiles_as_it_runs: ClassVar[bool] = False
     """Whether it is slow at first and should do some work before anything is measured."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, python: str) -> None:
         self.directory = directory
+        self.python = python
+        """The Python in which its clients run."""
 
     @property
     @abstractmethod
@@ -48,10 +50,6 @@ class Server(ABC):
         """In order."""
 
     @abstractmethod
-    def kill(self) -> None:
-        """SIGKILL to the broker."""
-
-    @abstractmethod
     def create_topic(self, topic: str, partitions: int) -> None: ...
 
     @abstractmethod
@@ -62,14 +60,30 @@ class Server(ABC):
     def stored_bytes(self, topic: str) -> int:
         """What its records take on disk."""
 
-    def client(self, verb: str, *, module: str | None = None, **parameters: Any) -> Program:
-        """A client program, not started yet; it is given the server's address, too.
+    def client(self, verb: str, *, program: str = "", **parameters: Any) -> Program:
+        """A client program, not started yet: the server's, or another `program` that it has in common."""
+        given = json.dumps({"address": self.address, "system": self.system, **parameters})
+        module = f"benchmarks.clients.{program or self.system}"
+        return Program([self.python, "-m", module, verb, given], self.directory / "clients.log")
 
-        It is the server's, or another `module` that runs in the same Python.
-        """
-        told = json.dumps({"address": self.address, **parameters})
-        command = [self.python, "-m", module or self.module, verb, told]
-        return Program(command, self.directory / "clients.log")
+    def produce(
+        self, topic: str, records: Path, count: int, *, compression: str = "zstd", **more: Any
+    ) -> Outcome:
+        """Runs a producer of the first `count` records of a file; `more` is what its verb knows."""
+        parameters = {"compression": compression, "warm": 0, **more}
+        program = self.client(
+            "produce", topic=topic, records=str(records), count=count, **parameters
+        )
+        return program.run(self.processes())
+
+    def consume(self, topic: str, count: int, how: str, warm: int) -> Outcome:
+        program = self.client("consume", topic=topic, count=count, how=how, warm=warm)
+        return program.run(self.processes())
+
+    def ask(self, verb: str, *, timeout: float = TOPIC_TIMEOUT, **parameters: Any) -> Any:
+        """What the client in Python reports: the server's own tools may be another JVM, for seconds."""
+        with self.client(verb, **parameters) as program:
+            return program.wait_done(timeout)
 
     def __enter__(self) -> Self:
         try:
@@ -84,27 +98,30 @@ class Server(ABC):
 
 
 class OneProcess(Server):
-    """A server that is one process, which `start` leaves in `_child`."""
+    """A server that is one process on one port, and runs one program of Debian."""
 
-    def __init__(self, directory: Path, python: str) -> None:
-        super().__init__(directory)
-        self.python = python
-        self._child: ChildProcess | None = None
+    def __init__(self, directory: Path, python: str, program: str) -> None:
+        super().__init__(directory, python)
+        self.port = free_port()
+        self.data = directory / "data"
+        self._child = ChildProcess(self.system, self.command(program), directory / "server.log")
+
+    @abstractmethod
+    def command(self, program: str) -> Sequence[str]: ...
+
+    @abstractmethod
+    def answers(self) -> bool: ...
 
     def processes(self) -> Mapping[str, int]:
-        return {"broker": self._running().pid}
+        return {"broker": self._child.pid}
+
+    def start(self) -> None:
+        self.data.mkdir(parents=True, exist_ok=True)
+        self._child.start()
+        self._child.wait_until(lambda: self.answers() or None, START_TIMEOUT)
 
     def stop(self) -> None:
-        if self._child is not None:
-            self._child.stop(STOP_TIMEOUT)
-
-    def kill(self) -> None:
-        self._running().kill()
-
-    def _running(self) -> ChildProcess:
-        if self._child is None:
-            raise Unavailable("the server was not started")
-        return self._child
+        self._child.stop(STOP_TIMEOUT)
 
 
 class Peer(ABC):
@@ -126,14 +143,42 @@ class Peer(ABC):
         """A server with a new, empty data directory; not started yet."""
 
 
+class DebianPeer(Peer):
+    """A server of a Debian package of the same name, with clients in Python."""
+
+    program: ClassVar[str]
+    packages: ClassVar[Sequence[str]]
+    make: ClassVar[type[OneProcess]]
+
+    def prepare(self) -> None:
+        self._path = environment.debian_program(self.program, self.program)
+        self._python = environment.peer_python()
+
+    def versions(self) -> Mapping[str, str]:
+        version = environment.version_of(self._path, "--version")
+        return {
+            self.title.split()[0]: version,
+            **environment.installed(self._python, self.packages),
+        }
+
+    def server(self, directory: Path) -> OneProcess:
+        return self.make(directory, self._python, self._path)
+
+
+def greeting(port: int, request: bytes = b"") -> bytes | None:
+    """The first bytes of an answer; None while no server listens."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.5) as connection:
+        connection.sendall(request)
+        return connection.recv(4096)
+    return None
+
+
 def disk_usage(path: Path, suffix: str = "") -> int:
     """The bytes of all files below a folder whose names end so; what vanishes meanwhile counts nothing."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
             if name.endswith(suffix):
-                try:
+                with suppress(FileNotFoundError):
                     total += os.stat(os.path.join(folder, name)).st_size
-                except FileNotFoundError:
-                    continue
     return total

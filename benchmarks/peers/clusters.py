@@ -9,22 +9,13 @@ guardian, which can be killed with it: then the session (6 s) decides, too.
 import os
 import signal
 import time
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.peers.base import STOP_TIMEOUT, Server, Unavailable, disk_usage
+from benchmarks.peers.base import STOP_TIMEOUT, Unavailable
 from benchmarks.peers.folkmoot import FolkmootServer
-from benchmarks.peers.kafka import (
-    CLUSTER_ID,
-    START_TIMEOUT,
-    KafkaServer,
-    answers,
-    java_command,
-)
-from folkmoot.console.running.children import ChildProcess, free_port
+from benchmarks.peers.kafka import PROPERTIES, KafkaServer
 from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.connector import connect
@@ -33,57 +24,14 @@ from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.session import Session
 
 BROKERS: Final = 3
-HEAP: Final = "512m"
 LOOK_EVERY: Final = 0.02
 WHOLE_TIMEOUT: Final = 400.0
 """10,000 partitions of three replicas on two cores take minutes."""
-NOBODY: Final = -1
-
-_PROPERTIES: Final = """\
-process.roles=broker,controller
-node.id={number}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-controller.quorum.voters={voters}
-log.dirs={data}
-auto.create.topics.enable=false
-offsets.topic.num.partitions=1
-log.segment.delete.delay.ms=1000
-"""
 
 
-class Cluster(Server):
-    """Brokers 1 to 3. `kill` and `leave` return at once, with the moment (CLOCK_MONOTONIC)."""
+class FolkmootCluster(FolkmootServer):
+    """Brokers 1 to 3."""
 
-    @abstractmethod
-    def create(self, topic: str, partitions: int, *, fsync: bool = False) -> None:
-        """Three replicas, two in sync at least; returns when all are in sync."""
-
-    @abstractmethod
-    def leaders(self, topic: str) -> Sequence[int]:
-        """Who leads each partition, once all replicas of all of them are in sync."""
-
-    @abstractmethod
-    def kill_broker(self, number: int, *, guardian: bool = False) -> float:
-        """SIGKILL, before it to its guardian if that is asked for. → when."""
-
-    @abstractmethod
-    def leave(self, number: int) -> float:
-        """Tell a broker to stop (SIGTERM). → when."""
-
-    @abstractmethod
-    def restart(self, number: int) -> None:
-        """Returns when a broker that was killed or told to stop serves again, or soon will."""
-
-    def create_topic(self, topic: str, partitions: int) -> None:
-        self.create(topic, partitions)
-
-    def kill(self) -> None:
-        self.kill_broker(1)
-
-
-class FolkmootCluster(FolkmootServer, Cluster):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, brokers=BROKERS)
         self._session: Session | None = None
@@ -112,13 +60,14 @@ class FolkmootCluster(FolkmootServer, Cluster):
     def create(
         self, topic: str, partitions: int, *, fsync: bool = False, on: Sequence[int] = ()
     ) -> None:
-        """`on` these brokers, if it is given, on each of them a replica."""
+        """A replica on all brokers, or on those of `on`; returns when all replicas are in sync."""
         live = list(on) or list(execute(self.session, brokers.live()))
-        config = {"durability": "fsync" if fsync else "page-cache"}
+        config = {"durability": "fsync" if fsync else "page-cache", "delete_delay": "0"}
         execute(self.session, topics.create(topic, partitions, live, config, replicas=len(live)))
         self.leaders(topic)
 
     def leaders(self, topic: str) -> Sequence[int]:
+        """The leader of each partition, once all replicas of all of them are in sync."""
         found = execute(self.session, topics.read(topic))
         assert found is not None
         partitions = [
@@ -137,22 +86,23 @@ class FolkmootCluster(FolkmootServer, Cluster):
 
     def controller(self) -> int:
         found = execute(self.session, controllers.current())
-        return NOBODY if found is None else found.broker
+        if found is None:
+            raise Unavailable("no broker is the controller")
+        return found.broker
 
-    def kill_broker(self, number: int, *, guardian: bool = False) -> float:
+    def kill_broker(self, number: int, *, guardian: bool = False) -> None:
+        """SIGKILL; `guardian`: to its guardian, too, which gets it first."""
         broker = self.cluster.brokers[number - 1]
         if guardian:
             _kill_guardians(broker.pid)
-        at = time.monotonic()
         broker.kill()
-        return at
 
-    def leave(self, number: int) -> float:
-        at = time.monotonic()
+    def leave(self, number: int) -> None:
+        """SIGTERM."""
         self.cluster.brokers[number - 1].child.terminate()
-        return at
 
     def restart(self, number: int) -> None:
+        """Returns when a broker that was killed or asked to stop serves again, or soon will."""
         broker = self.cluster.brokers[number - 1]
         if broker.is_running:
             broker.child.stop(STOP_TIMEOUT)
@@ -166,79 +116,44 @@ def _kill_guardians(pid: int) -> None:
                 os.kill(child, signal.SIGKILL)
 
 
-class KafkaCluster(KafkaServer, Cluster):
-    """Its first node's `directory` holds all of them."""
+class KafkaCluster(KafkaServer):
+    """Brokers 1 to 3, with the same methods."""
 
-    def __init__(self, directory: Path, python: str, jars: Path) -> None:
-        super().__init__(directory, python, jars)
-        self._ports: list[int] = []
-        self._nodes: list[ChildProcess] = []
-
-    @property
-    def address(self) -> str:
-        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+    count = BROKERS
+    heap = "512m"
+    properties = PROPERTIES
 
     def processes(self) -> Mapping[str, int]:
-        running = enumerate(self._nodes, start=1)
+        running = enumerate(self.nodes, start=1)
         return {f"broker {number}": each.pid for number, each in running if each.is_running}
 
-    def start(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._ports = [free_port() for _ in range(BROKERS)]
-        controllers = [free_port() for _ in range(BROKERS)]
-        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, start=1))
-        for number, (port, controller) in enumerate(zip(self._ports, controllers, strict=True), 1):
-            properties = self.directory / f"server-{number}.properties"
-            data = self.directory / f"data-{number}"
-            told = {"number": number, "port": port, "controller": controller, "voters": voters}
-            properties.write_text(_PROPERTIES.format(data=data, **told))
-            self._tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
-            command = java_command(self.jars, HEAP, "kafka.Kafka", str(properties))
-            log = self.directory / f"server-{number}.log"
-            self._nodes.append(ChildProcess(f"Kafka {number}", command, log))
-        for node in self._nodes:
-            node.start()
-        for number, node in enumerate(self._nodes):
-            node.wait_until(partial(answers, self._ports[number]), START_TIMEOUT)
-
     def stop(self) -> None:
-        for node in self._nodes:
+        for node in self.nodes:
             node.kill()
 
     def create(self, topic: str, partitions: int, *, fsync: bool = False) -> None:
         config = {"min.insync.replicas": "2", **({"flush.messages": "1"} if fsync else {})}
-        self._ask("create", topic=topic, partitions=partitions, replicas=BROKERS, config=config)
+        wanted = {"topic": topic, "partitions": partitions, "replicas": BROKERS, "config": config}
+        self.ask("create", timeout=WHOLE_TIMEOUT, **wanted)
         self.leaders(topic)
 
-    def delete_topic(self, topic: str) -> None:
-        self._ask("delete", topic=topic, data=str(self.directory / "data-1"))
-
-    def stored_bytes(self, topic: str) -> int:
-        return sum(disk_usage(each, ".log") for each in self.directory.glob(f"data-1/{topic}-*"))
-
     def leaders(self, topic: str) -> Sequence[int]:
-        module = "benchmarks.clients.kafka_writer"
-        with self.client("leaders", module=module, topic=topic, replicas=BROKERS) as program:
-            found: list[int] = program.wait_done(WHOLE_TIMEOUT)["leaders"]
-        return found
+        found = self.ask("leaders", timeout=WHOLE_TIMEOUT, topic=topic, replicas=BROKERS)
+        numbers: list[int] = found["leaders"]
+        return numbers
 
-    def kill_broker(self, number: int, *, guardian: bool = False) -> float:
-        at = time.monotonic()
-        self._nodes[number - 1].kill()
-        return at
+    def kill_broker(self, number: int, *, guardian: bool = False) -> None:
+        self.nodes[number - 1].kill()
 
-    def leave(self, number: int) -> float:
-        at = time.monotonic()
-        self._nodes[number - 1].terminate()
-        return at
+    def leave(self, number: int) -> None:
+        self.nodes[number - 1].terminate()
 
     def restart(self, number: int) -> None:
-        node = self._nodes[number - 1]
+        node = self.nodes[number - 1]
         if node.is_running:
             node.stop(STOP_TIMEOUT)
         node.start()
-        node.wait_until(partial(answers, self._ports[number - 1]), START_TIMEOUT)
+        self.wait_for(number - 1)
 
-    def _ask(self, verb: str, **parameters: Any) -> None:
-        with self.client(verb, **parameters) as program:
-            program.wait_done(WHOLE_TIMEOUT)
+
+Cluster = FolkmootCluster | KafkaCluster

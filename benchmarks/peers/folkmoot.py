@@ -6,6 +6,7 @@ Everything is at its defaults (zstd, page cache) and with acks=1, but what a sce
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar, Final
@@ -18,16 +19,16 @@ from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.session import Session
 
 DELETE_TIMEOUT: Final = 30.0
 
 
 class FolkmootServer(Server):
-    python = sys.executable
-    module = "benchmarks.clients.folkmoot"
+    system = "folkmoot"
 
     def __init__(self, directory: Path, brokers: int = 1) -> None:
-        super().__init__(directory)
+        super().__init__(directory, sys.executable)
         self.cluster = EmbeddedCluster(directory, brokers=brokers)
 
     @property
@@ -51,24 +52,19 @@ class FolkmootServer(Server):
     def stop(self) -> None:
         self.cluster.stop()
 
-    def kill(self) -> None:
-        self.cluster.brokers[0].kill()
+    def connected(self) -> closing[Session]:
+        """A session of its own with ZooKeeper, for a `with`."""
+        return closing(connect(self.address, session_timeout=10.0))
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        session = connect(self.address, session_timeout=10.0)
-        try:
+        with self.connected() as session:
             live = list(execute(session, brokers.live()))
             # What is measured next does not wait for the disk that this one used.
             execute(session, topics.create(topic, partitions, live, {"delete_delay": "0"}))
-        finally:
-            session.close()
 
     def delete_topic(self, topic: str) -> None:
-        session = connect(self.address, session_timeout=10.0)
-        try:
+        with self.connected() as session:
             execute(session, topics.delete(topic))
-        finally:
-            session.close()
         deadline = time.monotonic() + DELETE_TIMEOUT
         while self.stored_bytes(topic) and time.monotonic() < deadline:
             time.sleep(0.05)

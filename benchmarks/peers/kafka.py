@@ -10,37 +10,44 @@ default; its 3 network and 8 I/O threads are more than two cores have use for.
 import socket
 import subprocess
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from benchmarks import environment
-from benchmarks.peers.base import OneProcess, Peer, Unavailable, disk_usage
+from benchmarks.peers.base import (
+    START_TIMEOUT,
+    STOP_TIMEOUT,
+    Peer,
+    Server,
+    Unavailable,
+    disk_usage,
+)
 from folkmoot.console.running.children import ChildProcess, free_port
 from folkmoot.console.running.java import find_java
 from folkmoot.protocol.errors import FolkmootError
 
 HEAP: Final = "1g"
-START_TIMEOUT: Final = 60.0
-TOPIC_TIMEOUT: Final = 60.0
 CLUSTER_ID: Final = "Zm9sa21vb3QtYmVuY2htYQ"
-
-_PROPERTIES: Final = """\
+PROPERTIES: Final = """\
 process.roles=broker,controller
-node.id=1
+node.id={number}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
-controller.quorum.voters=1@127.0.0.1:{controller}
+controller.quorum.voters={voters}
 log.dirs={data}
 auto.create.topics.enable=false
-offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
+log.segment.delete.delay.ms=1000
+"""
+_ALONE: Final = """\
+offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
-log.segment.delete.delay.ms=1000
 """
 
 
@@ -55,61 +62,83 @@ def java_command(jars: Path, heap: str, main: str, *arguments: str) -> list[str]
     ]
 
 
-class KafkaServer(OneProcess):
-    module = "benchmarks.clients.kafka"
+class KafkaServer(Server):
+    """One node; `clusters.py` has more of them."""
+
+    system = "kafka"
     compiles_as_it_runs = True
+    count: ClassVar[int] = 1
+    heap: ClassVar[str] = HEAP
+    properties: ClassVar[str] = PROPERTIES + _ALONE
 
     def __init__(self, directory: Path, python: str, jars: Path) -> None:
         super().__init__(directory, python)
         self.jars = jars
-        self.port = 0
+        self.nodes: list[ChildProcess] = []
+        self._ports: list[int] = []
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
 
-    @property
-    def data(self) -> Path:
-        return self.directory / "data"
+    def data_of(self, number: int) -> Path:
+        return self.directory / f"data-{number}"
+
+    def processes(self) -> Mapping[str, int]:
+        return {"broker": self.nodes[0].pid}
 
     def start(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        properties = self.directory / "server.properties"
-        if not properties.exists():
-            self.port = free_port()
-            text = _PROPERTIES.format(port=self.port, controller=free_port(), data=self.data)
-            properties.write_text(text)
-            main = "kafka.tools.StorageTool"
-            self._tool(main, "format", "-t", CLUSTER_ID, "-c", str(properties))
-        command = java_command(self.jars, HEAP, "kafka.Kafka", str(properties))
-        self._child = ChildProcess("Kafka", command, self.directory / "server.log")
-        self._child.start()
-        self._child.wait_until(lambda: answers(self.port), START_TIMEOUT)
+        if not self.nodes:
+            self._format()
+        for node in self.nodes:
+            node.start()
+        for number in range(len(self.nodes)):
+            self.wait_for(number)
+
+    def wait_for(self, number: int) -> None:
+        """`number` counts from 0."""
+        self.nodes[number].wait_until(partial(_listens, self._ports[number]), START_TIMEOUT)
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop(STOP_TIMEOUT)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        self._ask("create", topic=topic, partitions=partitions)
+        self.ask("create", topic=topic, partitions=partitions)
 
     def delete_topic(self, topic: str) -> None:
-        self._ask("delete", topic=topic)
+        self.ask("delete", topic=topic, data=str(self.data_of(1)))
 
     def stored_bytes(self, topic: str) -> int:
-        return sum(disk_usage(each, ".log") for each in self.data.glob(f"{topic}-*"))
+        return sum(disk_usage(each, ".log") for each in self.data_of(1).glob(f"{topic}-*"))
 
-    def _ask(self, verb: str, **parameters: Any) -> None:
-        """Let the Python client do it: Kafka's own tool would be another JVM, for two seconds."""
-        parameters["data"] = str(self.data)
-        with self.client(verb, **parameters) as program:
-            program.wait_done(TOPIC_TIMEOUT)
+    def _format(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._ports = [free_port() for _ in range(self.count)]
+        controllers = [free_port() for _ in range(self.count)]
+        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, start=1))
+        for number, (port, controller) in enumerate(zip(self._ports, controllers, strict=True), 1):
+            file = self.directory / f"server-{number}.properties"
+            text = self.properties.format(
+                number=number,
+                port=port,
+                controller=controller,
+                voters=voters,
+                data=self.data_of(number),
+            )
+            file.write_text(text)
+            storage = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file)]
+            command = java_command(self.jars, "256m", *storage)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise Unavailable(f"{storage[0]}: {(done.stderr or done.stdout).strip()[-500:]}")
+            command = java_command(self.jars, self.heap, "kafka.Kafka", str(file))
+            log = self.directory / f"server-{number}.log"
+            self.nodes.append(ChildProcess(f"Kafka {number}", command, log))
 
-    def _tool(self, main: str, *arguments: str) -> None:
-        command = java_command(self.jars, "256m", main, *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Unavailable(f"{main} failed: {(done.stderr or done.stdout).strip()[-500:]}")
 
-
-def answers(port: int) -> bool | None:
-    """Whether somebody listens there; None: not yet."""
+def _listens(port: int) -> bool | None:
+    """None: not yet."""
     try:
         with socket.create_connection(("127.0.0.1", port), 0.2):
             return True

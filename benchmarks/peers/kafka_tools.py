@@ -28,7 +28,7 @@ def produce(server: KafkaServer, topic: str, count: int, compression: str, value
     """Sends `count` records, of which the last three quarters make the rate."""
     settings = ["acks=1", f"compression.type={compression}", "linger.ms=20", "batch.size=262144"]
     settings += ["compression.zstd.level=1"] if compression == "zstd" else []
-    said, result = _run(
+    output, result = _run(
         server,
         "ProducerPerformance",
         *("--topic", topic, "--num-records", str(count), "--warmup-records", str(count // 4)),
@@ -36,32 +36,32 @@ def produce(server: KafkaServer, topic: str, count: int, compression: str, value
         *("--command-property", *settings, "buffer.memory=268435456"),
         count=count,
     )
-    found = _STEADY.search(said)
+    found = _STEADY.search(output)
     if found is None:
-        raise ProgramFailed(f"ProducerPerformance did not tell its rate: {said[-500:]}")
+        raise ProgramFailed(f"ProducerPerformance printed no rate: {output[-500:]}")
     return replace(result, seconds=count / float(found[2]))
 
 
 def consume(server: KafkaServer, topic: str, count: int) -> Outcome:
-    """Reads `count` records; `told` has the rate with the time to join, too."""
+    """Reads `count` records; `reported` has the rate with the time to join, too."""
     arguments = ("--topic", topic, "--num-records", str(count))
-    said, result = _run(server, "ConsumerPerformance", *arguments, count=count)
+    output, result = _run(server, "ConsumerPerformance", *arguments, count=count)
     # It pads its table, and may warn before and after it.
-    lines = [line for line in said.splitlines() if line.count(",") >= 9]
+    lines = [line for line in output.splitlines() if line.count(",") >= 9]
     if len(lines) < 2:
-        raise ProgramFailed(f"ConsumerPerformance did not tell its rate: {said[-500:]}")
+        raise ProgramFailed(f"ConsumerPerformance printed no rate: {output[-500:]}")
     head, row = csv.reader([lines[0], lines[-1]], skipinitialspace=True)
-    told = dict(zip(head, row, strict=True))
+    columns = dict(zip(head, row, strict=True))
     return replace(
         result,
-        records=int(told["data.consumed.in.nMsg"]),
-        seconds=count / float(told["fetch.nMsg.sec"]),
-        told={"with joining": float(told["nMsg.sec"])},
+        records=int(columns["data.consumed.in.nMsg"]),
+        seconds=count / float(columns["fetch.nMsg.sec"]),
+        reported={"with joining": float(columns["nMsg.sec"])},
     )
 
 
 def _run(server: KafkaServer, tool: str, *arguments: str, count: int) -> tuple[str, Outcome]:
     where = ("--bootstrap-server", server.address)
     command = java_command(server.jars, HEAP, f"{PACKAGE}.{tool}", *where, *arguments)
-    said, usage, cpu = run_tool(command, server.directory / "clients.log", server.processes())
-    return said, outcome({"records": count, "seconds": 1.0, "cpu": cpu}, usage)
+    output, usage, cpu = run_tool(command, server.directory / "clients.log", server.processes())
+    return output, outcome({"records": count, "seconds": 1.0, "cpu": cpu}, usage)

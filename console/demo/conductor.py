@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from folkmoot.admin.admin import Admin
 from folkmoot.console.demo import flights
-from folkmoot.console.demo.group import GROUP, Group
+from folkmoot.console.demo.group import GROUP, DemoFailed, Group
 from folkmoot.console.demo.member import SPARK
 from folkmoot.console.demo.results import Results
 from folkmoot.console.demo.screen import Screen
@@ -161,6 +161,8 @@ class Story:
         child = self._group.running[VICTIM]
         owned = [each for each, owner in self._group.owners.items() if owner == VICTIM]
         while not self._uncommitted:
+            if self._sent >= self._total:
+                raise DemoFailed(f"{VICTIM} had committed all flights at each look: send more")
             self._group.wait(self._all_are_at_work, "not every member processed flights", meanwhile)
             child.pause()
             time.sleep(SETTLE)

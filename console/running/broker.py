@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.console.cluster.replicas import drain
@@ -57,7 +58,12 @@ _LOOK = 0.5
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> int:
     """Run one broker in this process until SIGTERM or Ctrl-C."""
-    return _run(**options) if context.invoked_subcommand is None else 0
+    if context.invoked_subcommand is None:
+        return _run(**options)
+    for name in options:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError("Options of an action stand behind its name.")
+    return 0
 
 
 command.add_command(drain)

@@ -118,12 +118,13 @@ class RemoteRegistry:
 
     def __init__(self, url: str, timeout: float) -> None:
         parts = urlsplit(url)
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password
         try:
             host, port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise ConfigError(f"{url!r} is no address of a registry: {error}") from None
+            raise ConfigError(f"{shown!r} is no address of a registry: {error}") from None
         if parts.scheme not in ("http", "https") or not host:
-            raise ConfigError(f"{url!r} is no address of a registry: write http[s]://HOST:PORT")
+            raise ConfigError(f"{shown!r} is no address of a registry: write http[s]://HOST:PORT")
         self._name = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
         self._path = parts.path.rstrip("/")
         self._headers = {

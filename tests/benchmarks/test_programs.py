@@ -28,7 +28,7 @@ def test_a_program_waits_for_the_word_and_tells_records_and_time(tmp_path: Path)
     outcome = program(WORKS, tmp_path, "work", '{"size": 100000}').run({})
     assert outcome.records == 100_000
     assert 0 < outcome.seconds < 60
-    assert outcome.told["more"] == 1
+    assert outcome.reported["more"] == 1
     assert outcome.client_memory.resident >= outcome.client_first.resident > 1_000_000
     assert outcome.facts()["client CPU"] >= 0
 

@@ -21,7 +21,7 @@ from folkmoot.console.demo import flights
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True)\ninput()"
-IDLE_TOLD: dict[str, Any] = {
+IDLE_REPORT: dict[str, Any] = {
     "cpu_of": {"reader": 0.05, "worker": 0.0, "JVM": 0.2, "application": 0.05},
     "seconds": 10.0,
 }
@@ -101,19 +101,19 @@ def test_what_an_idle_source_costs_is_told_apart_from_what_any_source_in_python_
         results.cells.append(
             Cell(case=IDLE, contender=name, unit="% of a core", values=[2.0], facts=facts)
         )
-    (target,) = bench_spark._judged(results)
+    bench_spark._judge(results)
+    (target,) = results.targets
     assert (target.figure, target.verdict) == (0.25, "met")
 
 
 def test_a_query_that_went_on_gives_a_sample_of_each_case() -> None:
     lags = {"p50": 1.4e9, "p99": 2.0e9, "max": 2.5e9}
     ended = {"first_row": 1.5, "lags": lags, "resident": {"reader": 10, "worker": 20}, "left": 0.1}
-    samples = bench_spark._samples(IDLE_TOLD, {"begun": 1e9}, ended)
-    by_case = {case: sample for (case, _), sample in samples.items()}
+    by_case = bench_spark._samples(IDLE_REPORT, {"begun": 1e9}, ended)
     assert by_case[IDLE].value == pytest.approx(3.0)
     assert by_case[IDLE].facts == pytest.approx({READER: 0.5, "JVM %": 2.0})
     assert by_case[LATENCY].value == pytest.approx(400.0)
     assert by_case[LATENCY].facts["p99 ms"] == pytest.approx(1000.0)
     assert by_case[LEFT].value == 0.1
-    nothing = bench_spark._samples(IDLE_TOLD, {}, {"first_row": 1.0, "lags": {}})
-    assert [case for case, _ in nothing] == [bench_spark.FIRST_ROW, IDLE]
+    nothing = bench_spark._samples(IDLE_REPORT, {}, {"first_row": 1.0, "lags": {}})
+    assert list(nothing) == [bench_spark.FIRST_ROW, IDLE]
