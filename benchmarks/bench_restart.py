@@ -21,10 +21,13 @@ from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.results import Results, Target, compared
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.partition_creation import PartitionCreation
-from folkmoot.coordination import topics
+from folkmoot.coordination import partition_states, topics
 from folkmoot.coordination.connector import connect
+from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.zookeeper.execute import execute as carry_out
+from folkmoot.coordination.zookeeper.execute import execute_all
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.client import Connections
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
@@ -109,7 +112,7 @@ def _size_that_fits(context: Context, results: Results) -> int:
 
 @contextmanager
 def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[FolkmootServer, str]]:
-    """A server of its own with a topic, its broker stopped."""
+    """A server of its own with a topic, its broker stopped after it has led all of its partitions."""
     server = context.fresh_server("folkmoot", name)
     assert isinstance(server, FolkmootServer)
     with server:
@@ -117,16 +120,33 @@ def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[Fo
         session = connect(server.address, session_timeout=10.0)
         try:
             topic = carry_out(session, topics.read(TOPIC))
+            assert topic is not None
+            _wait_until_led(session, topic.topic_id, partitions)
         finally:
             session.close()
-        assert topic is not None
         server.cluster.brokers[0].stop()
         yield server, topic.topic_id
     shutil.rmtree(server.directory)
 
 
+def _wait_until_led(session: Session, topic_id: str, partitions: int) -> None:
+    """Until the broker has begun to lead each partition, and so has noted its leader epoch on its disk.
+
+    A log with records but without a noted epoch is one whose disk has lost something.
+    """
+    left = [TopicIdPartition(topic_id, number) for number in range(partitions)]
+    deadline = time.monotonic() + PATIENCE
+    while left:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(left)} partitions have no leader after {PATIENCE:g} s")
+        time.sleep(0.2)
+        found = execute_all(session, map(partition_states.read, left))
+        states = zip(left, found, strict=True)
+        left = [each for each, known in states if known is None or not known.state.active]
+
+
 def _fill(logs: LogManager, topic_id: str, partitions: int, size: int) -> None:
-    """So many bytes in all, in batches of a megabyte or less, in turn."""
+    """So many bytes in all, in batches of a megabyte or less, in turn, in the leader epoch of each log."""
     each = size // partitions
     one = _batch(min(1_000_000, each))
     batches = [one] * max(1, min(WRITE_BYTES, each) // len(one))
@@ -135,7 +155,7 @@ def _fill(logs: LogManager, topic_id: str, partitions: int, size: int) -> None:
         creation.when_created(TOPIC, topic_id, number, lambda error: None)
     for log in logs:
         while log.size < each:
-            log.append_as_leader(batches, time.time_ns() // 1_000_000, 0)
+            log.append_as_leader(batches, time.time_ns() // 1_000_000, log.leader_epoch)
 
 
 def _batch(size: int) -> bytes:
