@@ -20,7 +20,6 @@ from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.results import Results, Target, compared
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.brokers.storage.partition_creation import PartitionCreation
 from folkmoot.coordination import partition_states, topics
 from folkmoot.coordination.connector import connect
 from folkmoot.coordination.partition_states import TopicIdPartition
@@ -71,7 +70,7 @@ def _large_log(context: Context, results: Results) -> None:
     context.say(f"-- {case}")
     with _prepared(context, "log", 12) as (server, topic_id):
         with LogManager(server.data, 1, LogConfig()) as logs:
-            _fill(logs, topic_id, 12, size)
+            _fill(logs, 12, size)
         settle()
         clean, killed = [], []
         for _ in range(context.scale.rounds):
@@ -145,14 +144,11 @@ def _wait_until_led(session: Session, topic_id: str, partitions: int) -> None:
         left = [each for each, known in states if known is None or not known.state.active]
 
 
-def _fill(logs: LogManager, topic_id: str, partitions: int, size: int) -> None:
+def _fill(logs: LogManager, partitions: int, size: int) -> None:
     """So many bytes in all, in batches of a megabyte or less, in turn, in the leader epoch of each log."""
     each = size // partitions
     one = _batch(min(1_000_000, each))
     batches = [one] * max(1, min(WRITE_BYTES, each) // len(one))
-    creation = PartitionCreation(logs)
-    for number in range(partitions):
-        creation.when_created(TOPIC, topic_id, number, lambda error: None)
     for log in logs:
         while log.size < each:
             log.append_as_leader(batches, time.time_ns() // 1_000_000, log.leader_epoch)
@@ -205,7 +201,7 @@ def _many_partitions(context: Context, results: Results) -> None:
     context.say(f"-- {case}")
     with _prepared(context, "partitions", count) as (server, topic_id):
         with _without_fsync(), LogManager(server.data, 1, LogConfig()) as logs:
-            _fill(logs, topic_id, count, count * 10_000)
+            _fill(logs, count, count * 10_000)
         settle()
         idle = 0
         for what in ("orderly stop", "kill -9"):
@@ -221,7 +217,7 @@ def _many_partitions(context: Context, results: Results) -> None:
 
 @contextmanager
 def _without_fsync() -> Iterator[None]:
-    """To prepare a directory, which `sync` then has written: three fsyncs a partition take a minute."""
+    """To prepare a directory, which `sync` then has written: some fsyncs a partition take a minute."""
     with mock.patch.object(os, "fsync"):
         yield
 
