@@ -20,10 +20,11 @@ from benchmarks.measuring import Usage, memory
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.programs import all_ready, go_together
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.brokers.storage.partition_creation import PartitionCreation
-from folkmoot.coordination import topics
+from folkmoot.coordination import partition_states, topics
+from folkmoot.coordination.partition_states import TopicIdPartition
 from folkmoot.coordination.topic_config import LogConfig
-from folkmoot.coordination.zookeeper.execute import execute
+from folkmoot.coordination.zookeeper.execute import execute, execute_all
+from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.client import Connections
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.columns import Columns
@@ -57,7 +58,7 @@ def _large_log(context: Context) -> None:
     context.say(f"-- {case}")
     with _prepared(context, "log", 12) as (server, topic_id):
         with LogManager(server.data, 1, LogConfig()) as logs:
-            _fill(logs, topic_id, 12, size)
+            _fill(logs, 12, size)
         settle()
         clean, killed = [], []
         for _ in range(context.scale.rounds):
@@ -79,30 +80,44 @@ def _size_that_fits(context: Context) -> int:
 
 @contextmanager
 def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[FolkmootServer, str]]:
-    """A server of its own with a topic, its broker stopped."""
+    """A server of its own with a topic, its broker stopped after it has led all of its partitions."""
     server = context.fresh_server("folkmoot", name)
     assert isinstance(server, FolkmootServer)
     with server:
         server.create_topic(TOPIC, partitions)
         with server.connected() as session:
             topic = execute(session, topics.read(TOPIC))
-        assert topic is not None
+            assert topic is not None
+            _wait_until_led(session, topic.topic_id, partitions)
         server.cluster.brokers[0].stop()
         yield server, topic.topic_id
     shutil.rmtree(server.directory)
 
 
-def _fill(logs: LogManager, topic_id: str, partitions: int, size: int) -> None:
-    """So many bytes in all, in batches of a megabyte or less, in turn."""
+def _wait_until_led(session: Session, topic_id: str, partitions: int) -> None:
+    """Until the broker has begun to lead each partition, and so has noted its leader epoch on its disk.
+
+    A log with records but without a noted epoch is one whose disk has lost something.
+    """
+    left = [TopicIdPartition(topic_id, number) for number in range(partitions)]
+    deadline = time.monotonic() + PATIENCE
+    while left:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(left)} partitions have no leader after {PATIENCE:g} s")
+        time.sleep(0.2)
+        found = execute_all(session, map(partition_states.read, left))
+        states = zip(left, found, strict=True)
+        left = [each for each, known in states if known is None or not known.state.active]
+
+
+def _fill(logs: LogManager, partitions: int, size: int) -> None:
+    """So many bytes in all, in batches of a megabyte or less, in turn, in the leader epoch of each log."""
     each = size // partitions
     one = _batch(min(1_000_000, each))
     batches = [one] * max(1, min(WRITE_BYTES, each) // len(one))
-    creation = PartitionCreation(logs)
-    for number in range(partitions):
-        creation.when_created(TOPIC, topic_id, number, lambda error: None)
     for log in logs:
         while log.size < each:
-            log.append_as_leader(batches, time.time_ns() // 1_000_000, 0)
+            log.append_as_leader(batches, time.time_ns() // 1_000_000, log.leader_epoch)
 
 
 def _batch(size: int) -> bytes:
@@ -150,7 +165,7 @@ def _many_partitions(context: Context) -> None:
     context.say(f"-- {case}")
     with _prepared(context, "partitions", count) as (server, topic_id):
         with _without_fsync(), LogManager(server.data, 1, LogConfig()) as logs:
-            _fill(logs, topic_id, count, count * 10_000)
+            _fill(logs, count, count * 10_000)
         settle()
         idle = 0
         for what in ("orderly stop", "kill -9"):
@@ -166,7 +181,7 @@ def _many_partitions(context: Context) -> None:
 
 @contextmanager
 def _without_fsync() -> Iterator[None]:
-    """To prepare a directory, which `sync` then has written: three fsyncs a partition take a minute."""
+    """To prepare a directory, which `sync` then has written: some fsyncs a partition take a minute."""
     with mock.patch.object(os, "fsync"):
         yield
 
