@@ -1,10 +1,10 @@
-"""Dead letters back into the topics that they came from, each once.
+"""Dead letters back into the topics that they came from, each letter once.
 
     folkmoot spark run put_back --topic flights-dead --checkpoint put-back
 
 For when whatever kept them from being read is mended: records go into their old partitions as they were,
 behind those that are there now, and who still cannot read one writes another letter. What is no dead letter
-is passed over.
+is passed over. A letter that was written twice, since its batch ran again, comes back twice.
 """
 
 import argparse

@@ -35,7 +35,8 @@ def read_with_letters(
 
     def bury(records: pa.RecordBatch, bad: Sequence[BadRow]) -> None:
         with kept_writer(config.zookeeper, options, named=False) as writer:
-            writer.begin()
+            # The name decides where letters without a key go: not all of them to one partition.
+            writer.begin(f"{task[0].topic}/{task[0].partition}/{records.column('offset')[0]}")
             writer.write(config.deadLetterTopic, letters(records, bad))
             writer.end()
 

@@ -171,6 +171,19 @@ def test_no_row_is_handed_on_before_the_letters_in_front_of_it_are_acknowledged(
     rows.close()  # type: ignore[attr-defined]
 
 
+def test_letters_without_a_key_go_to_all_partitions(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("folkmoot.spark_apps.tasks.arrow.ROWS", 1)
+    with Producer(zookeeper=scene.zookeeper) as producer:
+        for _ in range(40):
+            producer.send(scene.topic, b"no Avro")
+    scene.read()
+    without_key = [each.partition for each in scene.buried() if each.key is None]
+    assert len(without_key) == 40
+    assert set(without_key) == {0, 1}
+
+
 def test_each_read_writes_them_once_more(scene: Scene) -> None:
     for _ in range(2):
         scene.read()
