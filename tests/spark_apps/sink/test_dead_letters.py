@@ -178,6 +178,7 @@ def test_letters_without_a_key_go_to_all_partitions(
     with Producer(zookeeper=scene.zookeeper) as producer:
         for _ in range(40):
             producer.send(scene.topic, b"no Avro")
+            producer.flush()
     scene.read()
     without_key = [each.partition for each in scene.buried() if each.key is None]
     assert len(without_key) == 40
