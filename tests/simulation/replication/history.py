@@ -321,6 +321,7 @@ class ReplicationHistory:
 
     def _died(self, broker: Broker) -> None:
         """By itself, since a flush has failed: as with its power, nobody knows what the disk has."""
+        self._note_what_rot_hides(broker)
         if self._may_lose(broker):
             broker.disk.power_cut(self.world.random, reboots=False)
         self._restart_later(broker)
@@ -367,6 +368,17 @@ class ReplicationHistory:
             epoch = replica.state.epoch if role is None else role.epoch
             self.checks.advanced(life, contents, broker.committed, log.high_watermark, epoch)
         broker.committed = log.high_watermark
+
+    def _note_what_rot_hides(self, broker: Broker) -> None:
+        """A life ends, and the index with it: the next one may not find what was appended behind rot.
+
+        Rot is in a segment that is closed, but a cut to that segment's end has the log append to it again.
+        """
+        rotten = self._rotten.get(broker.broker_id)
+        if rotten and broker.log is not None:
+            whole = whole_records_of(broker.log)
+            rotten.update({each: whole[each] for each in whole if each > min(rotten)})
+            self.checks.rotten.update(rotten)
 
     def _forget_rot(self, number: int) -> None:
         """What is whole again, or gone, is not rotten any more."""
@@ -475,6 +487,7 @@ class ReplicationHistory:
     def _die(self, broker: Broker, *, power: bool) -> None:
         self.world.seen["fault power" if power else "fault kill"] += 1
         self.world.note(f"{broker.broker_id} dies{' with its power' if power else ''}")
+        self._note_what_rot_hides(broker)
         broker.stop(guarded=self._guarded and not power)
         if power:
             broker.disk.power_cut(self.world.random)
