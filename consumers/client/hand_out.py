@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from folkmoot.consumers.client.attention import Attention
@@ -107,11 +106,13 @@ class HandOut(Generic[K, V]):
 
     def begin_iteration(self, life: Life, attention: Attention) -> tuple[BatchCursor | None, bool]:
         """Records of one partition to be iterated over → and whether there was nothing."""
-        view, rotation = None, self._fetcher.rotation
+        rotation = self._fetcher.rotation
         rotation.keep()
         try:
-            with suppress(_UndecidedError):
+            try:
                 view = self.take_records(ITERATED_RECORDS)
+            except _UndecidedError:
+                view = None
             if view is not None:
                 self._keep_fetching()
             if isinstance(view, Skipped):

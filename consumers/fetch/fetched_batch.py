@@ -35,46 +35,65 @@ class FetchedBatch:
     the consumer lets go of the batch, and with it of what the thread has made.
     """
 
-    __slots__ = ("_body", "_claim", "_is_done", "data", "header", "size")
+    __slots__ = ("_body", "_shared", "data", "header", "size")
 
     def __init__(self, header: BatchHeader, data: memoryview) -> None:
         self.header = header
         self.data = data
-        self.size = record_batch.opened_bytes(header, data)
+        is_compressed = header.codec != Codec.NONE
+        self.size = record_batch.opened_bytes(header, data) if is_compressed else header.length
         """Bytes of the header and of the body, decompressed."""
         self._body: Body | None = None
-        self._claim: dict[None, str] = {}  # one entry, set by whom comes first
-        self._is_done = allocate_lock()
+        self._shared: _Shared | None = None
+
+    @property
+    def is_worth_a_thread(self) -> bool:
+        """Whether decompressing it ahead pays."""
+        is_large = self.header.codec == Codec.ZSTD and self.header.length >= WORTH_A_THREAD_BYTES
+        return is_large and compression.THREADS > 1
 
     def open_ahead(self) -> None:
-        """Have the pool make the body, where that pays."""
-        is_worth_it = self.header.codec == Codec.ZSTD and self.header.length >= WORTH_A_THREAD_BYTES
-        if is_worth_it and compression.THREADS > 1:
-            self._is_done.acquire()
-            _pool().put(self)
+        """Have the pool make the body."""
+        self._shared = _Shared()
+        _pool().put(self)
 
     def give_up(self) -> None:
         """The body is not needed: the pool need not begin."""
-        self._claimed_by(_READER)
+        if self._shared is not None:
+            self._shared.is_claimed_by(_READER)
 
     def body(self) -> Body:
         """Return the body, or make it. Raises CorruptBatch, UnsupportedCodec."""
-        if not self._claimed_by(_READER):
-            with self._is_done:
+        shared = self._shared
+        if shared is not None and not shared.is_claimed_by(_READER):
+            with shared.is_done:
                 pass
         return record_batch.body_of(self.header, self.data) if self._body is None else self._body
 
     def decompress(self) -> None:
         """Make the body unless the reader does. What fails here fails again for the reader."""
-        if self._claimed_by(_POOL):
+        shared = self._shared
+        if shared is not None and shared.is_claimed_by(_POOL):
             try:
                 with suppress(Exception):
                     self._body = record_batch.body_of(self.header, self.data)
             finally:
-                self._is_done.release()
+                shared.is_done.release()
 
-    def _claimed_by(self, who: str) -> bool:
-        return self._claim.setdefault(None, who) == who  # one step: no two claim it
+
+class _Shared:
+    """What the reader and a thread of the pool agree by: who makes the body, and that it is made."""
+
+    __slots__ = ("_claim", "is_done")
+
+    def __init__(self) -> None:
+        self._claim: dict[None, str] = {}
+        self.is_done = allocate_lock()
+        self.is_done.acquire()
+
+    def is_claimed_by(self, who: str) -> bool:
+        """Claim it, unless the other one has: one step, so no two do."""
+        return self._claim.setdefault(None, who) == who
 
 
 @cache

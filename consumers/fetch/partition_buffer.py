@@ -117,7 +117,7 @@ class PartitionBuffer:
             if since is not None and not self._opened:
                 row = view.row_of_time(since, row)
             if row < len(view):
-                rest = view.part(row, len(view))
+                rest = view.part(row, len(view)) if row else view
                 self._opened.append(_Open(rest, len(body), header.next_offset))
             elif self._opened:
                 last = self._opened[-1]

@@ -83,6 +83,7 @@ class PartitionFetchState:
     """
 
     buffer: PartitionBuffer
+    partition: TopicPartition = field(init=False)
     topic_id: str = ""
     pinned: bool = False
     """The id was given, not learned: a topic with another id does not concern us."""
@@ -101,9 +102,8 @@ class PartitionFetchState:
     """As the last fetch of its own saw it, -1 before the first."""
     end: int = -1
 
-    @property
-    def partition(self) -> TopicPartition:
-        return self.buffer.partition
+    def __post_init__(self) -> None:
+        self.partition = self.buffer.partition
 
     @property
     def hand_out(self) -> int:
