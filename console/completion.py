@@ -39,7 +39,7 @@ class WholeWords(ShellComplete):
             else each
             for each in super().get_completions(args, incomplete)
         ]
-        if found or incomplete.startswith("-"):
+        if found or (incomplete.startswith("-") and not equals):
             return found
         return [CompletionItem(incomplete, type="file")]  # many options take the name of a file
 

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +14,6 @@ from folkmoot.console.options.monitoring import (
 )
 from folkmoot.console.options.names import GROUP
 from folkmoot.console.signals import sigterm_like_ctrl_c
-
-if TYPE_CHECKING:
-    from folkmoot.metrics.pages import Watched
 
 DEFAULT_PORT = 9308
 """As kafka_exporter's."""
@@ -47,18 +43,16 @@ def command(
 
     Each look reads all groups. Runs until SIGTERM or Ctrl-C.
     """
+    from folkmoot.metrics.groups import GroupMetrics  # its extra may be missing: first of all
+
     log_to_stderr(log_format, log_level)
     with sigterm_like_ctrl_c():
         try:
-            with cluster.admin() as admin:
-
-                def metrics() -> "Watched":
-                    from folkmoot.metrics.groups import GroupMetrics
-
-                    return GroupMetrics(admin, groups)
-
-                with served(metrics_host, metrics_port, metrics, sys.stdout):
-                    threading.Event().wait()
+            with (
+                cluster.admin() as admin,
+                served(metrics_host, metrics_port, lambda: GroupMetrics(admin, groups), sys.stdout),
+            ):
+                threading.Event().wait()
         except KeyboardInterrupt:
             pass
     return 0

@@ -107,6 +107,7 @@ def test_plain_python_can_be_chosen() -> None:
         ["topic", "create", "--zookeeper", "z:1"],
         ["topic", "create", "t", "--partitions", "many", "--zookeeper", "z:1"],
         ["broker", "--broker-id", "one", "--data", "d", "--zookeeper", "z:1"],
+        ["broker", "--zookeeper", "z:1", "list"],
         ["broker", "--broker-id", "1", "--data", "d", "--zoo", "z:1"],
     ],
 )

@@ -144,6 +144,7 @@ def test_what_is_deleted_can_be_looked_at_until_it_is_gone_for_good(
         (["import", "http://127.0.0.1:1"], 3, "does not answer: [Errno 111] Connection refused\n"),
         (["import", __file__], 1, "line 1: this is not JSON: "),
         (["import", "http://host:port"], 2, "no address of a registry"),
+        (["import", "http://user:secret@host:port"], 2, "'http://host:port' is no address"),
         (["export", "http://"], 2, "no address of a registry"),
         (["export", "ftp://host/file"], 2, "no address of a registry"),
         (["export", "."], 2, ". cannot be written: Is a directory"),
