@@ -1,4 +1,4 @@
-"""What people read: tables in the terminal and in docs/performance.md, and the JSON behind them."""
+"""What people read: tables in the terminal, in the docs and in the README, and the JSON behind them."""
 
 import re
 import subprocess
@@ -13,7 +13,29 @@ from benchmarks.peers import Unavailable
 from benchmarks.programs import ROOT
 from benchmarks.results import Cell, Report, Results, Target
 
-DOCS: Final = ROOT / "docs" / "performance.md"
+PAGES: Final = (
+    ROOT / "docs" / "measurements.md",
+    ROOT / "docs" / "performance.md",
+    ROOT / "README.md",
+)
+HEADLINE: Final = (
+    ("produce record by record, `acks=1`", "produce, Folkmoot send(), 4,000 keys"),
+    ("produce record by record, `acks=all`, three replicas", "acks=all, send()"),
+    ("consume record by record", "consume, Folkmoot, record by record"),
+    ("consume as Arrow columns", "consume, Folkmoot arrow()"),
+    ("latency, p99, 1,000 records/s, linger 5 ms", "latency, p99, 1,000 records/s, linger 5 ms"),
+    ("latency, p99, 50,000 records/s, linger 5 ms", "latency, p99, 50,000 records/s, linger 5 ms"),
+    ("a broker is killed, until its partitions are writable", "leader killed, until writable"),
+    (
+        "a group member is killed, until its partitions are read",
+        "groups, SIGKILL: last partition that moved served again",
+    ),
+    (
+        "a member joins nine others, until its partitions are read",
+        "groups, a tenth joins: last partition that moved served again",
+    ),
+)
+"""Rows of the table beside Kafka: the text, and the target that has the figures."""
 
 # Kept in the JSON, and left out of the tables.
 _HIDDEN: Final = ("client memory", "ZooKeeper RSS", "ZooKeeper RssAnon")
@@ -180,21 +202,26 @@ def draw(path: Path) -> None:
     print(f"written: charts beside {path}")
 
 
-# -- docs/performance.md ------------------------------------------------------------------------------
+# -- the docs' pages ----------------------------------------------------------------------------------
 
 
-def into_docs(path: Path, docs: Path = DOCS) -> int:
-    """Writes what the JSON has between the page's marks; what stands around them is written by hand."""
+def into_docs(path: Path, pages: Sequence[Path] = PAGES) -> int:
+    """Write what the JSON has between the marks of the pages; the text around them is written by hand."""
     if not path.exists():
         print(f"{path} is not there: run `make bench` first", file=sys.stderr)
         return 1
     report = Report.read(path)
-    sections = {"machine": _machine(report), "targets": _targets(report)}
+    sections = {
+        "machine": _machine(report),
+        "headline": _headline(report),
+        "targets": _targets(report),
+    }
     for results in report.scenarios:
         sections[results.name] = _scenario(results)
-    text = docs.read_text(encoding="utf-8")
-    docs.write_text(_MARKED.sub(lambda found: _filled(found, sections), text), encoding="utf-8")
-    print(f"written into {docs}")
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(_MARKED.sub(lambda found: _filled(found, sections), text), encoding="utf-8")
+        print(f"written into {page}")
     return 0
 
 
@@ -218,6 +245,19 @@ def _machine(report: Report) -> list[str]:
         lines.append(f"- {peer}: {listed}")
     lines += [f"- not there: {reason}" for reason in report.missing.values()]
     return lines
+
+
+def _headline(report: Report) -> list[str]:
+    """The figures that a newcomer asks for, beside Kafka's, as far as they were measured."""
+    targets = {target.text: target for results in report.scenarios for target in results.targets}
+    rows = [["", "Folkmoot", "Kafka", "better by"]]
+    for text, name in HEADLINE:
+        target = targets.get(name)
+        if target is not None and target.beside is not None and target.ratio is not None:
+            times = target.ratio if target.better == "higher" else 1 / target.ratio
+            figures = [shown(figure, target.unit) for figure in (target.figure, target.beside)]
+            rows.append([text, *figures, f"{number(times)} ×"])
+    return _markdown(rows)
 
 
 def _targets(report: Report) -> list[str]:

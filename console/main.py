@@ -76,7 +76,7 @@ def _show_version(context: click.Context, _: click.Parameter, is_given: bool) ->
     "folkmoot",
     cls=LazyGroup,
     commands={name: click.Command(name, help=each.summary) for name, each in COMMANDS.items()},
-    help="A replicated, partitioned log with consumer groups.",
+    help="A replicated message log with consumer groups for Python and Spark.",
     epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in MEANINGS.items())}.",
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )

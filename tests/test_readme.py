@@ -14,15 +14,15 @@ import folkmoot
 from folkmoot.console.main import COMMANDS, cli
 from folkmoot.console.options.cluster import ENVIRONMENT
 from folkmoot.console.running.processes import FOLKMOOT, EmbeddedCluster
+from folkmoot.protocol.options import declarations
+from folkmoot.spark_apps.options.config import StreamConfig
 from tests.console.cluster import parsed
 from tests.pages import blocks_of, words_of
+from tests.recording import PORT, STEPS
 from tests.tree import ROOT, project_files
 
 README = (ROOT / "README.md").read_text()
 FIRST_SCREEN = 40
-SNIPPET_LINES = 12
-UNTIL_STOPPED = ("dev",)
-
 
 BLOCKS = blocks_of(ROOT / "README.md")
 COMMANDS_SHOWN = words_of(BLOCKS)
@@ -43,27 +43,30 @@ def run(words: list[str], zookeeper: str, directory: Path) -> str:
         check=False,
         timeout=60,
     )
-    # What sums a group up goes there, so that the table can be piped.
-    assert (done.returncode, re.sub(r"group \w+ is .*\n", "", done.stderr)) == (0, "")
+    # The summary of a group goes to standard error, so that the table can be piped.
+    assert (done.returncode, re.sub(r"(group \w+ is|note:) .*\n", "", done.stderr)) == (0, "")
     return done.stdout
 
 
-def test_the_first_screen_says_what_it_is_and_is_not_and_shows_the_two_commands() -> None:
+def test_the_first_screen_says_what_it_is_and_shows_the_commands() -> None:
     screen = README.splitlines()[:FIRST_SCREEN]
-    assert "replicated, partitioned, append-only log" in screen[2]
-    assert {"$ make demo", "$ make test"} <= set(screen)
-    (limits,) = (line for line in screen if line.startswith("**What it does not do**"))
+    assert "replicated message log with consumer groups" in screen[2]
+    assert {"$ make env", f"$ folkmoot dev --port {PORT}"} <= set(screen)
+
+
+def test_what_it_does_not_do_has_a_table() -> None:
+    (table,) = re.findall(r"## When not to use it\n\n(.*?)\n\n", README, re.DOTALL)
     for missing in ("Kafka's protocol", "transactions", "authentication", "encryption", "Linux"):
-        assert missing in limits
+        assert missing in table
 
 
-def test_it_is_called_the_same_everywhere_and_replicates_as_it_says() -> None:
-    """That three replicas are the default of `folkmoot dev`, and what they are for, other tests hold."""
+def test_it_is_called_the_same_everywhere_and_replicates_by_default() -> None:
+    """Other tests hold that three replicas are the default of `folkmoot dev`, and what they are for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for said in (folkmoot.__doc__, project["description"], cli.help, README):
-        assert said is not None
-        assert "replicated, partitioned" in said
-        assert "log with consumer groups" in said
+    home = (ROOT / "docs" / "index.md").read_text()
+    for text in (folkmoot.__doc__, project["description"], cli.help, README, home):
+        assert text is not None
+        assert "replicated message log with consumer groups for Python and Spark" in text
     words = ["topic", "create", "t", "--replicas", "3", "--zookeeper", "host:1"]
     assert parsed(*words)["replicas"] == 3
 
@@ -94,29 +97,45 @@ def test_every_command_that_is_shown_is_understood(monkeypatch: pytest.MonkeyPat
         assert name in COMMANDS
 
 
-def test_the_programs_are_twelve_lines_each() -> None:
-    assert [len(block.splitlines()) for block in PROGRAMS] == [SNIPPET_LINES] * 2
+def test_the_programs_have_a_few_lines_each() -> None:
+    assert [len(block.splitlines()) for block in PROGRAMS] == [5, 5, 6]
+
+
+def test_the_options_of_the_spark_application_exist() -> None:
+    options = re.findall(r'option\("(\w+)"', PROGRAMS[2])
+    assert options
+    assert set(options) <= set(declarations(StreamConfig))
+
+
+def test_the_drawing_of_a_terminal_shows_commands_that_exist() -> None:
+    drawing = (ROOT / "docs" / "assets" / "recording.svg").read_text()
+    for name in re.findall(r"[$|] folkmoot (\w+)", drawing):
+        assert name in COMMANDS
+    assert drawing.count('class="command"') == len(STEPS)
 
 
 def test_programs_and_commands_run_as_printed(
     shared_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     zookeeper = shared_cluster.zookeeper
-    first, *later = [words for words in folkmoot_commands() if words[0] not in UNTIL_STOPPED]
-    assert run([*FOLKMOOT, *first], zookeeper, tmp_path).startswith("created topic drinks")
+    create, shown, part, described = folkmoot_commands()[1:5]
+    assert run([*FOLKMOOT, *create], zookeeper, tmp_path).startswith("created topic orders")
+    produce, consume = (block.replace(f"localhost:{PORT}", zookeeper) for block in PROGRAMS[:2])
+    run([sys.executable, "-c", produce], zookeeper, tmp_path)
 
-    produced, consumed = (
-        run([sys.executable, "-c", block], zookeeper, tmp_path) for block in PROGRAMS
+    consumer = subprocess.Popen(
+        [sys.executable, "-c", consume], stdout=subprocess.PIPE, text=True, cwd=tmp_path
     )
-    assert re.fullmatch(r"the last one is in partition \d at offset \d+\n", produced)
-    orders = [line.partition(" (")[0] for line in consumed.splitlines()]
-    coffees = [f"table {number % 4}: coffee {number}" for number in range(10)]
-    assert sorted(orders) == sorted([*coffees, "table 3: the bill, please"])
-    assert orders.index("table 3: the bill, please") > orders.index("table 3: coffee 7")
+    with consumer:
+        assert consumer.stdout is not None
+        lines = [consumer.stdout.readline().split() for _ in range(10)]
+        consumer.terminate()
+    keys = [b"table %d" % (number % 4) for number in range(10)]
+    expected = sorted(f"{keys[number]!r} b'coffee {number}'" for number in range(10))
+    assert sorted(" ".join(line[:4]) for line in lines) == expected
 
-    shown, part, described = (run([*FOLKMOOT, *words], zookeeper, tmp_path) for words in later)
-    assert shown.count("\n") == 11
-    assert [json.loads(line)["offset"] for line in part.splitlines()] == [2, 3, 4]
-    assert described.split()[:5] == ["topic", "partition", "owner", "host", "pid"]
-    lags = [row.split()[8] for row in described.splitlines()[1:]]
-    assert lags == ["0", "0", "0"]
+    assert run([*FOLKMOOT, *shown], zookeeper, tmp_path).count("\n") == 10
+    records = run([*FOLKMOOT, *part], zookeeper, tmp_path).splitlines()
+    assert [json.loads(line)["offset"] for line in records] == list(range(2, 2 + len(records)))
+    table = run([*FOLKMOOT, *described], zookeeper, tmp_path)
+    assert table.split()[:5] == ["topic", "partition", "owner", "host", "pid"]

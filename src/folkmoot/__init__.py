@@ -1,4 +1,4 @@
-"""A replicated, partitioned, append-only log with consumer groups.
+"""A replicated message log with consumer groups for Python and Spark.
 
 What stands in `__all__` is public, all else is not. Names are loaded when they are first used, so that
 `import folkmoot` (and with it `folkmoot --help`) stays fast.
