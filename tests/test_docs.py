@@ -13,6 +13,7 @@ import pytest
 
 import folkmoot
 from folkmoot import FolkmootError, RetriableError
+from folkmoot.brokers.replication.replica_state import NEXT_ROLES
 from folkmoot.console.options.cluster import ENVIRONMENT
 from folkmoot.console.running.embedded import EmbeddedZooKeeper
 from folkmoot.console.running.processes import EmbeddedCluster
@@ -126,6 +127,20 @@ def test_every_page_is_in_the_sites_navigation() -> None:
     shown = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     assert sorted(shown) == sorted(pages | {"reference.md"})  # which `make docs` makes
+
+
+def test_each_drawing_has_a_source_and_is_shown() -> None:
+    sources = {each.stem for each in (DOCS / "drawings").glob("*.dot")}
+    pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    shown = set(re.findall(r"assets/(\w+)\.svg", pages))
+    assert sources | {"recording"} == shown == {each.stem for each in (DOCS / "assets").glob("*.svg")}
+
+
+def test_the_drawing_of_roles_has_the_changes_that_are_legal() -> None:
+    source = (DOCS / "drawings" / "roles.dot").read_text()
+    arrows = re.findall(r"(\w+) -> (\w+);", source)
+    legal = {(role.value, then.value) for role, after in NEXT_ROLES.items() for then in after}
+    assert set(arrows) == legal
 
 
 def test_the_reference_has_every_public_name_with_its_methods() -> None:
