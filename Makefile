@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and make; they set up the rest in .venv.
 
 .DEFAULT_GOAL := test
-.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos chaos-spark histories kills registrations model mutants drawings recording simulate simulate-replication simulate-blackouts zookeeper-wheel clean requirements
+.PHONY: env demo test test-slow test-spark test-chaos test-schemas test-all lint docs bench chaos chaos-spark histories kills registrations model mutants drawings recording screenshots simulate simulate-replication simulate-blackouts zookeeper-wheel clean requirements
 .DELETE_ON_ERROR:
 
 # Every broker, member and Spark worker is a process of its own: without bytecode each compiles all that it
@@ -96,6 +96,10 @@ DRAWINGS := $(patsubst docs/drawings/%.dot,docs/assets/%.svg,$(wildcard docs/dra
 drawings: $(DRAWINGS)
 docs/assets/%.svg: docs/drawings/%.dot
 	dot -Tsvg $< | sed '/^<!--/d;/^ -->/d' > $@
+
+# Pictures of the README and of the docs' home, by Chromium (Debian's package chromium).
+screenshots: docs
+	$(BIN)/python -m tests.screenshots
 
 # The protocols' models in sizes that take minutes; the tests explore the small ones.
 model: env

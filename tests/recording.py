@@ -2,7 +2,7 @@
 
 The commands below run in a shell, and the drawing shows what they print. A line appears when its command
 is typed, or when its output is shown; the text of a browser without animations is complete at once.
-Left out are the columns of host and process, and empty lines.
+Left out are the columns of host and process, hints, and empty lines.
 """
 
 import re
@@ -23,9 +23,9 @@ CHARACTER: Final = 8.43
 LINE: Final = 19
 MARGIN: Final = 18
 BAR: Final = 34
-READ_COMMAND: Final = 1.4
+READ_COMMAND: Final = 1.0
 """Seconds between a command and its output."""
-READ_OUTPUT: Final = 1.6
+READ_OUTPUT: Final = 1.2
 PATIENCE: Final = 30.0
 
 
@@ -58,8 +58,10 @@ STEPS: Final = (
     Step(f"export FOLKMOOT_ZOOKEEPER=localhost:{PORT}"),
     Step("folkmoot topic create orders --partitions 4", "created"),
     Step(f"for n in {{1..20}}; {PRODUCE}", "produced 20"),
-    Step("cat cook.py", comment="# a member of the group kitchen"),
-    Step("python cook.py ada > ada.log & ada=$!"),
+    Step(
+        "python cook.py ada > ada.log & ada=$!",
+        comment="# two members of the group kitchen: each prints the values of its records",
+    ),
     Step("python cook.py ben > ben.log &"),
     Step("folkmoot group describe kitchen", BOTH),
     Step("kill -9 $ada", comment="# ben takes over at once, from what ada has committed"),
@@ -72,7 +74,7 @@ STEPS: Final = (
 def record() -> list[tuple[float, str, str]]:
     """Run the steps: the second, the kind (command, comment or output) and the text of each line."""
     lines: list[tuple[float, str, str]] = []
-    now = 0.5
+    now = 0.0
     with tempfile.TemporaryDirectory() as directory, Shell(Path(directory), {}) as shell:
         (shell.directory / "cook.py").write_text(MEMBER, encoding="utf-8")
         for step in STEPS:
@@ -105,8 +107,8 @@ def _printed(shell: Shell, step: Step) -> Iterator[str]:
 
 
 def _is_shown(line: str) -> bool:
-    """The shell reports the process that was killed."""
-    return bool(line) and not line.startswith("bash: ")
+    """Neither the shell's report of the killed process, nor hints of `folkmoot dev`."""
+    return bool(line) and not line.startswith(("bash: ", "data ", "registry ", "export ", "Ctrl-C"))
 
 
 def _narrow(line: str) -> str:

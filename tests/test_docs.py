@@ -133,7 +133,9 @@ def test_each_drawing_has_a_source_and_is_shown() -> None:
     sources = {each.stem for each in (DOCS / "drawings").glob("*.dot")}
     pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     shown = set(re.findall(r"assets/(\w+)\.svg", pages))
-    assert sources | {"recording"} == shown == {each.stem for each in (DOCS / "assets").glob("*.svg")}
+    assert (
+        sources | {"recording"} == shown == {each.stem for each in (DOCS / "assets").glob("*.svg")}
+    )
 
 
 def test_the_drawing_of_roles_has_the_changes_that_are_legal() -> None:
