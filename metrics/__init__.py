@@ -1,1 +1,1 @@
-"""Metrics, health pages and traces: what tells others how brokers and clients do."""
+"""Metrics, health pages and traces of brokers and clients."""

@@ -12,12 +12,12 @@ from folkmoot.metrics.families import Metric, family, histogram, singles
 from folkmoot.metrics.pages import Page
 
 MOST_PARTITIONS: Final = 1_000
-"""So many replicas of one broker have metrics of their own, the first by topic and partition; all count in
-the broker's. Each takes some 40 microseconds to write out, beside the event loop."""
+"""Replicas of one broker with metrics of their own, the first by topic and partition. Totals count all.
+Each takes about 40 microseconds to write, beside the event loop."""
 
 
 class BrokerMetrics:
-    """What Prometheus is told of a broker, as of the moment at which it asks.
+    """Collect a broker's metrics at the moment of a scrape.
 
     `collect` raises RequestTimeout if the broker's event loop stands still: then there is no answer,
     and `up` is 0.
@@ -69,7 +69,7 @@ def _of_partitions(found: BrokerSnapshot) -> Iterator[Metric]:
 
 
 class ControllerMetrics:
-    """What Prometheus is told of a candidate for the controller that runs alone."""
+    """Collect the metrics of a controller that runs without a broker."""
 
     def __init__(self, controller: ControllerThread) -> None:
         self._controller = controller
@@ -84,10 +84,10 @@ class ControllerMetrics:
         )
 
     def alive(self) -> Page:
-        """The process lives: what its thread meets, it begins anew from."""
+        """The process lives: after an error its thread starts anew."""
         return Page(True, {"elected": self._controller.is_elected})
 
     def ready(self) -> Page:
-        """It stands for election: ZooKeeper answers."""
+        """It is a candidate: ZooKeeper answers."""
         connected = self._controller.is_connected
         return Page(connected, {"zookeeper": connected, "elected": self._controller.is_elected})

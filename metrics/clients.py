@@ -18,12 +18,12 @@ AnyConsumer: TypeAlias = Consumer | AsyncConsumer
 Client: TypeAlias = Producer | AsyncProducer | AnyConsumer
 
 MOST_PARTITIONS: Final = 2_000
-"""So many partitions of one consumer have a lag of their own, the first by name."""
+"""Partitions of one consumer with a lag of their own, the first by name."""
 _ENDED: Final = (State.CLOSED, State.FAILED, State.STALLED)
 
 
 class ClientMetrics:
-    """What Prometheus is told of producers and consumers, as of the moment at which it asks.
+    """Collect the metrics of producers and consumers at the moment of a scrape.
 
     ```
     from prometheus_client import REGISTRY
@@ -31,8 +31,7 @@ class ClientMetrics:
     ```
 
     One for all clients of a process, which tell each other apart by `client_id`; `add` and `remove` may be
-    called by any thread. Nothing is counted for it that is not counted anyway: it reads `metrics()` and
-    `health()`.
+    called by any thread. It reads `metrics()` and `health()`, which count in any case.
 
     Raises ConfigError for two clients of one kind and `client_id`; its import raises MissingExtra.
     """
@@ -43,7 +42,7 @@ class ClientMetrics:
             self.add(client)
 
     def add(self, client: Client) -> None:
-        """Tell of this one, too. Raises ConfigError."""
+        """Add a client. Raises ConfigError for a second one with its `client_id`."""
         name, is_consumer = client.config.client_id, isinstance(client, AnyConsumer)
         for other in self._clients:
             if name == other.config.client_id and is_consumer == isinstance(other, AnyConsumer):
@@ -54,7 +53,7 @@ class ClientMetrics:
         self._clients = (*self._clients, client)
 
     def remove(self, client: Client) -> None:
-        """Tell of this one no more, as after its close."""
+        """Remove a client, as after its close."""
         self._clients = tuple(each for each in self._clients if each is not client)
 
     def collect(self) -> Iterator[Metric]:
@@ -81,7 +80,7 @@ class ClientMetrics:
                 ((*labels, topic, str(number)), lag)
                 for labels, each in health
                 for (topic, number), lag in sorted(each.lag.items())[:MOST_PARTITIONS]
-                if lag is not None  # nobody leads it: nobody knows its end
+                if lag is not None  # without a leader its end is unknown
             ),
         )
 

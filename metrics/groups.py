@@ -1,4 +1,4 @@
-"""Metrics of consumer groups, whether anybody of them lives or not, as ZooKeeper and brokers tell."""
+"""Metrics of consumer groups, with or without live members, read from ZooKeeper and brokers."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -12,19 +12,19 @@ from folkmoot.metrics.pages import Page
 from folkmoot.protocol.errors import FolkmootError
 
 MOST_PARTITIONS: Final = 5_000
-"""So many partitions of all groups together have metrics of their own; `left_out` counts the others."""
+"""Partitions of all groups together with metrics of their own; `left_out` counts the others."""
 
 _T = TypeVar("_T")
 
 
 class GroupMetrics:
-    """What Prometheus is told of all groups, read anew each time it asks; by one thread at a time.
+    """Collect the metrics of all groups, which are read at each scrape, by one thread at a time.
 
-    `collect` raises ZooKeeperUnreachable and the like: then there is no answer, and `up` is 0.
+    `collect` raises ZooKeeperUnreachable and the like. The scrape then fails, and `up` is 0.
     """
 
     def __init__(self, admin: Admin, groups: Collection[str] = ()) -> None:
-        """`groups` are the names of those to tell of; none: all."""
+        """`groups` are names; empty means all."""
         self._admin = admin
         self._wanted = groups
         self._lock = Lock()
@@ -57,7 +57,7 @@ class GroupMetrics:
             yield family(declared, known)
 
     def _read(self, question: Callable[[], _T]) -> _T:
-        """Ask by the admin, whose lock is held, and remember how it went."""
+        """Read by the admin, whose lock is held, and remember whether it succeeded."""
         try:
             answer = question()
         except FolkmootError as error:
@@ -67,11 +67,11 @@ class GroupMetrics:
         return answer
 
     def alive(self) -> Page:
-        """The process lives: what it cannot reach it tries again."""
+        """The process lives: it retries what it cannot reach."""
         return Page(True, {})
 
     def ready(self) -> Page:
-        """Whether ZooKeeper answers; while metrics are read, whether it did the last time."""
+        """Return whether ZooKeeper answers; during a scrape, whether it did last time."""
         if self._lock.acquire(blocking=False):
             try:
                 self._read(self._admin.topics)

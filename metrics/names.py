@@ -1,7 +1,7 @@
 """Every metric, declared once: its name, kind, labels and help. The docs' table and the dashboard are held
 to it by tests.
 
-What means the same as in kafka_exporter has its name, `kafka_…`, so that its dashboards and alarms work.
+Metrics that kafka_exporter has as well keep its names, `kafka_…`, so its dashboards and alarms work.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -10,7 +10,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Declared(NamedTuple):
-    """A metric. `key` is what a snapshot calls its value, "" if it is not a single one."""
+    """A metric. `key` is the name of its value in a snapshot, "" if it has several values."""
 
     key: str
     name: str
@@ -35,9 +35,7 @@ CONTROLLER: Final = (
 BROKER: Final = (
     *CONTROLLER,
     _counter("zookeeper_sessions", "zookeeper_sessions", "ZooKeeper sessions opened."),
-    Declared(
-        "brokers", "kafka_brokers", "gauge", "Brokers that are registered, as this one sees it."
-    ),
+    Declared("brokers", "kafka_brokers", "gauge", "Registered brokers, as this broker sees it."),
     _gauge("topics", "topics", "Topics of the cluster, as this broker sees it."),
     _gauge(
         "cluster_partitions", "partitions", "Partitions of the cluster, as this broker sees it."
@@ -45,7 +43,7 @@ BROKER: Final = (
     _gauge(
         "leaderless",
         "leaderless_partitions",
-        "Partitions of the cluster that nobody serves, as this broker sees it.",
+        "Partitions of the cluster without a leader, as this broker sees it.",
     ),
     _gauge("partitions", "broker_partitions", "Replicas on this broker."),
     _gauge("leaders", "broker_leader_partitions", "Partitions that this broker leads."),
@@ -62,35 +60,37 @@ BROKER: Final = (
     _gauge(
         "offline_replicas",
         "broker_offline_replicas",
-        "Replicas here that are out of use, since their files cannot be used.",
+        "Replicas here that are out of use because of their files.",
     ),
     _counter(
-        "isr_shrinks", "broker_isr_shrinks", "In-sync replicas that left, of what is led here."
+        "isr_shrinks", "broker_isr_shrinks", "Replicas that left the ISR of partitions led here."
     ),
     _counter(
-        "isr_expands", "broker_isr_expands", "Replicas that came in sync, of what is led here."
+        "isr_expands", "broker_isr_expands", "Replicas that joined the ISR of partitions led here."
     ),
-    _counter(
-        "elected", "broker_leader_elections", "How often this broker began to lead a partition."
-    ),
+    _counter("elected", "broker_leader_elections", "Partitions that this broker began to lead."),
     _counter(
         "elected_unclean",
         "broker_unclean_leader_elections",
-        "How often of these by an unclean election, which loses records.",
+        "Those by an unclean election, which loses records.",
     ),
     _counter("records_in", "broker_records_in", "Records appended for producers."),
     _counter("bytes_in", "broker_bytes_in", "Bytes appended for producers, compressed."),
     _gauge("log_bytes", "broker_log_size_bytes", "Bytes of all logs, without indexes."),
     _gauge("open_segments", "broker_open_segments", "Segments with open files."),
-    _gauge("damaged", "broker_damaged_partitions", "Replicas here with damage that is known."),
+    _gauge("damaged", "broker_damaged_partitions", "Replicas here with known damage."),
     _counter(
         *("repaired", "broker_repairs"),
         "Damaged replicas that were cut, to copy the rest from their leader.",
     ),
-    _gauge("scrubbed", "broker_scrub_progress_ratio", "How much of this round is read: 0 to 1."),
+    _gauge("scrubbed", "broker_scrub_progress_ratio", "The read part of this round: 0 to 1."),
     _counter("busy", "broker_event_loop_busy_seconds", "Seconds that the event loop has worked."),
-    _counter("slow_steps", "broker_event_loop_slow_steps", "Steps of it that took above 20 ms."),
-    _gauge("longest_step", "broker_event_loop_longest_step_seconds", "Its longest step so far."),
+    _counter("slow_steps", "broker_event_loop_slow_steps", "Steps of the event loop above 20 ms."),
+    _gauge(
+        "longest_step",
+        "broker_event_loop_longest_step_seconds",
+        "Longest step of the event loop so far.",
+    ),
 )
 
 _API: Final = ("api",)
@@ -104,14 +104,14 @@ RESPONSE_BYTES: Final = Declared(
     "",
     "folkmoot_broker_response_bytes_total",
     "counter",
-    "Bytes of batches in responses, by api: fetch is what consumers got, replica_fetch followers.",
+    "Bytes of batches in responses, by api: fetch for consumers, replica_fetch for followers.",
     _API,
 )
 REQUEST_SECONDS: Final = Declared(
     "",
     "folkmoot_broker_request_seconds",
     "histogram",
-    "From a request's arrival to its answer, with the time that it waited, by api.",
+    "From a request's arrival to its answer, including its waiting time, by api.",
     _API,
 )
 ERRORS: Final = Declared(
@@ -146,14 +146,14 @@ def _of_led(key: str, name: str, help: str) -> Declared:
 
 
 LED: Final = (
-    _of_led("high_watermark", "current_offset", "Its high watermark; the leader tells."),
-    _of_led("log_start", "oldest_offset", "The first offset that can be read; the leader tells."),
-    _of_led("replicas", "replicas", "How many replicas it is to have; the leader tells."),
-    _of_led("in_sync", "in_sync_replica", "How many of them are in sync; the leader tells."),
+    _of_led("high_watermark", "current_offset", "High watermark, from the leader."),
+    _of_led("log_start", "oldest_offset", "First offset that can be read, from the leader."),
+    _of_led("replicas", "replicas", "Number of replicas, from the leader."),
+    _of_led("in_sync", "in_sync_replica", "Number of in-sync replicas, from the leader."),
     _of_led(
         "is_under_replicated",
         "under_replicated_partition",
-        "1 if a replica is not in sync; the leader tells.",
+        "1 if a replica is not in sync, from the leader.",
     ),
 )
 REPLICA: Final = (
@@ -171,21 +171,21 @@ def _sent(key: str, name: str, help: str, kind: Kind = "counter") -> Declared:
 
 PRODUCER: Final = (
     _sent("records_delivered", "records_delivered", "Records acknowledged."),
-    _sent("records_failed", "records_failed", "Records given up."),
+    _sent("records_failed", "records_failed", "Records failed."),
     _sent("batches_delivered", "batches_delivered", "Batches acknowledged."),
-    _sent("batches_failed", "batches_failed", "Batches given up."),
+    _sent("batches_failed", "batches_failed", "Batches failed."),
     _sent("batches_sent", "batches_sent", "Batches sent; each attempt counts."),
-    _sent("batches_retried", "batches_retried", "Batches that had to be sent again."),
+    _sent("batches_retried", "batches_retried", "Batches sent again."),
     _sent("requests_sent", "requests_sent", "Requests to produce."),
     _sent("bytes_sent", "sent_bytes", "Bytes of batches sent; each attempt counts."),
     _sent("bytes_packed", "packed_bytes", "Bytes of batches made, before compression."),
-    _sent("bytes_compressed", "compressed_bytes", "Those batches as they are sent."),
-    _sent("epochs_begun", "epochs_begun", "Sequences that did not fit and began anew."),
+    _sent("bytes_compressed", "compressed_bytes", "Bytes of batches after compression."),
+    _sent("epochs_begun", "epochs_begun", "Epochs begun because sequences did not fit."),
     _sent(
-        "queue_seconds", "queue_seconds", "Waiting of batches before their first request, summed."
+        "queue_seconds", "queue_seconds", "Waiting time of all batches before their first request."
     ),
     _sent("buffered_records", "buffered_records", "Records not delivered yet.", "gauge"),
-    _sent("buffered_bytes", "buffered_bytes", "Bytes that these take.", "gauge"),
+    _sent("buffered_bytes", "buffered_bytes", "Bytes of these records.", "gauge"),
 )
 
 _MEMBER: Final = ("client_id", "group")
@@ -197,40 +197,38 @@ def _read(key: str, name: str, help: str, kind: Kind = "counter") -> Declared:
 
 
 CONSUMER: Final = (
-    _read("records_fetched", "records_fetched", "Records that came."),
-    _read("records_taken", "records_taken", "Records taken out of the buffer to be handed out."),
-    _read("batches_fetched", "batches_fetched", "Batches that came."),
-    _read("bytes_fetched", "fetched_bytes", "Bytes of these, compressed."),
+    _read("records_fetched", "records_fetched", "Records fetched."),
+    _read("records_taken", "records_taken", "Records handed out from the buffer."),
+    _read("batches_fetched", "batches_fetched", "Batches fetched."),
+    _read("bytes_fetched", "fetched_bytes", "Bytes fetched, compressed."),
     _read("fetches_sent", "fetches_sent", "Requests to fetch."),
-    _read("fetches_refused", "fetches_refused", "Partitions that a fetch brought an error for."),
-    _read("offset_resets", "offset_resets", "Offsets out of range that were looked up anew."),
-    _read(
-        "records_skipped", "records_skipped", "Records left out: they could not be deserialized."
-    ),
+    _read("fetches_refused", "fetches_refused", "Partitions with an error in a fetch."),
+    _read("offset_resets", "offset_resets", "Offsets out of range that were reset."),
+    _read("records_skipped", "records_skipped", "Records skipped: they could not be deserialized."),
     _read("rebalances", "rebalances", "Plans of the group seen."),
     _read("commits", "commits", "Commits answered."),
-    _read("commit_seconds", "commit_seconds", "What these took, summed."),
+    _read("commit_seconds", "commit_seconds", "Time of all commits."),
     _read("fenced_commits", "fenced_commits", "Commits refused: another member had the partition."),
-    _read("lost_partitions", "lost_partitions", "Partitions that went without being given up."),
+    _read("lost_partitions", "lost_partitions", "Partitions lost without a release."),
     _read("partitions", "assigned_partitions", "Partitions that are read.", "gauge"),
-    _read("buffered_bytes", "buffered_bytes", "Bytes fetched and not handed out.", "gauge"),
+    _read("buffered_bytes", "buffered_bytes", "Bytes fetched and not yet handed out.", "gauge"),
 )
 WELL: Final = _read("", "well", "1 if it reads, or is about to, else 0.", "gauge")
-ALARMS: Final = _read("", "alarms", "What somebody must look at: see health().alarms.", "gauge")
+ALARMS: Final = _read("", "alarms", "Alarms of the consumer: see health().alarms.", "gauge")
 POLL_AGE: Final = _read(
     "",
     "last_poll_age_seconds",
-    "Since the application last asked for records; members alone.",
+    "Time since the application asked for records; members of a group only.",
     "gauge",
 )
 STATE: Final = Declared(
-    "", "folkmoot_consumer_state", "gauge", "1 for the state that it is in.", (*_MEMBER, "state")
+    "", "folkmoot_consumer_state", "gauge", "1 for the current state.", (*_MEMBER, "state")
 )
 LAG: Final = Declared(
     "",
     "folkmoot_consumer_lag_records",
     "gauge",
-    "Records between the next to be handed out and the end, as the last fetch saw it.",
+    "Records between the position and the log's end, as of the last fetch.",
     (*_MEMBER, *_PARTITION),
 )
 
@@ -240,22 +238,22 @@ GROUP: Final = (
         "committed",
         "kafka_consumergroup_current_offset",
         "gauge",
-        "The next offset that a group has to process, as it has committed.",
+        "The committed offset of a group: the next one to process.",
         _GROUP,
     ),
     Declared(
         "lag",
         "kafka_consumergroup_lag",
         "gauge",
-        "Records of the log behind that; nothing where nothing is committed, or nobody told the end, or that "
-        "is below what is committed.",
+        "Records from there to the log's end. No series if nothing is committed, the end is unknown, or the "
+        "end is below the committed offset.",
         _GROUP,
     ),
     Declared(
         "behind",
         "folkmoot_consumergroup_lag_seconds",
         "gauge",
-        "The age of the first of these, 0 without any.",
+        "The age of the first uncommitted record, 0 without one.",
         _GROUP,
     ),
 )
@@ -266,8 +264,8 @@ GROUP_PARTITIONS: Final = Declared(
     "",
     "folkmoot_consumergroup_partitions",
     "gauge",
-    "A group's partitions by state: stable, draining, claiming, kept, unowned, and what somebody must look "
-    "at: malformed, truncated, unsubscribed, deleted.",
+    "A group's partitions by state: stable, draining, claiming, kept, unowned, and those with a "
+    "problem: malformed, truncated, unsubscribed, deleted.",
     ("consumergroup", "state"),
 )
 GROUP_LEFT_OUT: Final = _gauge(

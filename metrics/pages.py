@@ -1,4 +1,4 @@
-"""A small HTTP server beside whatever the process does: `/metrics`, `/healthz` and `/readyz`."""
+"""A small HTTP server beside the process's own work: `/metrics`, `/healthz` and `/readyz`."""
 
 import json
 import logging
@@ -28,25 +28,25 @@ REQUEST_TIMEOUT: Final = 10.0
 
 
 class Page(NamedTuple):
-    """An answer about health: whether all is well (status 200, else 503), and what there is to say."""
+    """A health page: its status (200 if `is_well`, else 503) and its JSON."""
 
     is_well: bool
-    said: dict[str, Any]
+    details: dict[str, Any]
 
 
 class Watched(Protocol):
-    """What the pages are about; called by threads of the server."""
+    """The source of the pages; called by threads of the server."""
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics, as they are now."""
+        """Return the current metrics."""
         ...
 
     def alive(self) -> Page:
-        """Whether the process should go on; if not, it is to be started anew."""
+        """Return whether the process is healthy; if not, restart it."""
         ...
 
     def ready(self) -> Page:
-        """Whether it does its work at the moment."""
+        """Return whether it works at the moment."""
         ...
 
 
@@ -61,7 +61,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), partial(_Handler, registry, watched))
 
     def server_bind(self) -> None:
-        """As http.server's, which asks a name server for its own name and may wait for it."""
+        """Bind without http.server's look-up of the own host name, which may block."""
         TCPServer.server_bind(self)
 
 
@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif path in ("/healthz", "/readyz"):
                 page = self._watched.alive() if path == "/healthz" else self._watched.ready()
                 status = HTTPStatus.OK if page.is_well else HTTPStatus.SERVICE_UNAVAILABLE
-                self._json(status, {"ok": page.is_well, **page.said})
+                self._json(status, {"ok": page.is_well, **page.details})
             else:
                 known = ["/metrics", "/healthz", "/readyz"]
                 self._json(HTTPStatus.NOT_FOUND, {"ok": False, "pages": known})
@@ -132,4 +132,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Probes come every few seconds: their requests are no news."""
+        """Log nothing: probes come every few seconds."""

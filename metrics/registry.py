@@ -17,7 +17,7 @@ from folkmoot.protocol.histogram import HistogramSnapshot
 
 
 class Counted(Protocol):
-    """What the server has counted."""
+    """The server's counters."""
 
     def requests(self) -> dict[tuple[str, str], int]:
         """Requests answered, by method and status."""
@@ -41,6 +41,6 @@ class RegistryMetrics:
         yield histogram(names.REGISTRY_SECONDS, [((), self._counted.seconds())])
 
     def page(self, accept: str) -> tuple[str, bytes]:
-        """Its content type and body, for a header `Accept`."""
+        """Return content type and body for a header `Accept`."""
         encode, kind = choose_encoder(accept)
         return kind, encode(self._registry)

@@ -1,6 +1,6 @@
-"""Traces of OpenTelemetry through records: their headers carry the trace from who sends to who reads.
+"""Traces of OpenTelemetry in the headers of records, from a producer to its consumers.
 
-Nothing of it is used, or costs anything, where nobody calls it: producers and consumers know nothing of it.
+Producers and consumers do not use this module, so it costs nothing without a call.
 """
 
 from collections.abc import Iterable
@@ -25,8 +25,8 @@ def inject(
 ) -> list[tuple[str, bytes | None]]:
     """A record's headers with those that carry a trace, by default that of the current span.
 
-    By OpenTelemetry's propagators, `traceparent` unless the program has chosen others; where there is no
-    span, nothing is added. What an earlier trace has left for these propagators is replaced.
+    OpenTelemetry's propagators write them, `traceparent` by default. Without a span nothing is added.
+    Headers of an earlier trace are replaced.
 
     ```
     with tracer.start_as_current_span("send orders", kind=SpanKind.PRODUCER):
@@ -42,7 +42,7 @@ def inject(
 
 
 def extract(record: Record, context: Context | None = None) -> Context:
-    """The context that a record's headers carry: the parent, or a link, of what is done with it.
+    """Return the context in a record's headers, as a parent or for a link.
 
     ```
     with tracer.start_as_current_span("process orders", extract(record), kind=SpanKind.CONSUMER):
