@@ -1,4 +1,4 @@
-"""What the process's exit codes mean, and which error has which."""
+"""The meanings of exit codes, and the code of each error."""
 
 from typing import Final
 

@@ -26,7 +26,7 @@ from folkmoot.protocol.errors import FolkmootError
 
 
 class Command(NamedTuple):
-    """Where a command lives in `folkmoot.console`, and its line in the help."""
+    """A command's module in `folkmoot.console`, and its line in the help."""
 
     module: str
     summary: str

@@ -24,7 +24,7 @@ class _Output(io.FileIO):
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:  # whoever reads has enough, which is no failure
+        except BrokenPipeError:  # the reader has enough, which is no failure
             raise
         except OSError as error:
             raise OutputFailed(f"standard output cannot be written: {error.strerror}") from None

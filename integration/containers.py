@@ -34,7 +34,7 @@ START_TIMEOUT: Final = 60
 POLL: Final = 0.05
 
 # Below the ports that Linux gives to outgoing connections: a port that its container has lost for a
-# while must not be somebody's source port when the container wants it back.
+# while must not be the source port of a connection when the container wants it back.
 _FIXED_PORTS: Final = range(20_000, 32_000)
 _PORT_TAKEN: Final = re.compile(r"port is already allocated|address already in use")
 _START_ATTEMPTS: Final = 5
@@ -90,9 +90,9 @@ class FixedContainer(DockerContainer):
 
     A port that Docker chooses is known too late for what is advertised in ZooKeeper, and changes
     when the container is started again. So each start of a new container takes free ports first
-    (`_configure`), and takes others if somebody was faster. Ports are published on the loopback
-    address, or on all of the engine's host if that is another machine. What is written to the
-    image's volume outlives `kill` and `terminate`, and goes with `stop`.
+    (`_configure`), and takes others if another process was faster. Ports are published on the loopback
+    address, or on all of the engine's host if that is another machine. Data in the image's volume outlives
+    `kill` and `terminate`, and goes with `stop`.
 
     Constructing it needs an engine (DockerUnavailable). One thread at a time uses it.
     """
@@ -341,7 +341,7 @@ def _last_words(container: WaitStrategyTarget) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody listens on now."""
+    """Return free ports of the loopback address."""
     ports: list[int] = []
     for port in random.sample(_FIXED_PORTS, len(_FIXED_PORTS)):
         if len(ports) == count:

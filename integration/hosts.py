@@ -92,7 +92,7 @@ class Hosts:
         self.brokers[number].kill(signal="SIGSTOP")
 
     def cut(self, number: int, network: str) -> None:
-        """Takes a broker out of a network, until `heal`: nothing comes through, nobody is told."""
+        """Cut a broker off from a network, until `heal`, without a message to either side."""
         self._away.add((number, network))
         self._networks[network].disconnect(self.brokers[number].id, force=True)
 
@@ -143,7 +143,7 @@ class Hosts:
         for number in NUMBERS:
             self.zookeepers[number] = self._zookeeper(number)
         self._volumes = [self._volume(number) for number in NUMBERS]
-        # What lies in memory lasts as long as somebody has it mounted.
+        # Data in memory lasts while it is mounted.
         mounts = {name: {"bind": f"/disks/{n}"} for n, name in enumerate(self._volumes, start=1)}
         self._holder = self._container(
             broker_image(), "holder", entrypoint=["sleep", "infinity"], user="root", volumes=mounts

@@ -1,1 +1,1 @@
-"""What the bytes of a record mean: Avro schemas, their identity and their registry."""
+"""Avro schemas: identity, registry, serialisers and columns."""

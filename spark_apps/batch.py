@@ -1,6 +1,6 @@
 """A read of what is there now: which partitions and offsets, and the tasks that read them.
 
-Nobody joins a group for it. Options alone narrow the read. Spark's filters do not: it keeps one reader
+It joins no group. Options alone narrow the read. Spark's filters do not: it keeps one reader
 for all uses of a frame, so that one use would get the rows of another's filters.
 """
 
@@ -55,7 +55,7 @@ def tasks(config: BatchConfig) -> list[Task]:
             each: Place(partitions[each], range_.first, NO_EPOCH) for each, range_ in ranges.items()
         }
         with closing(Wakeup()) as nobody:
-            logs.watch(places, SAMPLE_WAIT, nobody)  # tells how large records are
+            logs.watch(places, SAMPLE_WAIT, nobody)  # reports the size of records
         sizes = {each: range_.size for each, range_ in ranges.items()}
         records = planning.task_records(sizes, config, logs)
         topic_ids = {topic: basis.topic_id for topic, basis in topics.items()}
@@ -85,7 +85,7 @@ def _topics(config: BatchConfig, finder: ZooKeeperDiscovery) -> dict[str, TopicB
 def _ranges(
     config: BatchConfig, partitions: Mapping[TopicPartition, str], logs: LogWatch
 ) -> dict[TopicPartition, Range]:
-    """What is read of each partition, without those of which it is nothing."""
+    """Return the ranges to read, without empty ones."""
     for topic in sorted({each.topic for each in partitions}):
         logs.partitions(topic, BROKER_WAIT)
     first = _complete(logs, partitions, bounds.resolved(config.starting(), partitions, logs))
@@ -99,7 +99,7 @@ def _ranges(
             )
         if first[each] > end[each]:
             raise ConfigError(
-                f"{each} is to be read from {first[each]} to {end[each]}: end behind it"
+                f"{each} must be read from {first[each]} to {end[each]}: end behind it"
             )
     return {each: Range(first[each], end[each]) for each in partitions if first[each] < end[each]}
 

@@ -1,6 +1,6 @@
-"""Tells the source of a running query to start no new batch, wherever the query runs.
+"""Ask the source of a running query to start no new batch, wherever the query runs.
 
-What holds a query's membership is a process on the driver's machine. Applications may be elsewhere (Spark
+A process on the driver's machine holds a query's membership. Applications may be elsewhere (Spark
 Connect), and Spark has no call for it; but it makes data sources on the driver's machine, too.
 """
 
@@ -17,7 +17,8 @@ _RUNNER = b"python_streaming_source_runner"
 
 
 class Drain(DataSource):
-    """Nothing to read: being asked for its columns, it signals the `runners`, as sources report them."""
+    """A source without rows: when Spark asks for its columns, it signals the `runners` that sources
+    report."""
 
     @classmethod
     def name(cls) -> str:
@@ -31,7 +32,7 @@ class Drain(DataSource):
 
 
 def _is_runner(pid: int) -> bool:
-    """Whether a source runs under this id: another process of that id must not be signalled."""
+    """Return whether a source runs under this id: another process of that id must not be signalled."""
     try:
         return _RUNNER in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -15,7 +15,7 @@ _kept: dict[str, tempfile.TemporaryDirectory[str]] = {}
 
 
 def use_unzipped_home() -> None:
-    """Set SPARK_HOME, if nobody has, to one that lives as long as this process.
+    """Set SPARK_HOME, if it is not set, to a directory that lives as long as this process.
 
     PySpark has to be installed for the Python that PYSPARK_PYTHON names, as it is for this one.
     """
@@ -24,7 +24,7 @@ def use_unzipped_home() -> None:
         return
     installed = Path(spec.submodule_search_locations[0])
     if not (installed / "jars").is_dir():
-        return  # not from PyPI: somebody else takes care of Spark here
+        return  # Spark is not from PyPI here: leave it alone
     directory = tempfile.TemporaryDirectory(prefix="folkmoot-spark-", ignore_cleanup_errors=True)
     home = Path(directory.name)
     for entry in installed.iterdir():

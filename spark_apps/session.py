@@ -62,10 +62,10 @@ def stop_gracefully(query: StreamingQuery, timeout: float = 60.0) -> bool:
     """Let the batch under way finish, commit it to the group, then stop the query.
 
     True if that was reached within `timeout` seconds: the group's offsets are then exactly what the
-    sink has. Otherwise the query is stopped all the same, and its last batch is replayed when it
-    starts again (or read by other members, if they take its partitions over before that).
+    sink has. Otherwise the query is stopped all the same, and its last batch is replayed at its next start,
+    or read by the next owners of its partitions.
 
-    The source starts no new batch once it is told so, for which at least one batch has to be done.
+    The source starts no new batch after the request, which needs at least one finished batch.
     Without that a query comes to rest only when nothing new arrives.
     """
     _tell_to_drain(query)
@@ -98,7 +98,7 @@ def _tell_to_drain(query: StreamingQuery) -> None:
 
 
 def _runners(query: StreamingQuery) -> Iterator[dict[str, Any]]:
-    """Where the query's sources run, as they report it."""
+    """The processes of the query's sources, as they report them."""
     seen = set()
     for progress in reversed(query.recentProgress):
         for source in progress["sources"]:

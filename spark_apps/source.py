@@ -113,7 +113,7 @@ class FolkmootDataSource(DataSource):
 
 
 class _TaskReader:
-    """What both readers pickle for executors, and what those do with it."""
+    """The part of both readers that executors get."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class FolkmootStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerA
     """A running query as a member of the group.
 
     The engine calls one method at a time, in a process of its own that lives as long as the query:
-    there `QueryMember` does the work (its docstring says when what is committed and handed over). Spark
+    there `QueryMember` does the work (its docstring has the order of commits and releases). Spark
     stops that process with SIGTERM, twice, and calls `stop` only if something failed; so SIGTERM is
     turned into an orderly exit, whose last act is `stop`: the group is left at once.
 
@@ -193,7 +193,7 @@ class FolkmootStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerA
         return [InputPartition(task) for task in self._joined().tasks(end)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: `latestOffset` has had this end as its start, and committed it."""
+        """`latestOffset` gets this end as its start, and commits it."""
 
     def stop(self) -> None:
         member, self._member = self._member, None

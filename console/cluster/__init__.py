@@ -1,1 +1,1 @@
-"""What a cluster has, shown and changed: topics, replicas, groups, logs."""
+"""Commands for topics, replicas, groups and logs."""

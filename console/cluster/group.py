@@ -63,7 +63,7 @@ def _list(cluster: Cluster, output: str) -> int:
 def _describe(cluster: Cluster, group: str, output: str) -> int:
     """Show the owner, the committed offset and the lag of each partition of a group.
 
-    `behind` is the age in seconds of the first record that is not committed. What is not known is -, and
+    `behind` is the age in seconds of the first record that is not committed. Unknown values are -, and
     notes say why. A partition is
 
     \b
@@ -166,7 +166,7 @@ def _events(cluster: Cluster, group: str, count: int, output: str) -> int:
 def headline(entry: "Entry") -> str:
     """Return when it was, and which plan or reset."""
     if not entry.generation and not entry.by:
-        what = "nobody has planned since"
+        what = "no plan since"
     else:
         what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
     return f"{moment_of(entry.at_ms) if entry.at_ms else 'lately'}  {what}"

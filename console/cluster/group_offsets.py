@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.command("reset")
 @group_argument
 @click.option("--to-earliest", is_flag=True, help="To the first record there is.")
-@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option("--to-latest", is_flag=True, help="After the last record.")
 @click.option("--to-offset", type=int, metavar="N", help="To this offset, which must exist.")
 @click.option(
     "--to-datetime",

@@ -139,7 +139,8 @@ def restore_cluster(cluster: Cluster, paths: tuple[Path, ...], without: tuple[in
     """Put back what an emptied ZooKeeper has lost: the cluster's id and its topics.
 
     They come from brokers' data directories, or from what `folkmoot log inventory` has made of them; the
-    brokers are stopped for that. What only ZooKeeper had is gone, and is named: offsets of groups, schemas.
+    brokers are stopped for that. Offsets of groups and schemas were only in ZooKeeper; the output names
+    them.
     """
     from folkmoot.coordination import brokers, layout, producer_ids
     from folkmoot.coordination.schemas import registering

@@ -93,7 +93,9 @@ class Story:
 
             start = time.monotonic()
             self._kill(send_slice)
-            self._group.wait(self._group.is_shared, f"nobody took over from {VICTIM}", send_slice)
+            self._group.wait(
+                self._group.is_shared, f"no member took over from {VICTIM}", send_slice
+            )
             self._group.start(NEWCOMER)
             self._group.wait(self._group.is_shared, f"{NEWCOMER} got no partitions", send_slice)
             paced = self._paced = self._sent

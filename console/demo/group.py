@@ -75,7 +75,7 @@ class Group:
         raise DemoFailed(f"{failure} within {PATIENCE:g} s")
 
     def is_shared(self) -> bool:
-        """Whether all members that run own partitions, and no other one does."""
+        """Return whether all members that run own partitions, and no other one does."""
         return set(self.owners.values()) == self.running.keys()
 
     def _look(self) -> None:

@@ -32,7 +32,7 @@ INSERT INTO flights (member, partition, offset, carrier, dep_time, dep_delay)
 VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET deliveries = deliveries + 1
 """
 COLUMNS: Final = ("_partition", "_offset", "carrier", "dep_time", "dep_delay")
-"""What the store needs of a record, by the names in tables of records."""
+"""Columns of the store, by the names in tables of records."""
 
 
 class Results:

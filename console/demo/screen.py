@@ -1,4 +1,4 @@
-"""What the demo shows on its way: lines and progress bars; without a terminal, plain text."""
+"""Output of the demo: lines and progress bars; without a terminal, plain text."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress
 
 
 class Screen:
-    """Where the demo writes. Every line begins with the seconds since the start."""
+    """The demo's terminal. Every line begins with the seconds since the start."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()

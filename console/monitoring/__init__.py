@@ -1,1 +1,1 @@
-"""What watches a process while it runs: its metrics and health pages, its log, and `folkmoot top`."""
+"""Metrics and health pages, logs, and `folkmoot top`."""

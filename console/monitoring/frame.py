@@ -15,7 +15,7 @@ from folkmoot.protocol.records import TopicPartition
 
 UNKNOWN: Final = "-"
 EVENTS: Final = 10
-"""So many of the last rebalances are kept."""
+"""Rebalances that are kept."""
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
 
@@ -35,7 +35,7 @@ class Look:
     sizes: Sequence[ReplicaSize]
     groups: Sequence[Group]
     more_groups: int = 0
-    """So many were not looked at."""
+    """Groups that were not read."""
 
     def ends(self) -> dict[TopicPartition, int]:
         """The furthest end of each partition, as its live replicas tell."""
@@ -52,7 +52,7 @@ class Look:
         return found
 
     def truncated(self) -> list[str]:
-        """What groups have committed that no live replica has."""
+        """Committed offsets that no live replica has."""
         ends = self.ends()
         return [
             f"group {summary.name}: {describe_truncation(partition, at, ends[partition])}"
@@ -77,7 +77,7 @@ class Section(NamedTuple):
 
 
 def frame(before: Look, now: Look, events: Iterable[str], most: int | None = None) -> list[str]:
-    """What there is to see; at most `most` rows of each table."""
+    """One frame; at most `most` rows of each table."""
     lines = [_headline(now), ""]
     for section in (_brokers(before, now), _topics(before, now), _groups(before, now)):
         lines += section.lines(most)
@@ -197,7 +197,7 @@ def _by_topic(ends: Mapping[TopicPartition, int]) -> dict[str, int]:
 
 
 def _rate(now: int | None, before: int | None, seconds: float) -> str:
-    """What came in a second; what shrinks, as by retention or a broker that does not answer, has none."""
+    """Growth in a second; a value that shrinks, by retention or a silent broker, has none."""
     if now is None or before is None or now < before or seconds <= 0:
         return _amount(None)
     return _amount(round((now - before) / seconds))

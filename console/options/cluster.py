@@ -1,4 +1,4 @@
-"""Where a command's cluster is: `--zookeeper` or `--bootstrap`, and `--timeout`."""
+"""A command's cluster: `--zookeeper` or `--bootstrap`, and `--timeout`."""
 
 import os
 from collections.abc import Callable, Iterator

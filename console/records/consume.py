@@ -180,7 +180,7 @@ def _check_topic(cluster: Cluster, topic: str) -> None:
 
 @dataclass
 class _Reading:
-    """What is read, from where, and until when."""
+    """The partitions to read, their start and their end."""
 
     cluster: Cluster
     topic: str
@@ -320,7 +320,7 @@ class _Reading:
         raise NotReadToTheEnd(f"not everything was read: {'; '.join(reasons)}")
 
     def _is_left_out(self, consumer: "Consumer") -> bool:
-        """Whether the group's plan has this member, and gives it nothing."""
+        """Return whether the group's plan has this member, and gives it nothing."""
         from folkmoot.coordination.groups import planning
         from folkmoot.coordination.groups.membership import assignee
         from folkmoot.coordination.zookeeper.execute import execute

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from folkmoot.producers.producer import Producer
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
-"""What a slow broker takes in within `--timeout`; further lines wait to be read."""
+"""Records that a slow broker takes within `--timeout`; further lines wait to be read."""
 _SCHEMA: Final = "FILE.avsc|latest|ID"
 
 _Encode = Callable[[Any], bytes]

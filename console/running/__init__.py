@@ -1,1 +1,1 @@
-"""What runs on this machine: a broker, a whole cluster, and the processes that these are made of."""
+"""A broker or a whole cluster on this machine, and their processes."""

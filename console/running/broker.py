@@ -111,7 +111,7 @@ def _list(cluster: Cluster, output: str) -> int:
 def _stop(cluster: Cluster, number: int, within: float) -> int:
     """Have a broker hand over its partitions and end, as SIGTERM does.
 
-    Returns when it has left the cluster. What restarts brokers that have ended (compose, `folkmoot dev`)
+    Returns when it has left the cluster. A supervisor that restarts brokers (compose, `folkmoot dev`)
     restarts this one, too.
     """
     from folkmoot.coordination import brokers

@@ -24,8 +24,8 @@ LOOK_EVERY = 0.01
 LAST_LINES = 15
 NAMES_AN_ERROR = re.compile(r"^folkmoot: |(Error|Exception): ")
 
-# Becomes the command after it has told the kernel to kill it when the thread that made it ends. The
-# parent may have ended before that call: then getppid() is somebody else. 1 = PR_SET_PDEATHSIG.
+# Ask the kernel to kill this process with its parent's thread, then become the command. The parent may have
+# ended before that call: then getppid() is another process. 1 = PR_SET_PDEATHSIG.
 TIED_TO_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -102,8 +102,8 @@ class ChildProcess:
     """A program run as a child process, its output appended to one file.
 
     `start` and `stop` may be called in turn, any number of times; `kill`, `pause` and `resume` do
-    to it what faults do. Nothing here is signalled but the child's own pid, and only while it has
-    not been waited for, so a pid that was given to another process is never hit. One thread at a
+    to it what faults do. Only the child's own pid is signalled, and only before it was waited for, so no
+    other process with that pid is hit. One thread at a
     time uses it.
     """
 
@@ -147,7 +147,7 @@ class ChildProcess:
             )
 
     def wait_until(self, look: Callable[[], T | None], timeout: float) -> T:
-        """What `look` returns as soon as it is not None; StartFailed if the child ends before."""
+        """Return the result of `look` as soon as it is not None; StartFailed if the child ends before."""
         deadline = time.monotonic() + timeout
         while True:
             expired = time.monotonic() >= deadline
@@ -163,7 +163,7 @@ class ChildProcess:
             time.sleep(LOOK_EVERY)
 
     def output(self) -> str:
-        """What it has written since it was started last."""
+        """Return its output since its last start."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)
@@ -184,7 +184,7 @@ class ChildProcess:
         # The frames of a Java stack trace push out of sight what stands above them.
         lines = [line for line in lines if not line.startswith("\tat ")]
         named = [line for line in lines if NAMES_AN_ERROR.search(line)] or lines or ["nothing"]
-        # What it said before it was killed has nothing to do with that.
+        # Its output before the kill does not explain it.
         said = "" if (self.exit_code or 0) < 0 else f", it said: {named[-1].strip()}"
         error = StartFailed(f"{self.name} {what}{said} (log: {self.log})")
         for line in lines[-LAST_LINES:]:
@@ -228,11 +228,11 @@ class ChildProcess:
 
 
 _handed_out: deque[int] = deque(maxlen=1000)
-"""Nobody may listen there yet, and nobody else is to be given them."""
+"""No process listens there yet, and no other caller may get them."""
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on, below those that the kernel hands out itself.
+    """Return a free port of 127.0.0.1, below those that the kernel hands out.
 
     Of the kernel's own a stopped server would not be sure to get its port back: an outgoing
     connection may take it, even one that a client makes to this very port and thereby to itself.

@@ -25,7 +25,7 @@ MAX_BROKERS: Final = 32
 REPLICAS: Final = 3
 DEATHS: Final = 3
 DEATHS_WITHIN: Final = 60.0
-"""What dies so often in so many seconds is not started again."""
+"""A process that dies this often within this many seconds is not started again."""
 REGISTRY_OFFSET: Final = 9
 BROKERS_OFFSET: Final = 10
 """From `--port`, behind the ports of the largest ensemble."""
@@ -51,7 +51,7 @@ DIRECTORY: Final = Parsed("dir", _directory)
     type=DIRECTORY,
     default=default_directory,
     show_default="~/.local/state/folkmoot/dev",
-    help="Where everything is kept, and found again by the next run.",
+    help="The directory of all data, for the next run, too.",
 )
 @click.option(
     "--brokers",
@@ -64,7 +64,8 @@ DIRECTORY: Final = Parsed("dir", _directory)
     "--replicas",
     type=COUNT,
     metavar="N",
-    help=f"Of topics that are created without --replicas (default: {REPLICAS}, or as many as brokers).",
+    help=f"Replicas of topics that are created without --replicas (default: {REPLICAS}, or as "
+    "many as brokers).",
 )
 @click.option(
     "--zookeepers",
@@ -82,23 +83,23 @@ DIRECTORY: Final = Parsed("dir", _directory)
 @click.option(
     "--zookeeper-jars",
     type=DIRECTORY,
-    help="Where ZooKeeper's jars are, such as lib/ of a release (default: those that are installed).",
+    help="Directory of ZooKeeper's jars, such as lib/ of a release (default: installed ones).",
 )
 @click.option(
     "--broker-port",
     type=PORT,
     metavar="N",
     default=0,
-    help="Of broker 1; the next one of broker 2, …",
+    help="Port of broker 1; broker 2 has the next one, …",
 )
 @click.option(
     "--metrics-port",
     type=PORT,
     metavar="N",
-    help="Of the pages of broker 1; the next one of broker 2, … (0: free ones; default: no pages).",
+    help="Port of broker 1's pages; broker 2 has the next one, … (0: free ones; default: no pages).",
 )
 @click.option(
-    "--registry-port", type=PORT, metavar="N", default=0, help="Of the schema registry's server."
+    "--registry-port", type=PORT, metavar="N", default=0, help="Port of the schema registry."
 )
 @logging_options
 # It has no environment variable: FOLKMOOT_ZOOKEEPER is the cluster of clients, this one is made here.

@@ -158,7 +158,7 @@ class EmbeddedZooKeeper:
             self._child.kill()
 
     def pause(self) -> None:
-        """Stops the process in its tracks (SIGSTOP): connections stay open and nobody answers."""
+        """Stop the process (SIGSTOP): connections stay open without answers."""
         self.child.pause()
 
     def resume(self) -> None:

@@ -35,7 +35,7 @@ class ServerProcess:
     def __init__(self, name: str, words: Sequence[str], log: Path, ready: str) -> None:
         """`words` of our command line; its output goes to `log`; `ready`: the pattern of the line that
         says that it is ready."""
-        # Its ready line is to be in the file when it is written, not when a buffer is full.
+        # Its ready line must be in the file at once, not when a buffer is full.
         environment = {"PYTHONUNBUFFERED": "1"}
         self.child = ChildProcess(name, [*FOLKMOOT, *words], log, environment)
         self._pattern = re.compile(ready, re.MULTILINE)
@@ -67,7 +67,7 @@ class ServerProcess:
         return self._said is not None
 
     def stop(self) -> None:
-        """Orderly; anything but exit code 0 is an error. Nothing happens if it does not run."""
+        """Orderly; anything but exit code 0 is an error. It may have ended already."""
         if not self.is_running:
             return
         code = self.child.stop(STOP_TIMEOUT)
@@ -182,8 +182,8 @@ class EmbeddedCluster:
     `broker-1.log` and so on, `registry.log`. Ports that were chosen freely are taken again by the next run,
     where they are free. With `zookeeper` given as a connect string, that one is used and none is started;
     `zookeepers` is how many are, None: as many as the directory was begun with, else one. Started in the
-    order lock, ZooKeeper, brokers and registry (all at once); stopped in the reverse. What was started is
-    stopped when a later part fails. All of it ends with this process. One thread at a time uses it.
+    order lock, ZooKeeper, brokers and registry (all at once); stopped in the reverse. If a later part
+    fails, earlier ones are stopped. All of it ends with this process. One thread at a time uses it.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class EmbeddedCluster:
         return port if port and port_is_free(port) else 0
 
     def _stop_brokers(self) -> None:
-        """All at once, then one after the other for whoever has not heard."""
+        """Signal all at once, then one after the other those that still run."""
         for broker in self.brokers:
             if broker.is_running:
                 broker.child.terminate()

@@ -52,7 +52,9 @@ def _hash_password(context: click.Context, _: click.Parameter, name: str | None)
 
 
 @click.command()
-@click.option("--host", default=DEFAULT_HOST, help="Where to listen; 0.0.0.0 is everywhere.")
+@click.option(
+    "--host", default=DEFAULT_HOST, help="The address to listen on; 0.0.0.0 is every address."
+)
 @click.option("--port", type=PORT, metavar="N", default=DEFAULT_PORT, help="0: a free one.")
 @click.option(
     "--users",
@@ -180,7 +182,7 @@ def _listening(host: str, number: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, number), family=family, backlog=1024)
-        # What asyncio does for sockets that it has made itself: heads and bodies are written one by one,
+        # As asyncio sets for its own sockets: heads and bodies are written one by one,
         # and a body would wait 40 ms for the client to acknowledge the head.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener

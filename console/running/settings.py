@@ -14,7 +14,7 @@ from folkmoot.protocol.options import build, parse
 PREFIX: Final = "FOLKMOOT_"
 LOG: Final = "log"
 
-# What the environment may say, besides FOLKMOOT_LOG_<OPTION>.
+# Variables of the environment, besides FOLKMOOT_LOG_<OPTION>.
 _ENVIRONMENT: Final = [field.name for field in fields(BrokerConfig) if field.name != LOG]
 
 _REQUIRED: Final = ("broker_id", "data", "zookeeper")
@@ -23,7 +23,7 @@ _REQUIRED: Final = ("broker_id", "data", "zookeeper")
 def broker_config(
     file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> BrokerConfig:
-    """A broker's configuration. Raises ConfigError, which names the option and where it was said.
+    """A broker's configuration. Raises ConfigError, which names the option and its source.
 
     `file` is TOML: the options of BrokerConfig, and those for all topics in a table `[log]`. Flags
     have the same names, those for topics as `log.<option>`; None is a flag not given.

@@ -328,7 +328,7 @@ def _delete(
 ) -> int:
     """Delete a subject, or a version of it.
 
-    What is deleted is no longer listed, and new versions are not checked against it. It can still be read
+    Deleted versions are not listed, and new versions are not checked against them. It can still be read
     by its id. With --permanent what was deleted before is gone for good.
     """
     what = subject if version is None else f"version {version} of {subject}"
@@ -361,7 +361,7 @@ def _export(registry: "SchemaRegistry", target: str, prefix: str, force: bool) -
     """Copy schemas to another registry with Confluent's interface, or to a file.
 
     A URL is http://[USER:PASSWORD@]HOST:PORT. Subjects, versions, ids and levels are kept, deleted versions
-    are copied, too. What is there already stays; copying again changes nothing.
+    are copied, too. Existing versions stay; copying again changes nothing.
     """
     from folkmoot.console.schema.registries import LocalRegistry, is_url, remote
     from folkmoot.console.schema.transfer import collect, import_schemas, save

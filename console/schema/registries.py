@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class RegistrySource(Protocol):
-    """Where schemas are read from. What is missing there is no error."""
+    """A source of schemas. Missing ones are no error."""
 
     def subjects(self, prefix: str) -> list[str]:
         """Return all that begin with this, deleted ones, too."""
@@ -246,7 +246,7 @@ class RemoteRegistry:
 
 
 def begins(subject: str, prefix: str) -> bool:
-    """Whether `prefix` chooses a subject; `:*:` before it chooses all contexts."""
+    """Return whether `prefix` chooses a subject; `:*:` before it chooses all contexts."""
     if prefix.startswith(ALL_CONTEXTS):
         return parse(subject).name.startswith(prefix.removeprefix(ALL_CONTEXTS))
     return subject.startswith(prefix)

@@ -57,7 +57,7 @@ def check(schemas: Schemas, *, skip_invalid: bool = False) -> Schemas:
     """
     kept, invalid = dict[_Key, SchemaVersion](), dict[_Key, str]()
     below: dict[_Key, list[_Key]] = {}
-    """What each refers to, through others too, in the order of references."""
+    """The references of each schema, also indirect ones, in order."""
     for each in ordered(schemas.versions):
         key, referred = _key(each), _referred(each)
         missing = [other for other in referred if other in invalid]
@@ -133,8 +133,8 @@ def _restore_mode(target: RegistryTarget, subject: str, mode: str | None) -> Non
 
 def _conflict(each: SchemaVersion, found: str) -> RegistryError:
     return RegistryError(
-        f"{each.subject} version {each.version} is the schema {each.id}, but {found} where it is to be "
-        "copied to: nothing was copied; leave subjects out with --prefix"
+        f"{each.subject} version {each.version} is the schema {each.id}, but {found} at the "
+        "target: nothing was copied; leave subjects out with --prefix"
     )
 
 

@@ -110,7 +110,7 @@ class StandaloneCluster:
         )
 
     def _has_workers(self, count: int) -> bool | None:
-        """Whether the master is alive and has that many workers; None until it is so."""
+        """Return whether the master is alive and has that many workers; None until it is so."""
         connection = http.client.HTTPConnection(HOST, self._page_port, timeout=ANSWER_TIMEOUT)
         try:
             connection.request("GET", "/json/")

@@ -96,7 +96,7 @@ def _exit_code(words: list[str], environment: dict[str, str]) -> int:
 @command.command("cluster")
 @click.option("--workers", type=COUNT, metavar="N", default=2)
 @click.option("--cores", type=COUNT, metavar="N", default=1, help="Of each worker.")
-@click.option("--memory", metavar="SIZE", default="1g", help="Of each worker, such as 512m.")
+@click.option("--memory", metavar="SIZE", default="1g", help="Memory of each worker, such as 512m.")
 @click.option(
     "--port", type=PORT, metavar="N", default=MASTER_PORT, help="The master's; 0: a free one."
 )

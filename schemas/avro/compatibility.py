@@ -26,9 +26,9 @@ LEVELS = (
     "FULL",
     "FULL_TRANSITIVE",
 )
-"""What new schemas of a subject owe to the older ones; without _TRANSITIVE only to the last."""
+"""Compatibility levels of a subject. Without _TRANSITIVE only the last version counts."""
 MAX_FINDINGS = 100
-"""Of one pair of schemas; there may be more where there are so many."""
+"""Findings for one pair of schemas; a pair may have more."""
 
 
 class Finding(Struct, frozen=True):
@@ -36,7 +36,7 @@ class Finding(Struct, frozen=True):
 
     `kind` is Avro's name of it (`READER_FIELD_MISSING_DEFAULT_VALUE`), `path` a JSON pointer into the
     reader's schema and `writer_path` one into the writer's, in which a named type stands wherever it
-    is used; `message` says what to do. What has a `warning` can be read, but may mean something else.
+    is used; `message` says what to do. A finding with `warning` can be read, but may mean something else.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Finding(Struct, frozen=True):
 
 
 def compatible(reader: str, writer: str) -> list[Finding]:
-    """What keeps `reader` from reading what `writer` wrote; both resolved texts.
+    """Return why `reader` cannot read values of `writer`; both are resolved texts.
 
     Empty, or warnings only: everything can be read.
     """
@@ -59,10 +59,10 @@ def compatible(reader: str, writer: str) -> list[Finding]:
 
 
 def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
-    """What keeps `new` from following `previous` (oldest first) at one of the LEVELS; resolved texts.
+    """Return why `new` cannot follow `previous` (oldest first) at one of the LEVELS; resolved texts.
 
-    Where both directions are asked for, those who read with `new` come first; the last version comes
-    before older ones. Raises InvalidCompatibility for a level that does not exist.
+    With both directions, readers with `new` come first; the last version comes before older ones. Raises
+    InvalidCompatibility for a level that does not exist.
     """
     if level not in LEVELS:
         raise InvalidCompatibility(f"{level!r:.80} is no level: use one of {', '.join(LEVELS)}")
@@ -164,7 +164,7 @@ def some(names: Sequence[str]) -> str:
 
 
 def _warnings(pair: Pair) -> Iterator[Finding]:
-    """What is read with another meaning than it was written with: logical types that changed."""
+    """Return logical types that changed, so values are read with another meaning."""
     reader, writer = pair.reader, pair.writer
     if kind_of(reader) in ("array", "map"):
         return

@@ -48,7 +48,7 @@ def _check_logical(default: Json, schema: Json) -> None:
 
 
 class Defaults:
-    """Whether JSON defaults are values of types, given the types that have names.
+    """Check JSON defaults against types, given the named types.
 
     A type that is None in `types` is defined elsewhere: nothing can be said about its values.
     """
@@ -60,7 +60,7 @@ class Defaults:
         self._tried: dict[tuple[int, int], SchemaMismatch | int] = {}
 
     def check(self, default: Json, kind: Json) -> int:
-        """Of how many values it is made, with the defaults of fields that it leaves out.
+        """Return the number of values in it, with the defaults of fields that it leaves out.
 
         Raises SchemaMismatch for what is no value of `kind`; of a union it may be one of any branch.
         """

@@ -1,4 +1,4 @@
-"""What changes between two schemas, for those who read and those who write."""
+"""Changes between two schemas, for readers and for writers."""
 
 import json
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def _with_findings(
 
 
 def _at(path: str, place: str) -> bool:
-    """Whether a finding is about the place itself: its name, its size, its symbols or a branch."""
+    """Return whether a finding is about the place itself: its name, its size, its symbols or a branch."""
     rest = path.removeprefix(place if place != "/" else "")
     if rest == path and place != "/" and path != place:
         return False
@@ -200,7 +200,7 @@ class _Walk:
 
 
 def _changes(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
-    """What is gone, and what has come."""
+    """Removed and added items."""
     before, after = set(old), set(new)
     return [each for each in old if each not in after], [each for each in new if each not in before]
 

@@ -1,4 +1,4 @@
-"""What makes two Avro schemas the same schema: one text for each, whatever way it was written.
+"""Identity of Avro schemas: one canonical text for each schema.
 
 The text is compact JSON with sorted keys in which every named type, reference and alias stands with
 its full name. Everything else is kept: documentation, defaults, logical types, aliases, attributes
@@ -7,8 +7,8 @@ schemas that read the same bytes differently would be one.) `namespace` goes int
 where a type without namespace is defined inside one that has one does `"namespace": ""` remain,
 because nothing else would say so.
 
-Ids last for ever, so what is let in is checked by our own rules, which point at what is wrong. What
-is stored may be older than the rules, and is read without those that only say what is good.
+Ids last for ever, so what is let in is checked by our own rules, which point at what is wrong. Stored
+schemas may be older than the rules, so they are read without the rules of style.
 """
 
 import json
@@ -26,24 +26,24 @@ Schema = str | Mapping[str, Any] | Sequence[Any]
 """A schema as users write it: JSON text, or the same as Python values."""
 
 MAX_BYTES = 500_000
-"""Of a schema's text, also with its references written out."""
+"""Limit of a schema's text, also with its references written out."""
 MAX_PARTS = 100_000
-"""Of the smallest value of each record, and of all defaults of a schema. What is short as text may be
-endless when it is written out: records that name another one twice, defaults that leave out fields."""
+"""Limit of the smallest value of each record, and of all defaults of a schema. A short text may be endless
+when it is written out: records that name another one twice, defaults that leave out fields."""
 MAX_FIXED_BYTES = 2**31 - 1
 MAX_DEPTH = 256
-"""Of JSON inside JSON. A record in a record takes three; the libraries' own functions take two frames of
+"""Limit of nested JSON. A record in a record takes three; the libraries' own functions take two frames of
 Python's stack for each."""
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 RECORDS = frozenset({"record", "error"})
 NAMED = RECORDS | {"enum", "fixed"}
-# What may not be the full name of a type: the libraries would take it for the kind of type.
+# Names that a type must not have: libraries would take them for kinds of types.
 _RESERVED = PRIMITIVES | NAMED | {"array", "map", "union", "error_union", "request"}
 _ORDERS = ("ascending", "descending", "ignore")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FULL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
-# What fastavro adds to a schema that it has parsed; it would make it skip the parsing later.
+# The mark of fastavro on a parsed schema; it would skip parsing later.
 _FASTAVRO_MARKS = frozenset({"__fastavro_parsed", "__named_schemas"})
 
 

@@ -1,8 +1,8 @@
 """Avro's logical types: the Python value of a number, of bytes or of a text, and the way back.
 
-Nothing is rounded, cut or moved to another time zone: what a schema has no room for is refused. The
-plain value (the number of milliseconds) is taken as well as the datetime. What Python has no type for
-(`duration`, nanoseconds) stays plain, as Avro wants it of what a reader does not know.
+Values are not rounded, cut or moved to another time zone: a value without room is refused. The
+plain value (the number of milliseconds) is taken as well as the datetime. Types that Python lacks
+(`duration`, nanoseconds) stay plain, as Avro requires for unknown ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ class Logical(NamedTuple):
 
 
 def logical(schema: Mapping[str, Any]) -> Logical | None:
-    """What a schema says besides its plain type; None if that is nothing, or nothing known here."""
+    """The attributes of a schema besides its plain type; None if that is nothing, or nothing known here."""
     kind, plain = schema.get("logicalType"), schema["type"]
     if kind == "decimal" and plain in ("bytes", "fixed"):
         return _decimal(schema)

@@ -1,4 +1,4 @@
-"""What of a writer's schema is read as what of a reader's: Avro's rules for names, aliases and types.
+"""Match a writer's schema with a reader's: Avro's rules for names, aliases and types.
 
 Readers of values and of columns follow these rules, and so do verdicts about new schemas. Schemas are
 definitions, as `Parsed.of` returns them: a list of branches, or an object whose type is a word.
@@ -17,7 +17,7 @@ PROMOTED: Final = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""What a type may be promoted to."""
+"""The types to which each type may be promoted."""
 _UNITS: Final = {"millis": 1, "micros": 1_000, "nanos": 1_000_000}
 
 
@@ -29,14 +29,15 @@ def kind_of(schema: Json) -> str:
 
 
 def fits(writer: Json, reader: Json) -> bool:
-    """Whether the two are of one kind, and have one name and size if they have any."""
+    """Return whether the two are of one kind, and have one name and size if they have any."""
     if kind_of(writer) != kind_of(reader) or not has_name_of(writer, reader):
         return False
     return writer["type"] != "fixed" or bool(writer["size"] == reader["size"])
 
 
 def has_name_of(writer: Json, reader: Json) -> bool:
-    """Whether a reader's type has the writer's name, or an alias. The specification omits namespaces."""
+    """Return whether a reader's type has the writer's name, or an alias. The specification omits
+    namespaces."""
     if _is_of_full_name(writer, reader):
         return True
     return _short(writer["name"]) == _short(reader["name"])
@@ -127,7 +128,7 @@ def missing_fields(reader: Json, writer: Json) -> list[int]:
 
 
 def factor(writer: Json, reader: Json) -> float:
-    """What a time is multiplied by, since a point in time is the same in whatever unit it is written."""
+    """The factor between units of time."""
     (theirs, ours) = (str(each.get("logicalType")).rpartition("-") for each in (writer, reader))
     if theirs[0] != ours[0] or not {theirs[2], ours[2]} <= _UNITS.keys():
         return 1

@@ -1,4 +1,4 @@
-"""What is wrong within a value, and where."""
+"""An error inside a value, with its path."""
 
 from reprlib import Repr
 from typing import Any, Self

@@ -18,7 +18,7 @@ def normalize(
 ) -> str:
     """The text that Confluent's registry stores with `normalize=true`. Parameters as of `canonical`.
 
-    Aliases and attributes are sorted, what says nothing is left out (an empty doc, the order
+    Aliases and attributes are sorted, defaults are left out (an empty doc, the order
     "ascending"), and keys stand in the order in which Java's Avro writes them: a client that compares
     what it gets with what it would write finds them equal. Raises InvalidSchema.
     """

@@ -13,7 +13,7 @@ def resolve(schema: Schema, references: Sequence[str] = (), *, strict: bool = Tr
 
     `references` are texts whose types may be named in the schema and in later references. Two of them
     may hold the same type, if they define it alike. `strict` is for new schemas: all rules, and those
-    of `fastavro`. What is stored is read with `strict=False`, which only asks that it can be read.
+    of `fastavro`. Stored schemas are read with `strict=False`, which only checks that they can be read.
     Raises InvalidSchema with a JSON pointer to what is wrong.
     """
     types = definitions(references)

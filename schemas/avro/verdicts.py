@@ -53,7 +53,7 @@ class Verdicts:
         self._decide()
 
     def is_readable(self, pair: Pair) -> bool:
-        """Whether the pair's reader can read everything that its writer writes."""
+        """Return whether the pair's reader can read everything that its writer writes."""
         return pair.key not in self._unreadable
 
     def best(self, pair: Pair) -> Pair | None:
@@ -128,10 +128,10 @@ class Verdicts:
 
 
 def is_choice(pair: Pair) -> bool:
-    """Whether one of the pair's parts is enough."""
+    """Return whether one of the pair's parts is enough."""
     return isinstance(pair.reader, list) and not isinstance(pair.writer, list)
 
 
 def is_union(pair: Pair) -> bool:
-    """Whether one of the two types is a union."""
+    """Return whether one of the two types is a union."""
     return isinstance(pair.reader, list) or isinstance(pair.writer, list)

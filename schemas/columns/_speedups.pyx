@@ -1,8 +1,8 @@
 # cython: language_level=3, wraparound=False, boundscheck=False, cdivision=True
 """Columns of Avro values read and written in C. Columns need it; single values do not.
 
-Whatever the bytes say, nothing is read that lies outside of the row, and nothing is kept that would
-not fit: each length is compared with the bytes that are left before it is used.
+Each length is compared with the remaining bytes before it is used. So no byte outside of the row is read,
+and no value is kept that does not fit.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -41,7 +41,7 @@ cdef struct Node:
 cdef struct Column:
     int kind, level
     int64_t size, width
-    uint64_t most_high, most_low  # of a decimal: more than any of so many digits
+    uint64_t most_high, most_low  # more than any decimal of that many digits
     uint8_t *valid
     char *values
     const uint8_t **starts
@@ -178,7 +178,7 @@ cdef class Decoder(Program):
         if before == 0:
             free(memory[0])
             memory[0] = NULL
-            found = calloc(after * width + 1, 1)  # pages that nobody writes stay where they are
+            found = calloc(after * width + 1, 1)  # unwritten pages stay in place
         else:
             found = realloc(memory[0], after * width + 1)
         if found == NULL:
@@ -423,7 +423,7 @@ cdef class Decoder(Program):
     cdef inline int run_of_bytes(
         self, int32_t at, Column *column, int64_t slot, int64_t size
     ) noexcept:
-        """So many bytes that are there, as a string, bytes, a fixed or a decimal."""
+        """`size` bytes that exist, as a string, bytes, a fixed or a decimal."""
         cdef const uint8_t *start = self.at
         self.at += size
         if column == NULL:
@@ -590,7 +590,7 @@ cdef struct Source:
 
 
 cdef class Encoder(Program):
-    """Writes rows out of columns. What `sources` say of their buffers is believed."""
+    """Writes rows out of columns. The buffers of `sources` are trusted."""
 
     cdef Source *sources
     cdef char *out
@@ -756,5 +756,5 @@ cdef class Encoder(Program):
 
 
 cdef const uint8_t *address_of(object buffer) except? NULL:
-    """Where an Arrow buffer lies; NULL for none."""
+    """The address of an Arrow buffer; NULL for none."""
     return NULL if buffer is None else <const uint8_t *> <uintptr_t> buffer.address

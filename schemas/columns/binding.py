@@ -1,6 +1,6 @@
 """Arrow columns made ready to be written as values of a schema: checked, cast, and as plain buffers.
 
-Nothing is lost on the way: a column is cast only where each value stays what it is.
+A column is cast only where no value changes.
 """
 
 from typing import Any, NamedTuple
@@ -200,7 +200,7 @@ _FAMILIES = {
     "local time": (pa.types.is_timestamp,),
 }
 _NUMBERED = frozenset({"number", "date", "time of day", "instant", "local time"})
-"""What whole numbers are taken for, as Avro has them."""
+"""Avro types that take whole numbers."""
 
 
 def _family(kind: Any) -> str:

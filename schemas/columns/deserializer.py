@@ -27,7 +27,7 @@ from folkmoot.schemas.values.resolution import resolve
 from folkmoot.schemas.values.wire import schema_id
 
 MAX_PROGRAMS = 1_000
-"""Of writers' schemas that are kept; more are made again when they are needed."""
+"""Programs of writers' schemas that are kept; others are made again."""
 
 
 class BadRow(NamedTuple):
@@ -44,8 +44,8 @@ class ColumnDeserializer:
     `schema` is the reader's: text, an id that `schemas` knows, or a class that it is derived from, for
     which a record's name does not matter. Ids are those of the context of `subject` (`":.staging:"`),
     and a value may begin with a GUID in place of one. The fields of a record are the columns, or those
-    of them in `fields`: what others hold is passed over. Of any other schema there is one column,
-    `value`. A None cell (a tombstone) is a row of nulls. May be called from any thread.
+    of them in `fields`: what others hold is passed over. Any other schema has one column, `value`. A None
+    cell (a tombstone) is a row of nulls. May be called from any thread.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ def _said(
     nodes: Sequence[Node],
     unknown: Mapping[int | bytes, str],
 ) -> str:
-    """What is wrong with a row."""
+    """The error of a row."""
     if number is None:
         try:
             schema_id(cells[row] or b"")
@@ -211,7 +211,7 @@ def _cells(values: Any) -> BinaryColumn:
 
 
 def _array(layout: Layout, decoder: Any, shape: Shape, count: int) -> pa.Array:
-    """What was read into a shape's columns, `count` slots. Raises OverflowError."""
+    """The values in a shape's columns, `count` slots. Raises OverflowError."""
     if shape.column < 0:
         return pa.nulls(count)
     column = layout.columns[shape.column]

@@ -39,7 +39,7 @@ _LOGICAL: dict[tuple[str, str], tuple[Kind, Any, int]] = {
 MAX_COLUMNS = 10_000
 """A type that is named twice in the next has its columns twice: they double with each level."""
 MAX_DIGITS = 38
-"""Of an Arrow decimal of 128 bits. A decimal of more stays the bytes that it is written as."""
+"""Digits of an Arrow decimal of 128 bits. A decimal of more stays the bytes that it is written as."""
 
 
 class Shape(NamedTuple):

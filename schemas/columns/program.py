@@ -1,4 +1,4 @@
-"""Where programs read columns into and write them out of, and what may be wrong with a row.
+"""Columns that programs read into and write from, and errors of rows.
 
 Each column has one slot per row, or, within arrays and maps (a level below), one per item.
 """
@@ -39,7 +39,7 @@ class Column:
 
 
 class Fault(IntEnum):
-    """What is wrong with a row. `_speedups` has the same numbers."""
+    """The error of a row. `_speedups` has the same numbers."""
 
     FRAME = 1
     SCHEMA = 2
@@ -80,6 +80,6 @@ SAID = {
 }
 
 MAX_DEPTH = 500
-"""Of what is skipped; what is read is as deep as its schema."""
+"""Depth of skipped values; read values are as deep as their schema."""
 MOST = 2**31 - 1
 """More bytes, or items, an Arrow column cannot have."""

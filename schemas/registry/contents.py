@@ -1,4 +1,4 @@
-"""What ids name, kept once it was read: it never changes."""
+"""A cache of schemas by id, which never change."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.schemas.avro.references import resolve
 
 MAX_CACHED_CHARACTERS = 16_000_000
-"""Of schemas as given, and as many of resolved ones. What was used longest ago is read again."""
+"""Entries of schemas as given, and as many of resolved ones. The least recently used one goes first."""
 
 Key = tuple[str, int]
 """A context and an id of it."""
@@ -54,7 +54,7 @@ class Contents:
         self._resolved: Cache[str] = Cache(MAX_CACHED_CHARACTERS)
 
     def known(self, context: str, number: int) -> Content | None:
-        """What was read before."""
+        """Return a cached schema."""
         return self._contents.get((context, number))
 
     def known_resolved(self, context: str, number: int) -> str | None:

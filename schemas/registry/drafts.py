@@ -46,7 +46,7 @@ class AvroDraft:
         self._accepted: set[tuple[str, str, tuple[int, ...]]] = set()
 
     def content(self, references: tuple[StoredReference, ...]) -> Recipe[Content]:
-        """What is to be stored, given what its references mean. Raises InvalidSchema."""
+        """Return the content to store, given the meaning of its references. Raises InvalidSchema."""
         if references not in self._made:
             texts = yield from self._contents.referred(self._context, references)
             schema = self._schema
@@ -63,7 +63,7 @@ class AvroDraft:
         return content
 
     def judge(self, level: str, previous: Sequence[int]) -> Recipe[None]:
-        """Whether it may follow these ids, the oldest first. Raises IncompatibleSchema."""
+        """Return whether it may follow these ids, the oldest first. Raises IncompatibleSchema."""
         question = self._resolved, level, tuple(previous)
         if question not in self._accepted:
             findings = yield from self.findings(level, previous)
@@ -93,7 +93,7 @@ class AvroDraft:
             )
 
     def findings(self, level: str, previous: Sequence[int]) -> Recipe[list[Finding]]:
-        """What `judge` would say, and warnings; after `content`."""
+        """Return what `judge` raises, and warnings; call `content` first."""
         texts = []
         for number in previous:
             texts.append((yield from self._contents.resolved(self._context, number)))

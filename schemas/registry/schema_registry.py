@@ -56,7 +56,7 @@ class SchemaRegistry:
     """Registers schemas and looks them up: one schema has one id, one id names one schema, for ever.
 
     Subjects have versions; a subject may lie in a context, `:.name:subject`, which has ids of its own.
-    What an id names never changes, so it is cached; all else is asked of ZooKeeper each time.
+    The schema of an id never changes, so it is cached; everything else is read from ZooKeeper each time.
 
     `zookeeper` is a connect string, something that opens a session, or a session. A session of its
     own is opened when the first question needs one, replaced when it was lost, and ended by `close`;
@@ -103,7 +103,7 @@ class SchemaRegistry:
     ) -> SchemaVersion:
         """`schema` as a version of `subject`, from now on or before; it is compared by its identity.
 
-        What is new has to follow the live versions as the compatibility level in force demands. The
+        A new schema must follow the live versions by the compatibility level in force. The
         same schema has the same id under every subject of a context. `normalize` takes the text that
         Confluent's registry would make of it. A reference's version -1 is the latest. `id` and `version` are
         given in mode IMPORT, and only there. Raises InvalidSubject, InvalidSchema, InvalidVersion,
@@ -168,7 +168,7 @@ class SchemaRegistry:
         references: Sequence[Reference] = (),
         normalize: bool = False,
     ) -> list[Finding]:
-        """What keeps `schema` from being registered: empty, or warnings only, if nothing does.
+        """Return why `schema` cannot be registered; empty, or warnings only, if it can.
 
         It is judged by the level in force: without `version` against the versions that `register` would
         take, else against that one alone; "latest" of a subject without versions is nothing. Raises
@@ -195,7 +195,7 @@ class SchemaRegistry:
     def get(self, id: int, *, subject: str | None = None) -> StoredSchema:
         """The schema that an id names, in the context of `subject`. Raises SchemaNotFound.
 
-        What an id names stays for ever, deleted or not, so it is cached.
+        The schema of an id stays for ever, deleted or not, so it is cached.
         """
         context = context_of(subject)
         content = self._contents.known(context, id)
@@ -301,7 +301,7 @@ class SchemaRegistry:
         return self._described(found[offset:end])
 
     def schemas_of(self, subjects: Sequence[str], *, deleted: bool = False) -> list[SchemaVersion]:
-        """The versions of these subjects, in their order. Of one that does not exist there are none.
+        """The versions of these subjects, in their order. A missing one has none.
 
         Raises InvalidSubject.
         """
@@ -324,7 +324,7 @@ class SchemaRegistry:
     def listing(
         self, prefix: str = "", *, deleted: bool = False
     ) -> list[tuple[str, list[int], str]]:
-        """Of each of `subjects(prefix)` the numbers of its versions, and the level in force."""
+        """Return version numbers and the level in force for each of `subjects(prefix)`."""
         found, above = list[tuple[str, list[int], str]](), dict[str, str]()
         for name, there in self._read(self.subjects(prefix, deleted=deleted)):
             level = there.compatibility or above.get(name.context)
@@ -491,12 +491,12 @@ class SchemaRegistry:
                 self._numbering.release()
 
     def _drafted(self, draft: AvroDraft, context: str) -> Recipe[Content]:
-        """What a draft would be, in a question that changes nothing."""
+        """Evaluate a draft without a change."""
         references = yield from referred(Transaction(), context, draft.references)
         return (yield from draft.content(references))
 
     def _run(self, recipe: Recipe[_T]) -> _T:
-        """Carry a recipe out; if its session is lost it goes on in another one."""
+        """Carry a recipe out; after a lost session it continues in another one."""
         with closing(recipe):
             return self._retry(lambda session, left: execute(session, recipe, left))
 

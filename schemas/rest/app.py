@@ -43,7 +43,7 @@ REGISTRARS: Final = 2
 LARGEST_BODY: Final = 2 << 20
 """Bytes. The largest schema that is kept has a quarter of it, which JSON's escapes may double."""
 PASSED_OVER: Final = 16 * LARGEST_BODY
-"""So much of a body that is too large is read, so that its client hears the answer."""
+"""Bytes that are read of a body that is too large, so that its client gets the answer."""
 MOST_CACHED: Final = 8 << 20
 """Bytes of answers."""
 
@@ -231,7 +231,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _context(subject: str) -> str:
-    """What of `:.name:subject` chooses the ids: the context."""
+    """Return the context of `:.name:subject`, which chooses the ids."""
     return subject[: subject.find(":", 2) + 1] if subject.startswith(":.") else ""
 
 
@@ -268,7 +268,7 @@ def _refused(error: FolkmootError) -> Answer:
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    """What the routes themselves refuse: unknown paths, methods that a path does not have."""
+    """Answer unknown paths and methods."""
     answer = _answer(error.status_code, error.status_code, error.detail)
     answer.headers.update(error.headers or {})
     return answer

@@ -34,7 +34,7 @@ class Unprocessable(RegistryError, ValueError):
 
 
 class SchemaBody(Struct, rename="camel"):
-    """The body with a schema. What else clients send in it is passed over."""
+    """The body with a schema. Other fields are ignored."""
 
     schema: str
     schema_type: str | None = None
@@ -57,7 +57,7 @@ class ModeBody(Struct):
 
 
 class Call:
-    """What was asked for. `path` has the parts of the path as they were sent, percent-encoded."""
+    """The request. `path` has the parts of the path as they were sent, percent-encoded."""
 
     __slots__ = ("_path", "_query", "body", "registry")
 
@@ -86,7 +86,7 @@ class Call:
 
     @property
     def scope(self) -> str | None:
-        """What a level or mode is of: the subject or context in the path, None if there is none: all."""
+        """The subject or context of a level or mode in the path; None means all."""
         if "subject" in self._path:
             return self.subject
         return self._placed("") if "context" in self._path else None
@@ -98,7 +98,7 @@ class Call:
 
     @property
     def prefix(self) -> str | None:
-        """What the subjects asked for begin with, and in which context; None: all of all contexts."""
+        """The prefix of the requested subjects, and their context; None: all of all contexts."""
         found = self._query.get("subjectPrefix")
         return found if found is None and "context" not in self._path else self._placed(found or "")
 

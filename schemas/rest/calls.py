@@ -1,4 +1,4 @@
-"""What each call answers: a value to be written as JSON, or a text that is JSON already."""
+"""The answer of each call: a value for JSON, or a text in JSON."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -268,7 +268,7 @@ def _version(found: SchemaVersion) -> Json:
 
 
 def _additions(found: StoredSchema | SchemaVersion) -> dict[str, Json]:
-    """What a schema may have besides its text. What it has not is left out: old clients are strict."""
+    """Optional fields of a schema. Missing ones are left out: old clients are strict."""
     said: dict[str, Json] = {}
     if found.references:
         said["references"] = found.references

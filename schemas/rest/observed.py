@@ -1,4 +1,4 @@
-"""What the server counts of itself."""
+"""The server's counters."""
 
 from collections import Counter
 

@@ -31,7 +31,7 @@ class PasswordChecks:
         self._waiting: Counter[_Lane] = Counter()
 
     async def is_right(self, authorization: str, address: str) -> bool:
-        """Whether the header `authorization` names a user and that user's password.
+        """Return whether the header `authorization` names a user and that user's password.
 
         Raises Overloaded, and RequestTimeout after 10 s.
         """

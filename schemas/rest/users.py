@@ -1,4 +1,4 @@
-"""Who may use the server: names and passwords, as HTTP's basic authentication sends them."""
+"""Users of the server: names and passwords, by HTTP's basic authentication."""
 
 import base64
 import binascii
@@ -51,7 +51,7 @@ class Password(NamedTuple):
 class Users:
     """Names and passwords of one file, and who has been let in.
 
-    To hash a password takes a twentieth of a second on purpose: `admits` is for a thread, and what it
+    Hashing a password takes a twentieth of a second on purpose: `admits` is for a thread, and what it
     has admitted is remembered (as a hash under a key of this process) for `is_remembered`.
     """
 
@@ -78,7 +78,7 @@ class Users:
                 name, password = _parsed(line.strip(), f"{file}:{number}")
                 passwords[name] = password
         if not passwords:
-            raise ConfigError(f"the users' file {file} names nobody: nobody could get in")
+            raise ConfigError(f"the users' file {file} has no user, so no client could connect")
         return cls(passwords)
 
     def is_remembered(self, authorization: str) -> bool:
@@ -88,12 +88,12 @@ class Users:
         return name in self._passwords
 
     def admits(self, authorization: str) -> bool:
-        """Whether the header `Authorization` names a user and his password."""
+        """Return whether the header `Authorization` names a user and the right password."""
         found = credentials(authorization)
         if found is None:
             return False
         name, password = found
-        # Who does not exist takes as long as who does: the time does not tell which names there are.
+        # Unknown names take as long as known ones, so the time does not reveal names.
         is_right = self._passwords.get(name, self._nobody).is_made_of(password)
         if is_right and name in self._passwords:
             self._admitted[self._digest(authorization)] = None

@@ -16,7 +16,7 @@ MOST_WAITING: Final = 1_000
 
 
 class Workers:
-    """So many threads, which end with the process whatever they wait for.
+    """Threads that end with the process, whatever they wait for.
 
     (Those of `concurrent.futures` are waited for: a process whose ZooKeeper is away would not end.)
     `run` is called on one event loop.
@@ -30,8 +30,8 @@ class Workers:
         self._started = 0
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """What `call` returns on one of the threads. Raises Overloaded, and RequestTimeout: then it is
-        not begun any more, but goes on if it was."""
+        """Return the result of `call` on one of the threads. Raises Overloaded, and RequestTimeout. After
+        that a call that has not begun never begins, and others continue."""
         if self._calls.qsize() >= MOST_WAITING:
             raise Overloaded(f"{MOST_WAITING} calls wait already: try again later")
         future: Future[_T] = Future()

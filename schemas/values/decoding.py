@@ -28,18 +28,18 @@ BROKEN: Final = (
     RecursionError,
     struct.error,
 )
-"""What is raised for bytes that are no value of the schema."""
+"""Errors for bytes that are no value of the schema."""
 
 _FLOAT: Final = struct.Struct("<f")
 
 
 class Made(NamedTuple):
-    """What is made of values of a named type, in place of a dict or text."""
+    """A factory for values of a named type, in place of a dict or text."""
 
     make: Callable[..., Any]
-    """Of a record, called with its attributes by name; of an enum, with its symbol."""
+    """For a record it gets the attributes by name; for an enum, the symbol."""
     attributes: Mapping[str, str]
-    """Of the fields of a record."""
+    """Attributes of a record's fields."""
 
 
 def decoder(
@@ -112,7 +112,7 @@ def _floating(form: str) -> Decode:
 
 
 def _end(data: bytes, place: int) -> tuple[int, int]:
-    """Where bytes begin whose length stands here, and where they end."""
+    """Return start and end of bytes whose length is at this position."""
     byte = data[place]
     if byte < 0x80 and not byte & 1:
         size, place = byte >> 1, place + 1
@@ -404,7 +404,7 @@ def _finer(number: int, times: int) -> int:
 def as_float(number: int) -> float:
     """As 32 bits hold it, rounded once."""
     if number >> 53 not in (0, -1):
-        # Python goes by way of a double. What that drops leaves a trace.
+        # Python goes by way of a double. Dropped values leave a trace.
         number = (number >> 11 | bool(number & 0x7FF)) << 11
     nearest: float = _FLOAT.unpack(_FLOAT.pack(number))[0]
     return nearest

@@ -49,8 +49,8 @@ def derived(annotation: Any) -> Derived:
 
     int is a long, float a double, datetime is in microseconds with a time zone, `list[T]` an array,
     `dict[str, T]` a map, a default of the class is the field's; an Enum has to have texts as values.
-    Anything else is said by `Annotated[T, msgspec.Meta(extra={"avro": …})]`, with the schema that is
-    meant: so must a Decimal, of which precision and scale are to be known. Raises InvalidSchema.
+    Other types need `Annotated[T, msgspec.Meta(extra={"avro": …})]`, with a schema. A Decimal needs it for
+    its precision and scale. Raises InvalidSchema.
     """
     deriving = _Deriving()
     schema = deriving.of(annotation, getattr(annotation, "__name__", str(annotation)))
@@ -169,7 +169,7 @@ def _fields_of(cls: Any, where: str) -> list[_Field]:
 def _default(value: Any, factory: Any) -> Any:
     if factory in (list, dict):
         return factory()
-    # What another factory makes may be new each time, as an id or the time: no default of a schema.
+    # Other factories may return a new value each time, such as an id: no default of a schema.
     return MISSING if value is msgspec.NODEFAULT else value
 
 

@@ -17,13 +17,13 @@ from folkmoot.schemas.values.wire import FRAME, FRAME_GUID, schema_id
 MAX_KEPT: Final = 1_000
 """Schemas that a deserialiser keeps ready; more are asked for again when they are needed."""
 PATIENCE: Final = 1.0
-"""Seconds after which one that nobody knew is asked for again: a topic may be full of values of it."""
+"""Seconds after which an unknown one is requested again: a topic may be full of its values."""
 
 Kept = TypeVar("Kept")
 
 
 class SchemaLookup(Protocol):
-    """Where the schema of an id or a GUID comes from: a registry, or a client that asks brokers.
+    """The source of schemas by id or GUID: a registry, or a client of brokers.
 
     `subject` says in which context an id is, as `:.context:` alone does; None is the default one.
     """
@@ -37,8 +37,8 @@ class AvroDeserializer(Generic[T]):
     Without a `reader` they are as they were written: records are dicts. With a schema, they are as that
     one says, by Avro's rules of resolution. With a class (dataclass or Struct, also `list[Order]`) they
     are its objects, read by the schema that is derived from it (`avro_schema`): fields that it has not
-    are skipped, those that were not written have its defaults. What a record was called does not matter,
-    within another one or in a union it has the class's name.
+    are skipped, those that were not written have its defaults. The writer's name of a record does not
+    matter. Inside another one or in a union it has the class's name.
 
     Schemas are looked up by the id in front of every value, once each, in the context of `subject`
     (`":.staging:"`), or by the GUID there; for a consumer either may stand in the header that
@@ -81,7 +81,7 @@ class AvroDeserializer(Generic[T]):
         return self(data)
 
     def __call__(self, data: bytes) -> T:
-        """Raises SchemaNotFound for an id that is unknown, SerializationError, and why nobody tells."""
+        """Raises SchemaNotFound for an unknown id, SerializationError, and errors of the look-up."""
         size = FRAME_GUID.size if data[:1] == b"\1" else FRAME.size
         decode = self._decoders.get(data[:size]) or self._prepare(data, size)
         try:
@@ -93,7 +93,7 @@ class AvroDeserializer(Generic[T]):
         return value  # type: ignore[no-any-return]
 
     def _prepare(self, data: bytes, size: int) -> Decode:
-        """Of the schema that the first `size` bytes say."""
+        """Return the schema named by the first `size` bytes."""
         number, frame = schema_id(data), data[:size]
         asked_at, told = self._unknown.get(frame, (-inf, ""))
         if monotonic() - asked_at < PATIENCE:

@@ -28,7 +28,7 @@ Encode = Callable[[Any], bytes]
 """The Avro body of a value. Raises SchemaMismatch, RecursionError."""
 
 MAX_EMPTY_ITEMS: Final = 100
-"""Of an array whose items take no bytes: there could be any number of them in no room."""
+"""Limit of arrays whose items take no bytes: any number of them would fit."""
 
 
 def encoder(text: str) -> Encode:
@@ -165,7 +165,7 @@ _PYTHON: Final[dict[str, tuple[type, ...]]] = {
     "array": (list, tuple),
     "map": (Mapping,),
 }
-"""What a type is meant for; a union looks here first."""
+"""The natural Python types of each type; a union looks here first."""
 
 
 def _fixed(size: int) -> Encode:

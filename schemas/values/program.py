@@ -12,7 +12,7 @@ from folkmoot.schemas.avro.defaults import Json
 
 
 class Op(IntEnum):
-    """What is read or written. `_speedups` has the same numbers."""
+    """The kind of a step. `_speedups` has the same numbers."""
 
     NULL = 0
     BOOLEAN = 1
@@ -53,8 +53,8 @@ class Node:
     """`size`: bytes of a fixed; what a number is multiplied by, or, written, its limit; of an array, 1 if
     its items take no bytes. `where` names the field.
 
-    What follows `data` is for single values: both definitions, of which the reader's is None for what is
-    skipped, and of a record the place in the reader's record of what each child reads, or -1.
+    The fields after `data` are for single values: both definitions (the reader's is None for skipped ones),
+    and for a record the index of each child in the reader's record, or -1.
     """
 
     op: Op

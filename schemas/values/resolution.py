@@ -1,7 +1,7 @@
 """How values of a writer's schema are read as those of a reader's: Avro's rules, made into a program.
 
-What cannot be read is no error before a value needs it: a branch of a union that the reader has not,
-for example, is one only for values that have it.
+An unreadable part is an error only for values that have it, such as a branch of a union that the reader
+lacks.
 """
 
 from collections.abc import Sequence
@@ -170,7 +170,7 @@ class _Pair:
         return self._skipping.node(writer, writer, None, where)
 
     def _is_empty(self, writer: Json) -> bool:
-        """Whether a value may take no bytes."""
+        """Return whether a value may take no bytes."""
         w = self._writer.of(writer)
         if isinstance(w, list):
             return False

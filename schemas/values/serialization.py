@@ -28,8 +28,8 @@ class TopicSerializer(Protocol[Given]):
     One whose values all begin with byte 0 and their schema's id (`wire`) says so by an attribute
     `writes_schema_id` that is True: then batches say which schema their values share.
 
-    One that may wait for a registry has a method `bound(field, may_wait)`, → the one that a producer is
-    to use for the `field` "key" or "value": while `may_wait()` is False it raises WouldWait instead.
+    One that may wait for a registry has a method `bound(field, may_wait)`. It returns the serialiser for
+    the `field` "key" or "value". While `may_wait()` is False, that one raises WouldWait.
     """
 
     def serialize(self, topic: str, value: Given, /) -> bytes: ...
@@ -38,15 +38,16 @@ class TopicSerializer(Protocol[Given]):
 class TopicDeserializer(Protocol[Made]):
     """Makes keys or values of the bytes that were read from a topic.
 
-    One that takes all that begins with a schema's id or GUID (`wire`) says so by an attribute
-    `reads_schema_id` that is True: then what a record's header says of its schema is put in front.
+    One that takes values with a schema's id or GUID in front (`wire`) has an attribute `reads_schema_id`
+    that is True. Then the id or GUID in a record's header is put in front.
     """
 
     def deserialize(self, topic: str, data: bytes, /) -> Made: ...
 
 
 class WouldWait(ConcurrentUse):
-    """A serialiser has to ask a registry first, where nobody may wait: on an event loop, in a callback."""
+    """A serialiser must ask a registry first, where waiting is not allowed: on an event loop, in a
+    callback."""
 
 
 Serializer = Callable[[T], bytes] | TopicSerializer[T]
@@ -59,9 +60,9 @@ def serializer(
 ) -> Convert | None:
     """A function of topic and value, for the `field` "key" or "value"; None if there is none.
 
-    None stays None: it is a tombstone, or no key. What `given` raises becomes SerializationError, with
-    topic and field, but for errors of the project that have nothing to do with the value (a registry
-    that cannot be reached). `may_wait`: see TopicSerializer. Raises ConfigError for what is neither
+    None stays None: it is a tombstone, or no key. Errors of `given` become SerializationError, with topic
+    and field. Errors of the project that are not about the value (a registry that is away) stay.
+    `may_wait`: see TopicSerializer. Raises ConfigError for what is neither
     callable nor has `serialize`.
     """
     bound = getattr(given, "bound", None)
@@ -71,12 +72,12 @@ def serializer(
 
 
 def writes_schema_id(given: object) -> bool:
-    """Whether a serialiser says that all it makes begins with a schema's id."""
+    """Return whether a serialiser says that all it makes begins with a schema's id."""
     return getattr(given, "writes_schema_id", False) is True
 
 
 def reads_schema_id(given: object) -> bool:
-    """Whether a deserialiser says that it takes a schema's id or GUID in front."""
+    """Return whether a deserialiser says that it takes a schema's id or GUID in front."""
     return getattr(given, "reads_schema_id", False) is True
 
 

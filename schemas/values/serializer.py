@@ -21,7 +21,7 @@ MAX_PREPARED: Final = 1_000
 
 Strategy = Literal["topic", "record", "topic-record"]
 _Prepared = tuple[bytes, Encode, int, str]
-"""What is put in front of a value, what makes its body, the id, and the schema in words."""
+"""The prefix of a value, the encoder of its body, the id, and the schema's name."""
 
 
 class AvroSerializer(Generic[T]):
@@ -31,15 +31,15 @@ class AvroSerializer(Generic[T]):
     `list[Order]`), which the schema is derived from (`avro_schema`). Without one it is derived from the
     class of each value. Objects of classes are taken with any schema that has their fields.
 
-    The subject is `subject`, or what `strategy` makes of the topic and the full name of the schema's
+    The subject is `subject`, or `strategy` derives it from the topic and the full name of the schema's
     record: `<topic>-value` (for keys `-key`) by "topic", `<name>` by "record", `<topic>-<name>` by
     "topic-record"; a context alone (`":.staging:"`) is put in front of that. The schema is registered
     there with the first value. With `register=False` it must be there already; with `version` the
     subject's version of that number, or its "latest" at the first value, is used in its place, and with
     `id` the schema of that id.
 
-    A value must have every field that has no default, and none that the schema has not; what would lose
-    something (a float or bool for a long, an int that does not fit) is refused. May be called from any
+    A value must have every field without a default, and no unknown field. A value that would lose something
+    is refused (a float or bool for a long, an int that does not fit). May be called from any
     thread.
     """
 
@@ -110,7 +110,7 @@ class AvroSerializer(Generic[T]):
     def bound(self, field: Field, may_wait: Callable[[], bool]) -> Self:
         """One for keys or for values of a producer.
 
-        As long as `may_wait` says no, what would have to ask the registry raises WouldWait.
+        While `may_wait()` is False, a call that needs the registry raises WouldWait.
         """
         made = copy(self)
         made._field, made._may_wait, made._prepared = field, may_wait, {}

@@ -52,7 +52,7 @@ def framed(
 
 
 def frames(field: Field, headers: Sequence[Headers] | None) -> list[bytes] | None:
-    """What the header of each record says of the schema of its key or value; None where none does."""
+    """The headers with the schema of each record's key or value; None where none does."""
     if headers is None:
         return None
     name = header_name(field)

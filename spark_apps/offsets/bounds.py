@@ -1,4 +1,4 @@
-"""Where reading begins and ends: offsets of what the options say, asked of brokers where need be."""
+"""Start and end of reading: the offsets that the options name, looked up at brokers if necessary."""
 
 from collections.abc import Mapping
 

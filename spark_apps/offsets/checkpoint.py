@@ -7,20 +7,20 @@
 ```
 
 Spark keeps the JSON, compares it as text (different text = a batch to run) and never looks inside.
-So each end carries the whole range `[from, to)` of every partition in its batch, and how many records
-its tasks have (`n`): a replay needs no more, whichever member owns the partitions by then. Two rules
+So each end carries the whole range `[from, to)` of every partition in its batch, and the records of its
+tasks (`n`). A replay needs no more, under any owner of the partitions. Two rules
 follow for those who make ends: keys are sorted, and an old range that is not empty never appears in a
 new end.
 
 `to` is trusted once Spark hands the end back as the start of the next batch: everything below it has
 gone through the sink. It counts only for the topic of the same id, and under the same mark of the
-group's last reset: an administrator's word is newer than the checkpoint. Beside it stands the epoch of
-the leader that told where the partition ended, by which a later one that has lost records is found out.
+group's last reset: an administrator's word is newer than the checkpoint. It also has the epoch of the
+leader that reported the end. It shows whether a later leader has lost records.
 
-`s` has the topics as they were when the query began for the first time: partitions of these begin
-where the options say, what was added later begins at the beginning. The group stands inside because a
-checkpoint is of no use to another one ("": none). Of typed columns there is the id of the schema that the
-query reads with (`r`), which it may be given again to stay with it. Pure.
+`s` has the topics at the first start of the query. Their partitions begin as the options say; later ones
+begin at their start. The group stands inside because a
+checkpoint is of no use to another one ("": none). For typed columns `r` is the id of the query's schema,
+which `readerSchema` can name again. Pure.
 """
 
 from collections import deque
@@ -39,7 +39,7 @@ NO_EPOCH = -1
 class Range(NamedTuple):
     """Offsets of a partition in one micro-batch: `first` is read, `end` is not.
 
-    `epoch` is that of the leader that told of the end, `reset` the mark of the last reset before.
+    `epoch` is that of the leader that reported the end, `reset` the mark of the last reset before.
     """
 
     first: int

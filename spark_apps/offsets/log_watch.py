@@ -1,14 +1,13 @@
-"""Where logs end, watched: a fetch waits at each leader and is answered when there is more.
+"""Watch the ends of logs: a fetch waits at each leader until more records arrive.
 
-So a query that has nothing to do asks nothing with its triggers. One fetch for all partitions of a
-leader waits at the ends that are known; its answer tells how far each of them is now, and carries one
-batch, of which only the size of records is taken.
+So a query that has nothing to do asks nothing with its triggers. One fetch for all partitions of a leader
+waits at the known ends. Its answer has the new ends and one batch, which shows the size of records.
 
-An end counts under the epoch of the leader that told of it. When another leader has come, records that
-were read before may be no more (`truncated`): before its end is believed it is asked whether it has the
-records before the place where reading goes on from the same epoch as that place. What it says is a fact
-only if its log parts before the place: where it has nothing of an epoch, it names an earlier one, whose
-records end behind it.
+An end counts under the epoch of the leader that reported it. Another leader may lack records that were read
+before (`truncated`). So it is first asked whether it has the records before the position from the same
+epoch as that place.
+Its answer proves a loss only if its log parts before the position. Without records of an epoch it names an
+earlier one, which ends after the position.
 """
 
 import logging
@@ -44,21 +43,21 @@ from folkmoot.spark_apps.offsets.checkpoint import NO_EPOCH
 from folkmoot.spark_apps.options.config import SourceConfig
 
 WATCH: Final = 2.0
-"""So long (s) a fetch waits at a broker."""
+"""Seconds that a fetch waits at a broker."""
 ANSWER_WAIT: Final = 2.0
 PAUSE: Final = 0.1
 TIME_WAIT: Final = 30.0
 BROKER_WAIT: Final = 30.0
-"""How long callers wait for what they cannot go on without, in seconds."""
+"""Seconds that callers wait for ends that they need."""
 PATIENCE: Final = 0.5
-"""So long over its time a look takes answers that keep coming, while it lacks some."""
+"""Seconds beyond its time in which a look still takes answers, while it lacks some."""
 _ROOM: Final = 64 * 1024 * 1024
 
 log = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
-    """Where reading goes on, and the leader epoch under which all before that was read (-1: unknown)."""
+    """The position of reading, and the leader epoch of all records before it (-1: unknown)."""
 
     topic_id: str
     offset: int
@@ -66,7 +65,7 @@ class Place(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where a partition ended under a leader epoch; it begins at `start`, as far as is known.
+    """The end of a partition under a leader epoch; `start` is its known start.
 
     `doubts` is the epoch of what was read before, as long as this leader has not been heard about it;
     `refused` an offset that the leader has refused, since its log ends before it.
@@ -95,7 +94,8 @@ class LogWatch:
         )
         self._cluster = Cluster.of(self._config, self._discovered)
         self.truncated: dict[TopicPartition, int] = {}
-        """Where the log of a partition parts from what was read of it. Whoever heeds one removes it."""
+        """The offset at which a partition's log parts from the records that were read. The caller that
+        handles one removes it."""
         self._told: dict[TopicPartition, End] = {}
         self._waiting: dict[int, tuple[str, dict[TopicPartition, End]]] = {}
         self._not_before: dict[TopicPartition, float] = {}
@@ -109,8 +109,8 @@ class LogWatch:
     ) -> dict[TopicPartition, End]:
         """The ends of these partitions, as far as they are known.
 
-        If some are not yet, or none has more than its place, waits so long (s) for that to change, or
-        for `wake`.
+        If some are unknown, or none is past its position, wait up to `timeout` seconds for a change, or for
+        `wake`.
         """
         deadline = monotonic() + wait
         is_over = False
@@ -184,7 +184,7 @@ class LogWatch:
         return self._found
 
     def record_bytes(self, topic: str) -> float:
-        """What a record of the topic takes in the log, about; 0 as long as none was seen."""
+        """Return the approximate bytes of a record in the log, 0 before the first one."""
         return self._sizes.get(topic, 0.0)
 
     def close(self) -> None:
@@ -281,7 +281,7 @@ class LogWatch:
             else:
                 self._told[partition] = at._replace(doubts=NO_EPOCH)
         elif isinstance(error, OffsetOutOfRange) and result.log_start >= 0:
-            # Behind the end: the log has lost its own. Before the start: retention was faster.
+            # Past the end: the log has lost records. Before the start: retention was faster.
             refused = at.offset if at.offset > result.high_watermark else -1
             self._told[partition] = End(
                 *(at.topic_id, result.high_watermark, at.epoch, result.log_start), refused=refused

@@ -1,1 +1,1 @@
-"""What queries are given: options, and the columns that there are."""
+"""Options of queries, and the columns."""

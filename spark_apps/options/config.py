@@ -44,7 +44,7 @@ _KAFKAS: Final = {
 
 
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark reads, and hands on all the same."""
+"""Options of Spark itself, which it passes on."""
 
 
 class Bound(NamedTuple):
@@ -63,12 +63,12 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """What all take. Where Spark's Kafka source or sink has an option, its name."""
+    """What all take. The same option of Spark's Kafka source or sink."""
 
     zookeeper: str = ""
     """Connect string of ZooKeeper with its chroot. Required."""
     clientId: str = "spark"
-    """What brokers see, and what begins the member's name."""
+    """The name that brokers see, and the beginning of the member's name."""
     listener: str = "client"
     """Which of the brokers' listeners to connect to, in the driver and in executors."""
 
@@ -94,7 +94,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig(ClusterConfig):
-    """What both sources take."""
+    """Options of both sources."""
 
     subscribe: str = ""
     """Topics to read, separated by commas. Exactly one of `subscribe`, `subscribePattern` and `assign`."""
@@ -111,17 +111,18 @@ class SourceConfig(ClusterConfig):
     startingOffsetsByTimestamp: str = ""
     """The same for each partition, as JSON: `{"flights": {"0": 1735689600000}}`."""
     startingOffsetsByTimestampStrategy: Literal["error", "latest"] = "error"
-    """Where a partition has no record of that time or later: end with an error, or begin at its end."""
+    """If a partition has no record at or after that time: end with an error, or begin at its end."""
     minPartitions: _Count | None = None
-    """Divide what is read into at least so many tasks, if it has so many records."""
+    """At least this many tasks, if there are as many records."""
     maxRecordsPerPartition: _Count | None = None
     """How many records one task reads at most."""
     includeHeaders: bool = False
     """Add the column `headers`."""
     failOnDataLoss: bool = True
-    """End with an error when records that were to be read are gone; else go on behind them, and warn."""
+    """End with an error if records are gone before they were read; else continue after them, with a
+    warning."""
     valueFormat: Literal["binary", "avro"] = "binary"
-    """What values are: bytes, or Avro with the id of a schema, whose fields become the columns."""
+    """The format of values: bytes, or Avro with the id of a schema, whose fields become the columns."""
     readerSchema: str = LATEST_SCHEMA
     """The schema whose fields are the columns: `latest` of the subject when the query is made, the id of
     one, `subject:version`, or a schema in JSON."""
@@ -132,7 +133,8 @@ class SourceConfig(ClusterConfig):
     """A value that cannot be read ends the query, or is a row of nulls, with columns `_error` and `_raw`,
     or its record goes to `deadLetterTopic` and is no row."""
     deadLetterTopic: str = ""
-    """Where records go that cannot be read, with headers that say where from and why. It must exist."""
+    """The topic for records that cannot be read, with headers for their origin and the error. It must
+    exist."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,7 +179,7 @@ class SourceConfig(ClusterConfig):
 
     @property
     def subject_of_ids(self) -> str | None:
-        """In whose context ids are, also those of values; None is the default one."""
+        """The subject whose context ids belong to, also those of values; None is the default one."""
         if self.subject or self.readerSchema.isdecimal() or is_json(self.readerSchema):
             return self.subject or None
         return self.schema_version()[0]
@@ -212,7 +214,7 @@ class SourceConfig(ClusterConfig):
         )
 
     def reads(self, topic: str) -> bool:
-        """Whether it is one of the topics to read."""
+        """Return whether it is one of the topics to read."""
         pattern = self.subscribePattern
         return topic in self.topics or (bool(pattern) and re.fullmatch(pattern, topic) is not None)
 
@@ -232,7 +234,7 @@ class SourceConfig(ClusterConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamConfig(SourceConfig):
-    """What a stream takes."""
+    """Options of a stream."""
 
     group: str = NO_GROUP
     """The group to be a member of. Required, unless there is `assign`."""
@@ -244,19 +246,19 @@ class StreamConfig(SourceConfig):
     minOffsetsPerTrigger: _Count | None = None
     """Begin no micro-batch with fewer records than this, within `maxTriggerDelay`."""
     maxTriggerDelay: _Seconds = 900.0
-    """After so long without a micro-batch there is one, though it has fewer records."""
+    """After this time without a micro-batch a smaller one begins."""
     revokeTimeout: _Seconds = 30.0
-    """Others wait for a partition of this member for so long at most, and `maxProcessingTime` before
-    that if a micro-batch is under way. Batches are made so small that they take a third of it."""
+    """How long other members wait for a partition of this one, after `maxProcessingTime` for a running
+    micro-batch. Batches are made so small that they take a third of it."""
     maxProcessingTime: Annotated[declared.Seconds, Meta(ge=2.0)] = 300.0
-    """If Spark has not asked for a micro-batch for so long, this member's partitions go to others until it
+    """If Spark does not ask for a micro-batch for this time, this member's partitions go to others until it
     does. Must be longer than the interval of the trigger."""
     instanceId: str = ""
     """Makes a static member: a query that comes back under it within `rejoinTimeout` finds its partitions."""
     rejoinTimeout: Annotated[declared.Seconds, Meta(ge=0)] = 30.0
     """How long a static member's partitions are kept for it when it is gone."""
     assignor: Literal["sticky", "range", "round-robin"] = "sticky"
-    """How partitions are to be divided. What the eldest member of the group prefers counts."""
+    """How to divide partitions. The assignor of the group leader counts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -281,7 +283,7 @@ class StreamConfig(SourceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig(SourceConfig):
-    """What a batch read takes."""
+    """Options of a batch read."""
 
     endingOffsets: str = "latest"
     """`latest`, or offsets as JSON, where -1 is the latest: the first records not to be read. A partition
@@ -311,12 +313,12 @@ class BatchConfig(SourceConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SinkConfig(ClusterConfig):
-    """What a write takes, streamed or not."""
+    """Options of a write, streamed or not."""
 
     topic: str = ""
-    """Where rows go; without it there must be a column `topic`, which does not count where this is given."""
+    """The topic of all rows. Without it a column `topic` is required; with it that column is ignored."""
     valueFormat: Literal["binary", "avro"] = "binary"
-    """What values are: the bytes of column `value`, or Avro with the id of a schema in front, made of all
+    """The format of values: the bytes of column `value`, or Avro with the id of a schema, made of all
     columns but `_key`, `_topic`, `_partition`, `_timestamp`, `_headers` and `_offset`."""
     subject: str = ""
     """The subject of the schema that values are written by. Without it `<topic>-value`, of option `topic`."""
@@ -328,7 +330,7 @@ class SinkConfig(ClusterConfig):
     maxRecordBytes: Annotated[declared.Bytes, Meta(gt=0)] = 1024 * 1024
     """Key, value and headers of one row may be this large."""
     deliveryTimeout: _Seconds = 120.0
-    """After so long a row that is not acknowledged has failed, and its task with it."""
+    """After this time an unacknowledged row has failed, and its task with it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -346,12 +348,12 @@ class SinkConfig(ClusterConfig):
 
     @property
     def is_registering(self) -> bool:
-        """Whether `writerSchema` may be new to the subject."""
+        """Return whether `writerSchema` may be new to the subject."""
         return self.writerSchema == OF_COLUMNS or is_json(self.writerSchema)
 
     @property
     def follows_latest(self) -> bool:
-        """Whether `writerSchema` may mean another one tomorrow."""
+        """Return whether `writerSchema` may mean another one tomorrow."""
         return self.writerSchema.rpartition(":")[2] == LATEST_SCHEMA
 
     def subject_written(self) -> str:
@@ -365,7 +367,7 @@ class SinkConfig(ClusterConfig):
 
     @property
     def subject_of_ids(self) -> str | None:
-        """In whose context an id is; None is the default one."""
+        """The subject whose context an id belongs to; None is the default one."""
         return self.subject or None
 
     def schema_version(self) -> tuple[str, str]:
@@ -386,7 +388,7 @@ class SinkConfig(ClusterConfig):
 
 
 def is_json(said: str) -> bool:
-    """Whether what says a schema is one itself."""
+    """Return whether what says a schema is one itself."""
     return said[:1] in ("{", "[", '"')
 
 

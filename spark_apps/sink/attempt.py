@@ -56,8 +56,8 @@ def check_tasks(
     """Raise RowsChanged, once, if an earlier attempt has written a round by other tasks than these, too.
 
     Names are `prefix` and a task's number. All of these tasks have ended. If this process dies before the
-    last name is put right, the batch raises it when it runs again; if it dies after that, and before it
-    raises, it has logged it. Raises ZooKeeperUnreachable.
+    last name is corrected, the batch raises it when it runs again. If it dies after that, it has logged
+    it. Raises ZooKeeperUnreachable.
     """
     finder = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
     with closing(finder):

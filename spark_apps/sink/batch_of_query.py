@@ -1,4 +1,4 @@
-"""Which micro-batch a task is of, as the engine tells executors."""
+"""The micro-batch of a task, from the engine's properties."""
 
 from typing import Final, NamedTuple
 

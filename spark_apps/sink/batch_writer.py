@@ -59,7 +59,7 @@ class IdempotentBatchWriter:
     acknowledged. With a name, as coordination.producer_takeovers says: a round that runs again adds
     what is missing, if it has the same rows in the same order. Without one rows are written at least once.
 
-    A task that fails leaves it in an unknown state: it is to be closed then. One thread.
+    A task that fails leaves it in an unknown state: close it then. One thread.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from folkmoot.spark_apps.tasks.planning import Task
 from folkmoot.spark_apps.typed.decoding import KnownSchema, read_typed
 
 PREFIX: Final = "dead-letter-"
-"""Of the headers that are added: `topic`, `partition`, `offset`, `timestamp` (ms), `schema-id` where the
+"""Prefix of the added headers: `topic`, `partition`, `offset`, `timestamp` (ms), `schema-id` where the
 record has one, and `error`, all of them text."""
 MAX_ERROR: Final = 1000
 LARGEST_RECORD: Final = 30 * 1024 * 1024

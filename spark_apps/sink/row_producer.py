@@ -46,7 +46,7 @@ class RowProducer:
             self._producer, self._shapes = self._started(), {topic: shape}
 
     def continue_at(self, places: Mapping[TopicPartition, Identity]) -> None:
-        """Sign the next batches of these partitions like this. Nothing of them is under way."""
+        """Sign the next batches of these partitions like this. None of them is in flight."""
         assert self._sequences is not None
         self._sequences.go_on(places)
 

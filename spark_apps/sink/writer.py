@@ -45,7 +45,7 @@ _COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
 
 
 _looked_at: dict[str, str | None] = {}
-"""Of each query that this process has committed batches of, the run whose first batch was looked at."""
+"""The run of each query whose first batch this process has checked."""
 
 
 @dataclass
@@ -123,7 +123,7 @@ def _write(
 
 
 def _names(batch: BatchOfQuery) -> str:
-    """What the names of a query's tasks begin with, before their numbers."""
+    """The prefix of the names of a query's tasks."""
     return f"spark/{batch.query}/"
 
 
@@ -222,7 +222,7 @@ def _check_fields(fields: StructType) -> None:
     for name in (ERROR, RAW):
         if name in fields.names:
             raise ConfigError(
-                f"column {name!r} tells of values that could not be read, whose rows are nulls: leave these "
+                f"column {name!r} marks values that could not be read, whose rows are nulls: leave these "
                 f"out with .where('{ERROR} is null').drop('{ERROR}', '{RAW}')"
             )
 

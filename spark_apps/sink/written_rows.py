@@ -61,7 +61,7 @@ class WrittenRows:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of them are still there."""
+        """Return whether all of them are still there."""
         return self.found.count == self.count
 
     @property
@@ -75,7 +75,7 @@ class WrittenRows:
         self.met.add(cells.keys, cells.values, cells.headers)
 
     def are_the_same(self) -> bool:
-        """Whether both attempts have the same rows, once nothing is left."""
+        """Return whether both attempts have the same rows, once nothing is left."""
         return self.met.digest() == self.found.digest()
 
 

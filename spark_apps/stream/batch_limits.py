@@ -24,7 +24,7 @@ class BatchLimits:
         self._size.ended(time.time())
 
     def batch_begins(self, records: int) -> None:
-        """A batch of so many records is handed to the engine."""
+        """The engine gets a batch of this many records."""
         self._last_batch = time.monotonic()
         self._size.begins(time.time(), records)
 
@@ -39,7 +39,7 @@ class BatchLimits:
         return min(limits)
 
     def is_too_small(self, records: int) -> bool:
-        """Whether a batch of so many records waits for more of them."""
+        """Return whether a batch of this many records waits for more."""
         least = self._config.minOffsetsPerTrigger
         waited = time.monotonic() - self._last_batch
         return least is not None and records < least and waited < self._config.maxTriggerDelay

@@ -1,7 +1,7 @@
 """How many records the next micro-batch may have, learned from how long the last ones took. Pure.
 
 A member gives partitions up between two micro-batches, so none is to take longer than BATCH_SHARE of
-the revoke timeout. Nobody knows how fast the query is before it has run, so the first is small; the
+the revoke timeout. The speed of the query is unknown before its first batch, so that one is small; the
 next has what takes that time at the pace of the one before, or GROWTH times as much if that is unknown.
 
 The engine does not say when a batch has ended, only when it asks for the next one. With an interval
@@ -33,7 +33,7 @@ class BatchSize:
         self._was_measured = False
 
     def begins(self, now: float, records: int) -> None:
-        """A batch of so many records is handed to the engine."""
+        """The engine gets a batch of this many records."""
         self._begun = now, records
 
     def ended(self, now: float) -> None:

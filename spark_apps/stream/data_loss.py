@@ -10,7 +10,7 @@ from folkmoot.spark_apps.offsets.checkpoint import NO_EPOCH
 from folkmoot.spark_apps.offsets.log_watch import End
 from folkmoot.spark_apps.stream.held_partitions import HeldPartition
 
-_SKIP_THEM: Final = "failOnDataLoss=false goes on without them"
+_SKIP_THEM: Final = "failOnDataLoss=false continues without them"
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def skip_lost_records(
             held.position, held.epoch = end.start, NO_EPOCH
         elif held.position is not None and end.offset < end.refused <= held.position:
             what = (
-                f"{partition} ends at {end.offset}, below {held.position}, where reading goes on: it has "
+                f"{partition} ends at {end.offset}, below the position {held.position}: it has "
                 "lost records, or the group has committed what never was (reset the group)"
             )
             _report(

@@ -1,4 +1,4 @@
-"""Who holds a query's partitions: a member of its group, or, without a group, what stands in its place."""
+"""The holder of a query's partitions: a member of its group, or its substitute without a group."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from folkmoot.spark_apps.options.config import StreamConfig
 
 
 class GroupPlan(NamedTuple):
-    """What the group's plan gives to this member, and the topics that it divides."""
+    """This member's assignment in the group's plan, and the plan's topics."""
 
     mine: frozenset[TopicPartition]
     topics: Mapping[str, TopicBasis]
@@ -28,7 +28,7 @@ Planned = Callable[[], GroupPlan | None]
 class AssignedMember:
     """A member without a group: owns the partitions of `assign` from the first call on.
 
-    What is committed is in Spark's checkpoint alone.
+    Only Spark's checkpoint has the committed offsets.
     """
 
     error: BaseException | None = None

@@ -55,7 +55,7 @@ class HeldPartition:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether more is processed than committed, or the start that was found is not committed."""
+        """Return whether more is processed than committed, or the start that was found is not committed."""
         return self.position is not None and (
             self.committed is None or self.position > self.committed
         )
@@ -165,11 +165,11 @@ class HeldPartitions:
             self._member.commit(wanted, {p: self.by_partition[p].claim for p in wanted})
 
     def has_committed(self) -> bool:
-        """Whether no commit is pending."""
+        """Return whether no commit is pending."""
         return all(held.pending is None for held in self.by_partition.values())
 
     def has_begun(self) -> bool:
-        """Whether all starts that were found are committed."""
+        """Return whether all starts that were found are committed."""
         return all(
             held.committed is not None
             for held in self.by_partition.values()
@@ -185,7 +185,7 @@ class HeldPartitions:
                 del self.by_partition[partition]
 
     def begin_to_leave(self) -> None:
-        """Leave the group; all that is held, or still comes, is to be released."""
+        """Leave the group, and release everything that is held or still assigned."""
         self._is_leaving = True
         for held in self.by_partition.values():
             held.is_revoked = True
@@ -194,7 +194,7 @@ class HeldPartitions:
     # -- where to read ----------------------------------------------------------------------------------
 
     def without_position(self) -> dict[TopicPartition, str]:
-        """Return partitions whose start is to be looked up, with their topics' ids."""
+        """Return partitions whose start must be looked up, with their topics' ids."""
         return {
             partition: held.topic_id
             for partition, held in self.by_partition.items()

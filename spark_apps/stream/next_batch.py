@@ -14,7 +14,7 @@ def lags(
     ends: Mapping[TopicPartition, End],
     targets: Targets | None,
 ) -> dict[TopicPartition, int]:
-    """Return how many records are to be read of each partition; below 0 where its log ends too early."""
+    """Return the records to read of each partition; below 0 if its log ends too early."""
     found = {}
     for partition, at in ends.items():
         held = partitions[partition]

@@ -1,4 +1,4 @@
-"""What `query.lastProgress` shows as the source's latest offset."""
+"""The source's latest offset in `query.lastProgress`."""
 
 import os
 import socket

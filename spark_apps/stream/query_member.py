@@ -272,12 +272,12 @@ class QueryMember:
             self._wakeup.wait(min(left, _CHECK_INTERVAL))
 
     def _is_settled(self) -> bool:
-        """Whether all that the plan gives us is ours, and nothing else is."""
+        """Return whether all that the plan gives us is ours, and nothing else is."""
         plan = self._planned()
         return plan is not None and plan.mine == self._held.by_partition.keys()
 
     def _is_done(self) -> bool:
-        """Whether nothing to read is a true answer: with targets, when all of ours are reached."""
+        """Return whether nothing to read is a true answer: with targets, when all of ours are reached."""
         if self._targets is None or self.is_draining:
             return True
         return self._is_settled() and self._has_reached_targets()

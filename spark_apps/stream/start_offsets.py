@@ -1,4 +1,4 @@
-"""Where a query begins in partitions in which its group has not committed anything."""
+"""Start offsets of partitions without a committed offset."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -17,8 +17,8 @@ _EARLIEST: Final = Bound(EARLIEST)
 class StartOffsets:
     """Finds starts by the options, for partitions that were there when the query first began.
 
-    What was added since then is read from its beginning; what appeared since the group began comes with
-    an offset. A start must be committed before anything is read there: a successor would look up another
+    Later partitions are read from their start; those that appeared since the group began come with an
+    offset. A start must be committed before anything is read there: a successor would look up another
     `latest`.
     """
 

@@ -1,4 +1,4 @@
-"""What Trigger.AvailableNow reads: exactly what there was when the query began."""
+"""The targets of Trigger.AvailableNow: exactly what existed when the query began."""
 
 from collections.abc import Collection, Mapping
 
@@ -16,7 +16,7 @@ from folkmoot.spark_apps.stream.held_partitions import HeldPartition
 
 
 class Targets:
-    """Where partitions ended, by their topics' ids; of partitions that came later nothing is read."""
+    """Ends of partitions, by their topics' ids; later partitions are not read."""
 
     def __init__(self, ends: Mapping[tuple[TopicPartition, str], int]) -> None:
         self._ends = ends

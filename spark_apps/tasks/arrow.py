@@ -1,11 +1,11 @@
 """Record batches of the log as Arrow, in the columns of Spark's Kafka source.
 
-What a consumer's `arrow()` gives is what Spark takes: packed columns travel from a batch's body into
+A consumer's `arrow()` has the columns that Spark takes: packed columns travel from a batch's body into
 Spark's stream without being looked at, record by record or as a whole. Small batches are joined, since
 Spark pays for each RecordBatch; cells of very small ones are gathered before they are packed.
 
-A few bytes can unfold into many (one value for a million rows), so what is gathered, and what one
-RecordBatch holds, is bounded by the bytes that it has in Arrow.
+A few bytes can unfold into many (one value for a million rows), so gathered batches and each RecordBatch
+are bounded by their bytes in Arrow.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ FEW_BYTES: Final = 64 * 1024
 """With fewer rows and bytes a batch's arrays cost more than its cells do."""
 
 FRAME: Final = "frame"
-"""A column that nobody but the decoder of values asks for: what a header says of the value's schema."""
+"""The schema id or GUID in a header; only the decoder of values asks for it."""
 
 _NOTHING: Final = np.zeros(1, np.int64)
 _SCHEMA: Final = SCHEMA_WITH_HEADERS.append(pa.field(FRAME, pa.binary()))
@@ -66,7 +66,7 @@ class Rows:
             self._bytes += _size(view)
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """What was gathered, each RecordBatch of BYTES at most unless it is a single row."""
+        """Return the gathered rows, each RecordBatch of at most BYTES unless it is a single row."""
         views, self._views = self._views, []
         fits = self._bytes <= BYTES
         self._count = self._bytes = 0

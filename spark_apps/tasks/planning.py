@@ -10,23 +10,23 @@ from folkmoot.spark_apps.offsets.checkpoint import Range
 from folkmoot.spark_apps.options.config import SourceConfig
 
 EVEN_PART = 4
-"""One part in so many of a limit is divided evenly, the rest in proportion to lag."""
+"""This fraction of a limit is divided evenly, the rest in proportion to lag."""
 
 TASKS: Final = 8
-"""Into so many tasks a batch is divided, if that makes none too small …"""
+"""Tasks of a batch, if that makes none too small …"""
 SMALL_TASK: Final = 50_000
-"""… with so many records: a task costs some ten milliseconds, as many as they do …"""
+"""… with this many records: a task costs some ten milliseconds, as many as they do …"""
 LARGE_TASK: Final = 250_000
 LARGE_TASK_BYTES: Final = 32 * 1024 * 1024
 """… nor too large, in records and as they lie in the log."""
 
 
 Task = tuple[OffsetRange, ...]
-"""What one task reads, in that order."""
+"""The ranges of one task, in order."""
 
 
 class Logs(Protocol):
-    """Who leads what, and how large records are."""
+    """Leaders of partitions, and sizes of records."""
 
     def leader_address(self, partition: TopicPartition) -> str | None: ...
     def record_bytes(self, topic: str) -> float: ...
@@ -57,7 +57,7 @@ def tasks(
 
     Small slices of several partitions go into one, large ranges are split.
 
-    Who reads what follows from the ranges and `records` alone, so that a replay has the same tasks.
+    The tasks follow only from the ranges and `records`, so that a replay has the same ones.
     """
     leading = {leader for each in ranges if (leader := logs.leader_address(each)) is not None}
     addresses = tuple(sorted({*brokers, *leading}))
@@ -76,7 +76,7 @@ def tasks(
 
 
 def _pieces(whole: Range, most: int) -> Sequence[tuple[int, int]]:
-    """A range in equal pieces of at most so many offsets."""
+    """Split a range into equal pieces of at most `most` offsets."""
     count = ceil(whole.size / most)
     ends = [whole.first + whole.size * number // count for number in range(1, count + 1)]
     return list(zip([whole.first, *ends], ends, strict=False))

@@ -24,7 +24,7 @@ from folkmoot.spark_apps.tasks.planning import Task
 from folkmoot.spark_apps.tasks.worker_process import kept
 
 BEGUN_BYTES: Final = 4 * 1024 * 1024
-"""Of the first fetches of a task's ranges, which are asked for together."""
+"""Bytes of the first fetches of a task's ranges, which are requested together."""
 MOST_AHEAD: Final = 32
 
 
@@ -68,7 +68,7 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
             yield from rows.take()
         except OffsetOutOfRange as error:
             raise OffsetOutOfRange(
-                f"{error}: set failOnDataLoss=false to go on without them"
+                f"{error}: set failOnDataLoss=false to continue without them"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""What outlives a task in the worker process that runs it: connections, and what was imported."""
+"""Objects that outlive a task in its worker process: connections and imports."""
 
 import gc
 import os

@@ -41,7 +41,7 @@ from folkmoot.spark_apps.typed.decoding import KnownSchema
 from folkmoot.spark_apps.typed.reader_schema import CONNECT_TIMEOUT, named_schema
 
 RECORD_NAME: Final = "Row"
-"""Of the first schema of a subject; those that follow are called like the one before."""
+"""Name of the first schema of a subject; later ones have the name of the one before."""
 
 _TYPES: Final[dict[type[DataType], Any]] = {
     BooleanType: "boolean",
@@ -60,7 +60,8 @@ _TYPES: Final[dict[type[DataType], Any]] = {
 
 
 def writer_schema(config: SinkConfig, fields: StructType) -> KnownSchema:
-    """What rows of these columns are written by. Raises as `schema_for`, and ZooKeeperUnreachable."""
+    """Return the schema by which rows of these columns are written. Raises as `schema_for`, and
+    ZooKeeperUnreachable."""
     with closing(SchemaRegistry(config.zookeeper, timeout=CONNECT_TIMEOUT)) as registry:
         return schema_for(fields, config, registry)
 

@@ -134,7 +134,7 @@ def test_what_happened_in_a_group_is_told_in_words_and_as_json(shell: Shell) -> 
     shell.done("group", "reset", shell.group, "--to-earliest", "--execute")
     lines = shell.done("group", "events", shell.group).splitlines()
     assert " UTC  generation 1" in lines[0]
-    assert " UTC  nobody has planned since" in lines[3]
+    assert " UTC  no plan since" in lines[3]
     assert lines[4] == f"{lines[1].removesuffix(' joined')}: left"
     assert lines[1].endswith(" joined")
     assert lines[2].startswith(f"    2 partitions of {shell.topic} from nobody to ")

@@ -33,7 +33,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Draft(NamedTuple):
-    """What is to be sent: a record that has no place yet. `timestamp` is in ms, None: now."""
+    """A record to send, without a position. `timestamp` is in ms, None: now."""
 
     value: bytes | None
     key: bytes | None = None
@@ -64,7 +64,7 @@ def line_of(record: "Record", decode: Decoder) -> str:
 def draft_of(
     line: bytes, decode: Decoder, encode: _Encode | None, encode_key: _Encode | None = None
 ) -> Draft:
-    """What a line says is to be sent; where it lay is left out. Raises SerializationError.
+    """Return the record of a line, without its position. Raises SerializationError.
 
     A key is written by `encode_key`, a value by `encode`, if there is one. Else `encoded` has the value's
     bytes, which must mean what `value` says: that was perhaps changed on the way. A header that says which

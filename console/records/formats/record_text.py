@@ -29,7 +29,7 @@ FIELDS: Final[dict[str, _Part]] = {
     ),
     "%": lambda record: b"%",
 }
-"""What may follow a % in a format, besides k and s, key and value, which may have a schema."""
+"""Letters after % in a format, besides k and s, key and value, which may have a schema."""
 
 FORMAT_HELP: Final = (
     "as kcat has it: %t topic, %p partition, %o offset, %k key, %K its length, %s value, %S its "
@@ -40,7 +40,8 @@ _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 
 
 def writer(output: str, decode: Decoder, form: str = "") -> Show:
-    """What prints a record as `text`, `json` or `raw`, or else in a format of kcat's. Raises ConfigError."""
+    """Return a printer of records as `text`, `json` or `raw`, or else in a format of kcat's. Raises
+    ConfigError."""
     if output == "raw":
         return lambda record: _write((record.value or b"") + b"\n")
     if output == "json":
@@ -52,7 +53,7 @@ def writer(output: str, decode: Decoder, form: str = "") -> Show:
 
 
 def _format(form: str, decode: Decoder) -> list[_Part]:
-    """What makes each part of a line."""
+    """Return the functions for the parts of a line."""
 
     def value(record: "Record") -> bytes:
         decoded = decode.value(record.value, record.headers)
@@ -101,7 +102,7 @@ def _write(data: bytes) -> None:
 
 
 def _line(record: "Record", decode: Decoder) -> str:
-    """One line; nothing in it moves the cursor or ends the line, whoever wrote the record."""
+    """Return one line without control characters, so no record moves the cursor."""
     decoded = decode.value(record.value, record.headers)
     if decoded is not None:
         shown = as_json(decoded[0]) if not isinstance(decoded[0], str) else decoded[0]

@@ -23,8 +23,8 @@ _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 
 
 class TypedJson:
-    """Values of one schema, a resolved text. What does not fit stays as it is, and so does a value of a
-    union of several types, since nothing tells which is meant: serialisers say what is wrong with it."""
+    """Values of one schema, a resolved text. A value that does not fit stays as it is, and so does a value
+    of a union of several types, since the branch is unknown: serialisers report the error."""
 
     def __init__(self, text: str) -> None:
         self._schema = Parsed(text)

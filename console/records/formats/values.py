@@ -28,8 +28,8 @@ class Decoder:
     Schemas come from `zookeeper`, or else from the brokers at `bootstrap`.
 
     `readers` are the schemas that values and keys are read as, by "value" and "key"; without one values
-    are as they were written, and keys are bytes. What cannot be decoded is shown as bytes, as a value may
-    begin with a zero by chance; what cannot be read by one of `readers` is an error.
+    are as they were written, and keys are bytes. A value that cannot be decoded is shown as bytes, since it
+    may begin with a zero by chance. A value that one of `readers` cannot read is an error.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Decoder:
             self._registry.close()
 
     def value(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
-        """What a record's value says; None for bytes that have no schema here."""
+        """Return a record's value for JSON; None for bytes that have no schema here."""
         return self._decoded("value", data, headers)
 
     def key(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
@@ -84,7 +84,7 @@ class Decoder:
         except SchemaNotFound:
             pass
         except SerializationError:
-            if field in self._readers:  # which was asked for, so that it is told
+            if field in self._readers:  # which was requested, so it is reported
                 raise
         return None
 
@@ -132,7 +132,7 @@ def cell_of(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def json_of(line: bytes) -> Any:
-    """What a line of JSON says. Raises SerializationError."""
+    """Return the value of a line of JSON. Raises SerializationError."""
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:

@@ -254,8 +254,8 @@ def test_a_password_is_hashed_once_and_then_remembered(file_of_users: Path) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "names nobody"),
-        ("# nobody\n", "names nobody"),
+        ("", "has no user"),
+        ("# nobody\n", "has no user"),
         ("alice:secret", "users:1 is no user"),
         ("alice:$scrypt$ln=14,r=8,p=1$YQ$YQ\nbob", "users:2 is no user"),
         ("alice:$scrypt$ln=40,r=8,p=1$YQ$YQ", "users:1 is no user"),

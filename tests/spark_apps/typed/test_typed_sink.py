@@ -142,8 +142,8 @@ def test_what_was_read_as_bytes_fits_a_type_of_fixed_size() -> None:
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
-        (fields(a=INT, _error=TEXT), {}, "'_error' tells of values that could not be read"),
-        (fields(a=INT, _raw=BYTES), {}, "'_raw' tells of values that could not be read"),
+        (fields(a=INT, _error=TEXT), {}, "'_error' marks values that could not be read"),
+        (fields(a=INT, _raw=BYTES), {}, "'_raw' marks values that could not be read"),
         (fields(_key=BYTES), {}, "values have no field: there is no column beside _key"),
         (fields(a=INT), {"topic": "", "subject": "s"}, "give option 'topic', or a column '_topic'"),
         (fields(a=INT, _key=INT), {}, "column '_key' is int, not binary or string: cast it"),
