@@ -176,7 +176,7 @@ def test_a_zookeeper_that_was_emptied_refuses_a_session_and_the_log_says_so(
         ) as after:
             assert after.address == address
             if emptied:
-                said = f"{address} refuses session 0x{session.session_id:x}.*set back or emptied"
+                said = f"{address} refuses session 0x{session.session_id:x}: .*set back or emptied"
                 eventually(lambda: re.search(said, caplog.text))
                 with pytest.raises(ZooKeeperUnreachable, match="set back or emptied"):
                     execute(session, Exists("/"), 0.1)
