@@ -10,12 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from kazoo import exceptions as refused
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as wire
-from kazoo.protocol.states import Callback, KazooState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import Callback, KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 
@@ -46,6 +45,9 @@ MAX_IN_FLIGHT = 128
 """Requests in kazoo's hands; the socket pair by which it is woken has room for a byte for each."""
 
 log = thread_log(__name__)
+_details = LibraryLog(logging.getLogger(__name__), {})
+# kazoo warns of every attempt to connect, and logs the session's password.
+_SILENT = logging.Logger("kazoo", logging.CRITICAL + 1)  # noqa: LOG001
 
 
 def connect(
@@ -66,9 +68,22 @@ def connect(
             f"session_timeout={session_timeout:g} is not possible: use {SHORTEST_SESSION:g} to "
             f"{LONGEST_SESSION:g} seconds"
         )
-    session = KazooSession(servers, session_timeout, HostNames(host for host, _ in addresses))
-    session.start(chroot, connect_timeout, create)
-    return session
+    names = HostNames(host for host, _ in addresses)
+    session = KazooSession(servers, session_timeout)
+    try:
+        session.start()
+        execute(session, _find_chroot(chroot, create), connect_timeout)
+        session.chroot = chroot
+        log.info("ZooKeeper session 0x%x at %s", session.session_id, servers)
+        return session
+    except BaseException as error:
+        session.close()
+        if not isinstance(error, ZooKeeperUnreachable):
+            raise
+        why = names.unresolved() or "start it, or give the address of one that runs"
+        raise ZooKeeperUnreachable(
+            f"no ZooKeeper server answers at {servers} within {connect_timeout:g} s: {why}"
+        ) from None
 
 
 class KazooSession:
@@ -100,16 +115,13 @@ class KazooSession:
     Not usable in a forked child.
     """
 
-    def __init__(self, servers: str, session_timeout: float, names: HostNames) -> None:
+    def __init__(self, servers: str, session_timeout: float) -> None:
         self.session_timeout = session_timeout
         """Seconds without contact after which ZooKeeper ends the session; from `start` as negotiated."""
         self.session_id = 0
         self.password = b""
         """With the id it allows to act as this session: keep it off disks and logs."""
-        self.note_death: Callable[..., None] = lambda *paths: None
-        """A guardian replaces it: see `Guarded`."""
         self._servers = servers
-        self._names = names
         self.chroot = ""
         # Reentrant, since a signal handler may submit while the thread that it interrupts does.
         self._lock = threading.RLock()
@@ -122,26 +134,14 @@ class KazooSession:
         self._last_acknowledged = 0.0
         self._client: Any = _client(self, servers, session_timeout)
 
+    def start(self) -> None:
+        """Begin to connect."""
+        self._client.start_async()
+
     @property
     def is_refused(self) -> bool:
         """Servers run, and take no connection of this session."""
         return self._refusals >= REFUSALS
-
-    def start(self, chroot: str, connect_timeout: float, create: bool) -> None:
-        """Connect, and perhaps `create` a missing chroot. Raises ZooKeeperUnreachable."""
-        try:
-            self._client.start_async()
-            execute(self, _find_chroot(chroot, create), connect_timeout)
-            self.chroot = chroot
-            log.info("ZooKeeper session 0x%x at %s", self.session_id, self._servers)
-        except BaseException as error:
-            self.close()
-            if not isinstance(error, ZooKeeperUnreachable):
-                raise
-            why = self._names.unresolved() or "start it, or give the address of one that runs"
-            raise ZooKeeperUnreachable(
-                f"no ZooKeeper server answers at {self._servers} within {connect_timeout:g} s: {why}"
-            ) from None
 
     def last_acknowledged(self) -> float:
         """`time.monotonic()` at which the last operation that was answered had been *sent*."""
@@ -175,7 +175,7 @@ class KazooSession:
             stopper.join(CLOSE_TIMEOUT)
         self._end()
 
-    # -- the way of an operation ----------------------------------------------------------------
+    # -- operations -----------------------------------------------------------------------------
 
     def _hand_over(self) -> None:
         """Put operations into kazoo's queue, past its own checks."""
@@ -190,9 +190,7 @@ class KazooSession:
                 request.sent = time.monotonic()
                 self._in_flight[request] = None
                 self._client._queue.append((request.encoded, request))
-                with suppress(
-                    BlockingIOError
-                ):  # kazoo reads one byte for each request: enough are there
+                with suppress(BlockingIOError):  # enough bytes: kazoo reads one for each request
                     self._client._connection._write_sock.send(b"\0")
 
     def answered(self, request: "_Request", outcome: Outcome) -> None:
@@ -354,26 +352,17 @@ class _Request:
         self._session.answered(self, Outcome(None, _error(subject, failure)))
 
 
-class _Watch(msgspec.Struct, frozen=True):
-    """What kazoo calls. Equal for equal callbacks: kazoo keeps one per node, however often it is armed."""
-
-    callback: zk.WatchCallback
-
-    def __call__(self, event: WatchedEvent) -> None:
-        self.callback()
-
-
 def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
     if isinstance(operation, zk.Multi):
         return wire.Transaction([_encoded(write, chroot) for write in operation.writes])
     path = chroot if chroot and operation.path == "/" else chroot + operation.path
     match operation:
         case zk.Get(_, watch):
-            return wire.GetData(path, watch and _Watch(watch))
+            return wire.GetData(path, watch)
         case zk.Exists(_, watch):
-            return wire.Exists(path, watch and _Watch(watch))
+            return wire.Exists(path, watch)
         case zk.Children(_, watch):
-            return wire.GetChildren(path, watch and _Watch(watch))
+            return wire.GetChildren(path, watch)
         case zk.Sync():
             return wire.Sync(path)
         case zk.Create(_, data, ephemeral, sequence):
@@ -447,7 +436,7 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
         connection_retry=KazooRetry(
             max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_DELAY, ignore_expire=False
         ),
-        logger=_QuietLog(logging.getLogger(f"{__name__}.kazoo"), {}),
+        logger=_SILENT,
     )
     connection = client._connection
     kazoo_connect, kazoo_invoke = connection._connect, connection._invoke
@@ -457,10 +446,13 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
         if session.over:
             raise refused.SessionExpiredError("the session is over")
         handler.is_connected = False
+        _details.debug("connecting to ZooKeeper at %s (%s:%s)", *address)
         try:
             read_timeout_ms, connect_timeout_ms = kazoo_connect(*address)
-        except refused.ConnectionDropped:
-            if handler.is_connected and client.last_zxid > 0:
+        except Exception as error:
+            _details.debug("no connection to ZooKeeper at %s (%s:%s): %s", *address, error)
+            was_dropped = isinstance(error, refused.ConnectionDropped) and handler.is_connected
+            if was_dropped and client.last_zxid > 0:
                 session.refused()
             raise
         session.session_timeout = read_timeout_ms * 1.5 / 1000  # kazoo reads for two thirds of it
@@ -494,7 +486,7 @@ class _OneThread(SequentialThreadingHandler):
         pass
 
     def dispatch_callback(self, callback: Callback) -> None:
-        _call("a watch", callback.func, *callback.args)
+        _call("a watch", callback.func)  # without kazoo's event
 
     def select(self, rlist: Any, wlist: Any, _: Any, timeout: float | None = None) -> Any:
         """kazoo makes an epoll object for each call, and it calls three times for each answer."""
@@ -517,13 +509,3 @@ class _OneThread(SequentialThreadingHandler):
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         return reader, writer
-
-
-class _QuietLog(LibraryLog):
-    """Logs kazoo's warnings about every attempt to connect as details, and never the session's password."""
-
-    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
-        if self.isEnabledFor(logging.DEBUG):
-            text = str(msg) % args if args else str(msg)
-            if "passwd" not in text:
-                super().log(logging.DEBUG, "%s", text, **options)

@@ -6,7 +6,7 @@ is over for good, and its owner opens another: no write of an old session ever r
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -64,14 +64,6 @@ class Session(Protocol):
 
     def close(self) -> None:
         """End the session now, and its ephemeral nodes with it. Never raises, never hangs."""
-
-
-@runtime_checkable
-class Guarded(Protocol):
-    """A session that another process closes if this one dies (guardian.py)."""
-
-    def note_death(self, *paths: str) -> None:
-        """Have it create these nodes first, which say that the process died."""
 
 
 Connect = Callable[[float], Session]

@@ -87,8 +87,9 @@ def test_the_password_of_a_session_is_not_logged(
     caplog.set_level(logging.DEBUG)
     session = connect(chroot, 10.0)
     session.close()
-    assert "Connecting to 127.0.0.1" in caplog.text
+    eventually(lambda: "connecting to ZooKeeper at 127.0.0.1" in caplog.text)
     assert "passwd" not in caplog.text
+    assert session.password.hex() not in caplog.text
 
 
 def test_no_server_is_an_error_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
