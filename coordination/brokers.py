@@ -18,16 +18,9 @@ import msgspec
 from msgspec.structs import replace
 
 from folkmoot.coordination import paths
+from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper import recipes
-from folkmoot.coordination.zookeeper.operations import (
-    Check,
-    ConnectionLost,
-    Multi,
-    MultiFailed,
-    Recipe,
-    Set,
-    WatchCallback,
-)
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
 from folkmoot.coordination.zookeeper.recipes import Malformed
 from folkmoot.protocol.errors import BrokerIdTaken, ConfigError
 
@@ -102,9 +95,9 @@ def register(
         yield from recipes.begin_epoch(path, with_epoch, epoch_path, last, directory.encode())
 
 
-def is_in_epoch(broker_id: int, epoch: int) -> Check:
+def is_in_epoch(broker_id: int, epoch: int) -> zk.Check:
     """The check that refuses a transaction once the broker has registered again since that broker epoch."""
-    return Check(paths.broker_epoch(broker_id), epoch)
+    return zk.Check(paths.broker_epoch(broker_id), epoch)
 
 
 def read(broker_id: int, watch: WatchCallback | None = None) -> Recipe[Registration | None]:
@@ -131,12 +124,12 @@ def leave(broker_id: int, mine: Registration) -> Recipe[bool]:
             return True
         data = msgspec.json.encode(replace(found, leaving=True))
         # The version of the node alone could be that of the next incarnation's.
-        writes = is_in_epoch(broker_id, found.epoch), Set(path, data, node.stat.version)
+        writes = is_in_epoch(broker_id, found.epoch), zk.Set(path, data, node.stat.version)
         try:
-            yield Multi(writes)
-        except MultiFailed as refusal:
+            yield zk.Multi(writes)
+        except zk.MultiFailed as refusal:
             recipes.check_foreseen(refusal)
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
 
 

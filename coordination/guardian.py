@@ -1,12 +1,10 @@
-"""Closes the sessions of a process at its death, not after their timeout.
+"""Closes the sessions of a process when it dies, not after their timeout.
 
-When a *process* dies (SIGKILL, out of memory, a crash in C) its machine knows at once: a second, tiny process
-(guardian_process.py) waits for that and closes the sessions of the dead one in its name. This saves time, and
-safety never needs it: fencing holds in any case.
+A second, tiny process (guardian_process.py) waits for the death (SIGKILL, out of memory, a crash in C), and
+closes the sessions. This saves time, and safety never needs it: fencing holds in any case.
 
-One guardian per process, started with the first guarded session. It ends with the sessions; when it was
-killed, the next guarded session starts another. Where there cannot be one, a log line says so once, and the
-session timeout decides.
+The first guarded session starts the guardian. It ends with the sessions; if it was killed, the next guarded
+session starts another. A process that cannot have one logs why, once.
 """
 
 import json

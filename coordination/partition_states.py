@@ -6,13 +6,12 @@ on, so that one of two writers is refused.
 
 The writers (rules as numbered in docs/replication.md):
 
-- the controller creates a state and *designates* a leader, under a check of its own epoch; it never
-  changes the leader epoch (rule 1);
-- a broker that is designated and in the ISR *activates* itself, which begins the next leader epoch
-  (rule 2);
-- the controller ends a reassignment, in one transaction with the topic's node (reassignments.py): it keeps
-  the ISR's members that are in the target, and designates one of them, perhaps the same leader;
-- an active leader changes the ISR. When a replica joins, the transaction checks that broker's epoch, so that
+- The controller creates a state and *designates* a leader, under a check of its own epoch. It never
+  changes the leader epoch (rule 1).
+- A broker that is designated and in the ISR *activates* itself, which begins the next leader epoch (rule 2).
+- The controller ends a reassignment, in one transaction with the topic's node (reassignments.py). It keeps
+  the ISR's members that are in the target, and designates one of them.
+- An active leader changes the ISR. When a replica joins, the transaction checks that broker's epoch, so that
   an incarnation that has lost its data since does not count as in sync (rule 7).
 
 | if the process dies | right before the transaction | right after it |
@@ -60,8 +59,8 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     `leader` leads in `leader_epoch` if it is `active`; else it has to begin the next one. `isr` has the order
     of the replicas. `controller_epoch` is that of the last designation. `unclean_epoch` is the leader epoch
     that the last unclean election began: records committed before it may be gone. `reassigned` is the
-    topic's at the end of the partition's last reassignment: a broker that has read a lower one of the topic
-    may have lost its replica, and not know it.
+    topic's at the end of the partition's last reassignment: a broker that knows a lower one may have lost
+    its replica unnoticed.
     """
 
     leader: int
@@ -73,7 +72,7 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     reassigned: int = 0
 
     def designate(self, leader: int, isr: Iterable[int], controller_epoch: int) -> "PartitionState":
-        """The state with another designated leader, or NOBODY."""
+        """The state with a newly designated leader; NOBODY for none."""
         return replace(
             self, leader=leader, isr=tuple(isr), controller_epoch=controller_epoch, active=False
         )
@@ -156,10 +155,10 @@ def partitions_of(topic_id: str, watch: WatchCallback | None = None) -> Recipe[l
 
 
 def is_intact(topic_id: str) -> Recipe[bool]:
-    """Whether no state of a topic was ever removed: then a partition without one never had one.
+    """True if no state of a topic was ever removed: a partition without one never had one.
 
-    The parent node is created with the topic; once it, or a child, was deleted, missing states were lost.
-    Its data is RESTORING while states are restored (cluster/restoring.py).
+    The parent node is created with the topic. Its data is RESTORING while states are restored
+    (cluster/restoring.py).
     """
     found = yield from recipes.get_node(paths.partition_states(topic_id))
     if found is None:

@@ -34,8 +34,7 @@
 | …/<context>/live/<subject>              | persistent | nothing: the subject has live versions                      | the same transaction | –                  |
 | …/<context>/deleted/<subject>           | persistent | nothing: the subject has versions, and all are softly deleted | the same transaction | –                |
 
-Subjects, contexts and producers' names are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
-gave it when it joined, so that age needs no further read.
+Subjects, contexts and producers' names are percent-encoded to fit into a path.
 """
 
 from urllib.parse import quote
@@ -47,7 +46,7 @@ ROOTS = frozenset(
         "topics",
     }
 )
-"""What else lies right below the chroot."""
+"""The other nodes right below the chroot."""
 BROKERS = "/brokers/ids"
 DRAINED_BROKERS = "/brokers/drained"
 CONTROLLER = "/controller/current"
@@ -185,5 +184,5 @@ def listed_subject(context: str, listing: str, name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A subject or a context as the name of a node; what begins alike still does."""
+    """A percent-encoded node name; keeps prefixes."""
     return quote(name, safe="").replace(".", "%2E")

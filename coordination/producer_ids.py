@@ -4,8 +4,8 @@ The counter's node holds the first free id. After a death or a lost reply at wor
 wasted.
 
 Logs remember producers by these ids, so none may come again when the node was deleted or set back. So a
-caller passes a lower bound of its block: brokers pass the time in µs, which no counter has ever overtaken, or
-the highest id that they have seen in batches, if that is more.
+caller passes a lower bound: brokers pass the time in µs, which no counter has ever overtaken, or the highest
+id that they have seen, if that is more.
 """
 
 import msgspec

@@ -1,25 +1,24 @@
 """Named producers: a later attempt continues where the earlier one stopped, and fences it.
 
 A task that may run again, perhaps in another process beside the first, writes rounds of records: the same
-records in the same order in each attempt at a round. Its name's node holds the producer id, the epoch, the
-round, and where the round begins in each partition of a topic: the sequence of its first record, and the end
-of the log before it. Brokers keep a producer's next sequence; the records between the two are written.
+records in the same order in each attempt at a round. The name's node holds the producer id, the epoch, the
+round, and the round's begin in each partition: the first sequence, and the end of the log before it. Brokers
+know a producer's next sequence; the records between the two are written.
 
 - **An attempt** takes the next epoch, by compare-and-set. A new round gets a new id when half of the epochs
   are used: the others are for attempts at one round.
 - **A new round** asks the brokers where it begins, and notes that before it writes. All of the earlier round
   is in the log by then.
 - **A repeated round** finds the note. It asks how far the attempt before got, checks that these are its own
-  records, and continues behind them, in batches that continue sequences over epochs: they are refused if the
+  records, and continues behind them, in batches that continue sequences over epochs. They are refused if the
   other attempt has written since, and fence it otherwise. If the records differ (the rows came in another
   order), it notes that by `begin_again` and fails: the next attempt writes all of its own, at least once.
-- **A round that was divided into other tasks before** has names that the tasks of this attempt do not have
+- **A round that was divided into other tasks before** has names without a task in this attempt
   (`begun_by_others`): their records are in the log twice. The job lets the round begin again under these
   names, then fails; after a death before that the next attempt finds them once more.
 
-An attempt that dies before its note has written nothing. After a lost reply the node's `attempt` tells whose
-it is. Of two attempts at a time the later one is served; the earlier one gets ProducerFenced, here or from
-brokers.
+An attempt that dies before its note has written nothing. After a lost reply, `attempt` identifies the writer
+of the node. The later one of two attempts is served; the earlier one gets ProducerFenced, here or from brokers.
 
 Each new name removes some others that have not been written for a week: brokers have forgotten their
 producers by then (`producer_id_expiry`), so that they begin anew anyway. Transactional ids
@@ -56,8 +55,8 @@ class Begin(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A topic in a round: its number of partitions when the round began there, by which each attempt places
-    rows, and where the round begins in each; partitions that were added since follow."""
+    """A topic in a round: its number of partitions at the first attempt, by which each attempt places rows,
+    and the round's begin in each partition, also in those added since."""
 
     partitions: int
     begins: list[Begin]

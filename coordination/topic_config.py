@@ -108,18 +108,18 @@ class LogConfig:
             )
 
     def least_in_sync(self, replicas: int) -> int:
-        """Of that number of replicas, how many must be in sync for a commit."""
+        """The number of replicas that must be in sync for a commit."""
         wanted = (2 if replicas >= 3 else 1) if self.min_in_sync is None else self.min_in_sync
         return min(wanted, replicas)
 
     @property
     def compacts(self) -> bool:
-        """Whether older records of a key are removed."""
+        """True if older records of a key are removed."""
         return self.cleanup_policy != "delete"
 
     @property
     def deletes(self) -> bool:
-        """Whether old segments are removed by `retention` and `retention_bytes`."""
+        """True if old segments are removed by `retention` and `retention_bytes`."""
         return self.cleanup_policy != "compact"
 
     @property

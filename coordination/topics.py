@@ -14,27 +14,10 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.deletions import CONTROLLER, Deletion, recorded
 from folkmoot.coordination.placement import place
 from folkmoot.coordination.topic_config import PAGE_CACHE, LogConfig
+from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper import recipes
-from folkmoot.coordination.zookeeper.operations import (
-    ConnectionLost,
-    Create,
-    Delete,
-    Multi,
-    MultiFailed,
-    Node,
-    NodeExists,
-    NoNode,
-    Recipe,
-    Set,
-    Stat,
-    Sync,
-    WatchCallback,
-)
-from folkmoot.protocol.errors import (
-    ConfigError,
-    TopicExists,
-    UnknownTopicOrPartition,
-)
+from folkmoot.coordination.zookeeper.operations import Node, Recipe, Stat, WatchCallback
+from folkmoot.protocol.errors import ConfigError, TopicExists, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.quantities import counted
 
@@ -61,11 +44,6 @@ class Reassignment(msgspec.Struct, frozen=True, omit_defaults=True):
         """All brokers that hold the partition meanwhile; it prefers the leader that it had."""
         return list(dict.fromkeys((*self.original, *self.target)))
 
-    @property
-    def fewest(self) -> int:
-        """The number of replicas before or after it, whichever is less."""
-        return min(len(self.original), len(self.target))
-
 
 class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     """A topic: `partitions[p]` are the brokers that hold replicas of partition p, preferred first.
@@ -87,7 +65,9 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     def replica_count(self, partition: int) -> int:
         """The number of a partition's replicas; while they are being moved the fewest."""
         moved = self.reassignments.get(partition)
-        return len(self.partitions[partition]) if moved is None else moved.fewest
+        if moved is None:
+            return len(self.partitions[partition])
+        return min(len(moved.original), len(moved.target))
 
     @property
     def replicas(self) -> int:
@@ -136,20 +116,20 @@ def create(
         # Another id each time: after a lost reply the topic may be there, or deleted again already.
         info = TopicInfo(uuid4().hex, placed, options)
         ids.add(info.topic_id)
-        node = Create(paths.topic(name), msgspec.json.encode(info))
+        node = zk.Create(paths.topic(name), msgspec.json.encode(info))
         try:
             # The states' parent distinguishes partitions without a state yet from those that lost theirs.
-            yield Multi((node, Create(paths.partition_states(info.topic_id))))
+            yield zk.Multi((node, zk.Create(paths.partition_states(info.topic_id))))
             return info
-        except MultiFailed as refusal:
-            if not isinstance(refusal.cause, NodeExists):
+        except zk.MultiFailed as refusal:
+            if not isinstance(refusal.cause, zk.NodeExists):
                 raise
             found = yield from read(name)
             if found is not None and found.topic_id in ids:
                 return found
             if found is not None:  # else it was deleted meanwhile
                 raise TopicExists(f"topic {name} exists already: choose another name") from None
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
 
 
@@ -178,9 +158,9 @@ def read_with_version(name: str) -> Recipe[tuple[TopicInfo, int] | None]:
     return None if found is None or stat is None else (found, stat.version)
 
 
-def written(name: str, topic: TopicInfo, version: int) -> Set:
+def written(name: str, topic: TopicInfo, version: int) -> zk.Set:
     """The write of a topic's node if it still has that version, for a transaction."""
-    return Set(paths.topic(name), msgspec.json.encode(topic), version)
+    return zk.Set(paths.topic(name), msgspec.json.encode(topic), version)
 
 
 def read(name: str, watch: WatchCallback | None = None) -> Recipe[TopicInfo | None]:
@@ -242,10 +222,10 @@ def update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicI
         return msgspec.structs.replace(after, revision=topic.revision + 1)
 
     # A server that lags could return an old topic of the name, to be written over the present one.
-    yield from recipes.retry_on_connection_loss(Sync())
+    yield from recipes.retry_on_connection_loss(zk.Sync())
     try:
         return (yield from recipes.update(_decoder, paths.topic(name), changed))
-    except NoNode:
+    except zk.NoNode:
         raise unknown(name) from None
 
 
@@ -259,7 +239,7 @@ def delete(name: str, *, by: str = "", at: float = 0.0) -> Recipe[None]:
     seen: Stat | None = None
     is_recorded = False
     yield from recipes.ensure(paths.DELETIONS)
-    yield from recipes.retry_on_connection_loss(Sync())  # as in `update`
+    yield from recipes.retry_on_connection_loss(zk.Sync())  # as in `update`
     while True:
         node = yield from recipes.get_node(path)
         now = None if node is None else node.stat
@@ -270,20 +250,20 @@ def delete(name: str, *, by: str = "", at: float = 0.0) -> Recipe[None]:
         try:
             record = _record(name, node, by, at)
             if is_recorded:  # an operator has restored its node
-                record = [Set(each.path, each.data) for each in record]
-            yield Multi((Delete(path, node.stat.version), *record))
-        except MultiFailed as refusal:
+                record = [zk.Set(each.path, each.data) for each in record]
+            yield zk.Multi((zk.Delete(path, node.stat.version), *record))
+        except zk.MultiFailed as refusal:
             recipes.check_foreseen(refusal)
-            if isinstance(refusal.cause, NoNode) and refusal.failed == 0:
+            if isinstance(refusal.cause, zk.NoNode) and refusal.failed == 0:
                 return
-            seen, is_recorded = None, isinstance(refusal.cause, NodeExists)
-        except ConnectionLost:
+            seen, is_recorded = None, isinstance(refusal.cause, zk.NodeExists)
+        except zk.ConnectionLost:
             seen = now
         else:
             return
 
 
-def _record(name: str, node: Node, by: str, at: float) -> Sequence[Create | Set]:
+def _record(name: str, node: Node, by: str, at: float) -> Sequence[zk.Create | zk.Set]:
     with suppress(recipes.Malformed):
         topic = recipes.decode(_decoder, paths.topic(name), node)
         brokers = sorted({broker for replicas in topic.partitions for broker in replicas})

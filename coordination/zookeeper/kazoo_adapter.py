@@ -98,16 +98,15 @@ class KazooSession:
     (`_in_flight`), and gets each once. A broken connection ends those in flight with ConnectionLost; the
     end of the session ends all with SessionLost.
 
-    **The end.** A session becomes `over` under the lock under which it gives operations to kazoo, before
-    kazoo empties its queue for the next session. kazoo would open that session: every attempt to connect is
-    refused from then on, and another thread stops the client, since the connection thread cannot wait for
-    itself.
+    **The end.** kazoo would open a next session. So a session becomes `over`, under the lock under which it
+    gives operations to kazoo: every attempt to connect is refused from then on. Another thread stops the
+    client, since the connection thread cannot wait for itself.
 
-    **Silence.** While no server answers, the session may live or not. A server that is paused for longer
-    than the session timeout ends its sessions when it resumes; one that restarts, or an ensemble that
-    elects a new leader, gives each its full time again. So the session stays SUSPENDED until a server
-    decides. A holder must not wait for that: it fences itself when `last_acknowledged()` plus its share of
-    the session timeout has passed. Pings do not count there: a holder sends an operation now and then.
+    **Silence.** While no server answers, the session may live or not: a server that was paused ends old
+    sessions when it resumes, and one that restarts gives each its full time again. So the session stays
+    SUSPENDED until a server decides. A holder must not wait for that: it fences itself when
+    `last_acknowledged()` plus its share of the session timeout has passed. Pings do not count there: a
+    holder sends an operation now and then.
 
     **Watches** are one-shot. When the connection breaks, kazoo drops and calls all of them; the owner reads
     again, and that read waits for the next connection.
@@ -165,7 +164,7 @@ class KazooSession:
             self._hand_over()
 
     def close(self) -> None:
-        """End the session. What is in flight is answered before that, what waits is not sent."""
+        """End the session. Operations in flight are answered before that, waiting ones are not sent."""
         with self._lock:
             if self.over:
                 return
@@ -318,8 +317,8 @@ _REFUSALS: dict[type[BaseException], tuple[type[zk.ZooKeeperError], str]] = {
     refused.InvalidACLError: (zk.Refused, "ZooKeeper does not take the ACL of an open node"),
     refused.BadArgumentsError: (zk.Refused, "ZooKeeper takes the arguments for wrong"),
 }
-# kazoo's connection thread ends with a RuntimeError, and so the session, when ZooKeeper leaves an answer out
-# and gives the next one, as it may when another process ends the session.
+# ZooKeeper may leave an answer out when another process ends the session: kazoo's thread then ends with a
+# RuntimeError, and so the session.
 _CONNECTION = (
     *(refused.ConnectionLoss, refused.ConnectionDropped, refused.OperationTimeoutError),
     *(refused.SessionMovedError, RuntimeError),
@@ -376,7 +375,7 @@ def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
 
 
 def _result(operation: Operation | zk.Check, chroot: str, answer: Any) -> Any:
-    """What kazoo answers, as an operation's result. Raises MultiFailed."""
+    """Convert kazoo's answer to an operation's result. Raises MultiFailed."""
     match operation:
         case zk.Get():
             return zk.Node(answer[0] or b"", _stat(answer[1]))
@@ -424,7 +423,7 @@ def _stat(stat: ZnodeStat) -> zk.Stat:
 def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
     """A client that is not started. Only this and `_hand_over` use kazoo's private fields.
 
-    An attempt to connect takes `patience` seconds at most: a ZooKeeper that is just starting can swallow the
+    An attempt to connect takes `patience` seconds at most. A ZooKeeper that is just starting can swallow the
     first message and keep the connection open, and kazoo would wait until the session is over.
     """
     patience = max(FIRST_ANSWER_WAIT, session_timeout / 3)
@@ -477,7 +476,7 @@ class _OneThread(SequentialThreadingHandler):
         super().__init__()
         self._patience = patience
         self.is_connected = False
-        """Whether a server has accepted the last connection."""
+        """A server has accepted the last connection."""
 
     def start(self) -> None:
         pass

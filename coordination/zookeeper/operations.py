@@ -75,7 +75,7 @@ class Children(msgspec.Struct, frozen=True):
 class Sync(msgspec.Struct, frozen=True):
     """Let the server of this session catch up with the leader. → None.
 
-    What is read after it is at least as new as every write that was answered before it, to any session.
+    A later read is at least as new as every write that was answered before the Sync, to any session.
     """
 
     path: str = "/"

@@ -7,27 +7,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import (
-    BadVersion,
-    Children,
-    ConnectionLost,
-    Create,
-    Delete,
-    Exists,
-    Get,
-    Multi,
-    MultiFailed,
     Node,
-    NodeExists,
-    NoNode,
     Operation,
     Recipe,
-    Refused,
-    Set,
     Stat,
     WatchCallback,
     Write,
-    ZooKeeperError,
 )
 
 CAREFUL: Final = 100
@@ -37,7 +24,7 @@ _T = TypeVar("_T")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
-class Malformed(ZooKeeperError):
+class Malformed(zk.ZooKeeperError):
     """A node's contents are not what its path promises: something else has written it."""
 
 
@@ -46,45 +33,45 @@ def retry_on_connection_loss(operation: Operation) -> Recipe[Any]:
     while True:
         try:
             return (yield operation)
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
 
 
-def check_foreseen(error: ZooKeeperError) -> None:
+def check_foreseen(error: zk.ZooKeeperError) -> None:
     """Raise a refusal that no other client can have caused, so that trying again does not help."""
-    foreseen = BadVersion | NodeExists | NoNode
-    if isinstance(error, MultiFailed) and not isinstance(error.cause, foreseen):
-        raise error.cause if isinstance(error.cause, Refused) else error
+    foreseen = zk.BadVersion | zk.NodeExists | zk.NoNode
+    if isinstance(error, zk.MultiFailed) and not isinstance(error.cause, foreseen):
+        raise error.cause if isinstance(error.cause, zk.Refused) else error
 
 
 def get_node(path: str, watch: WatchCallback | None = None) -> Recipe[Node | None]:
     """Read a node; None if it does not exist, and then it is not watched."""
     try:
-        node: Node = yield from retry_on_connection_loss(Get(path, watch))
-    except NoNode:
+        node: Node = yield from retry_on_connection_loss(zk.Get(path, watch))
+    except zk.NoNode:
         return None
     return node
 
 
 def delete_node(path: str) -> Recipe[None]:
     """Delete a node that may be gone."""
-    with suppress(NoNode):
-        yield from retry_on_connection_loss(Delete(path))
+    with suppress(zk.NoNode):
+        yield from retry_on_connection_loss(zk.Delete(path))
 
 
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names below `path`, in no order; none if it does not exist, and then it is watched, too."""
-    return (yield from watched(Children(path, watch))) or []
+    return (yield from watched(zk.Children(path, watch))) or []
 
 
-def watched(reading: Get | Children) -> Recipe[Any | None]:
+def watched(reading: zk.Get | zk.Children) -> Recipe[Any | None]:
     """The answer to a read; None if the node does not exist, and then it is watched, too."""
     while True:
         try:
             return (yield from retry_on_connection_loss(reading))
-        except NoNode:
+        except zk.NoNode:
             # Only Exists watches an absent node; it may have been created meanwhile.
-            exists = Exists(reading.path, reading.watch)
+            exists = zk.Exists(reading.path, reading.watch)
             if reading.watch is None or (yield from retry_on_connection_loss(exists)) is None:
                 return None
 
@@ -133,20 +120,20 @@ def update(
         elif missing is not None:
             before = missing
         else:
-            raise NoNode(f"{path} does not exist")
+            raise zk.NoNode(f"{path} does not exist")
         after = change(before)
         if after == before:
             return after
         data = msgspec.json.encode(after)
         try:
-            yield Create(path, data) if node is None else Set(path, data, node.stat.version)
-        except NoNode:
+            yield zk.Create(path, data) if node is None else zk.Set(path, data, node.stat.version)
+        except zk.NoNode:
             parent = path.rpartition("/")[0]
             if missing is None or not parent:
                 raise
             yield from ensure(parent)
             continue
-        except (BadVersion, NodeExists, ConnectionLost):
+        except (zk.BadVersion, zk.NodeExists, zk.ConnectionLost):
             continue
         return after
 
@@ -159,27 +146,27 @@ def ensure(path: str, data: bytes = b"") -> Recipe[None]:
     missing = [path]
     while missing:
         try:
-            yield Create(missing[-1], data if len(missing) == 1 else b"")
-        except NodeExists:
+            yield zk.Create(missing[-1], data if len(missing) == 1 else b"")
+        except zk.NodeExists:
             pass
-        except NoNode:
+        except zk.NoNode:
             parent = missing[-1].rsplit("/", 1)[0]
             if not parent:
                 raise
             missing.append(parent)
             continue
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
         missing.pop()
 
 
-def ensured(path: str, data: bytes = b"") -> Recipe[Node]:
-    """Read a persistent node; create it with `data` if it is missing."""
+def ensured(path: str) -> Recipe[Node]:
+    """Read a persistent node; create it without data if it is missing."""
     while True:
         node = yield from get_node(path)
         if node is not None:
             return node
-        yield from ensure(path, data)
+        yield from ensure(path)
 
 
 def begin_epoch(
@@ -191,16 +178,16 @@ def begin_epoch(
     dies right after the transaction, the ephemeral node goes with its session, and the next one begins a
     greater epoch.
     """
-    node = Create(path, msgspec.json.encode(mine), ephemeral=True)
+    node = zk.Create(path, msgspec.json.encode(mine), ephemeral=True)
     try:
-        yield Multi((node, Set(epoch_path, noted, last.stat.version)))
-    except MultiFailed as refusal:
+        yield zk.Multi((node, zk.Set(epoch_path, noted, last.stat.version)))
+    except zk.MultiFailed as refusal:
         check_foreseen(refusal)
-    except ConnectionLost:
+    except zk.ConnectionLost:
         pass
 
 
-class GuardRefused(ZooKeeperError):
+class GuardRefused(zk.ZooKeeperError):
     """A guard of a transaction was refused: parts without an answer are not written, or were before that."""
 
 
@@ -227,15 +214,15 @@ def write_parts(parts: Sequence[Part], guards: Sequence[Write], most: int) -> Re
         batch: list[tuple[Part | None, Write]] = [(None, guard) for guard in guards]
         batch += ((part, write) for part in parts[:most] for write in part.writes())
         try:
-            results = yield Multi(tuple(write for _, write in batch))
-        except MultiFailed as refusal:
+            results = yield zk.Multi(tuple(write for _, write in batch))
+        except zk.MultiFailed as refusal:
             check_foreseen(refusal)
             refused, write = batch[refusal.failed]
             if refused is None:
                 raise GuardRefused(f"another process has taken over: {refusal}") from None
             most = min(most, CAREFUL)
             yield from refused.look(write)
-        except ConnectionLost:
+        except zk.ConnectionLost:
             for part in parts[:most]:
                 yield from part.look(None)
         else:
