@@ -42,7 +42,6 @@ class Guardian:
         self._process: _Companion | None = None
         # Its input; a file object would complain that it is left open.
         self._pipe: int | None = None
-        self._started_by = -1
         self._is_obstacle_logged = False
         self._guarded: dict[int, dict[str, Any]] = {}
 
@@ -69,8 +68,6 @@ class Guardian:
             "timeout": session.session_timeout,
         }
         with self._lock:
-            if os.getpid() != self._started_by:
-                self._guarded.clear()  # a fork: the sessions belong to the parent
             self._guarded[session_id] = entry
             self._send(entry)
 
@@ -87,7 +84,7 @@ class Guardian:
         """Send a message to the guardian; if there is none, start one and send it all. Under the lock."""
         try:
             messages = [message]
-            if self.pid is None or os.getpid() != self._started_by:
+            if self.pid is None:
                 self._start()
                 messages = [{"parent": os.getpid()}, *self._guarded.values()]
             assert self._pipe is not None
@@ -98,11 +95,7 @@ class Guardian:
 
     def _start(self) -> None:
         """Raises OSError; then the next session tries again."""
-        self._started_by = os.getpid()
-        self._process = None
-        if self._pipe is not None:
-            pipe, self._pipe = self._pipe, None
-            os.close(pipe)
+        self.forget()
         reader, writer = os.pipe()
         try:
             self._process = _Companion(
@@ -118,6 +111,12 @@ class Guardian:
         finally:
             os.close(reader)
         self._pipe = writer
+
+    def forget(self) -> None:
+        self._process = None
+        if self._pipe is not None:
+            pipe, self._pipe = self._pipe, None
+            os.close(pipe)
 
 
 def obstacle() -> str | None:
@@ -140,6 +139,8 @@ GUARDIAN: Final = Guardian()
 
 def _forget_after_fork() -> None:
     GUARDIAN._lock = threading.Lock()  # a thread of the parent's may hold the old one
+    GUARDIAN._guarded.clear()  # the sessions are the parent's, as is its guardian
+    GUARDIAN.forget()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

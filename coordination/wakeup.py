@@ -15,10 +15,8 @@ _MAX_WAIT: Final = 86_400.0
 
 
 class Wakeup:
-    """Wakes a loop that waits in `wait`, or for `fileno()` in a poller of sockets.
-
-    A forked child gets a pipe of its own: on a shared one, each process would read the other's wakes.
-    """
+    """Wakes a loop that waits in `wait`, or for `fileno()` in a poller of sockets. In a forked child it is
+    closed: the pipe is the parent's."""
 
     _open = False
 
@@ -76,14 +74,8 @@ class Wakeup:
             self.close()
 
     def _forked(self) -> None:
-        """In a child process: the pipe is the parent's, and a thread of the parent's may hold the lock."""
-        self._lock, self._awake = RLock(), False
-        if self._open:
-            for mine, shared in zip(
-                os.pipe2(os.O_NONBLOCK), (self._reader, self._writer), strict=True
-            ):
-                os.dup2(mine, shared, inheritable=False)
-                os.close(mine)
+        self._lock = RLock()  # a thread of the parent's may hold the old one
+        self.close()
 
 
 _all: WeakSet[Wakeup] = WeakSet()

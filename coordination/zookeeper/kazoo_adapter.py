@@ -439,19 +439,17 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
     )
     connection = client._connection
     kazoo_connect, kazoo_invoke = connection._connect, connection._invoke
-    handler = client.handler
 
     def connect_if_allowed(*address: Any) -> tuple[float, float]:
         if session.over:
             raise refused.SessionExpiredError("the session is over")
-        handler.is_connected = False
         _details.debug("connecting to ZooKeeper at %s (%s:%s)", *address)
         try:
             read_timeout_ms, connect_timeout_ms = kazoo_connect(*address)
         except Exception as error:
             _details.debug("no connection to ZooKeeper at %s (%s:%s): %s", *address, error)
-            was_dropped = isinstance(error, refused.ConnectionDropped) and handler.is_connected
-            if was_dropped and client.last_zxid > 0:
+            was_accepted = connection._socket is not None
+            if was_accepted and isinstance(error, refused.ConnectionDropped) and client.last_zxid:
                 session.refused()
             raise
         session.session_timeout = read_timeout_ms * 1.5 / 1000  # kazoo reads for two thirds of it
@@ -475,8 +473,6 @@ class _OneThread(SequentialThreadingHandler):
     def __init__(self, patience: float) -> None:
         super().__init__()
         self._patience = patience
-        self.is_connected = False
-        """A server has accepted the last connection."""
 
     def start(self) -> None:
         pass
@@ -499,9 +495,7 @@ class _OneThread(SequentialThreadingHandler):
 
     def create_connection(self, *args: Any, **options: Any) -> socket.socket:
         options["timeout"] = min(options["timeout"], self._patience)
-        connection = super().create_connection(*args, **options)
-        self.is_connected = True
-        return connection
+        return super().create_connection(*args, **options)
 
     def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
         """Each broken connection leaves bytes in the pair; a full one must not block who submits."""
