@@ -40,17 +40,13 @@ def check(zookeeper: str, *, create: bool = False) -> Recipe[None]:
             # The version is created before those, and may have been since the first read.
             layout, _ = yield from read(_decoder, paths.LAYOUT)
             layout = layout or _Layout(0)
+        if layout is not None and layout.version == VERSION:
+            return
         if layout is not None:
-            if layout.version == VERSION:
-                return
-            lost = (
-                ""
-                if layout.version
-                else "; or, if its /layout was deleted, `folkmoot cluster restore`"
-            )
             raise ConfigError(
-                f"the chroot of {zookeeper} has layout version {layout.version}, this Folkmoot "
-                f"needs {VERSION}: use another chroot, or the Folkmoot that wrote this one{lost}"
+                f"the chroot of {zookeeper} has layout version {layout.version}, this Folkmoot needs "
+                f"{VERSION}: use another chroot, or the Folkmoot that wrote this one; or, if its /layout "
+                "was deleted, `folkmoot cluster restore`"
             )
         if not create:
             raise NoCluster(

@@ -73,17 +73,14 @@ class Wakeup:
         if self._open:
             self.close()
 
-    def _forked(self) -> None:
-        self._lock = RLock()  # a thread of the parent's may hold the old one
-        self.close()
-
 
 _all: WeakSet[Wakeup] = WeakSet()
 
 
 def _forget_after_fork() -> None:
     for wakeup in list(_all):
-        wakeup._forked()
+        wakeup._lock = RLock()  # a thread of the parent's may hold the old one
+        wakeup.close()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
