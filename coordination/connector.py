@@ -1,4 +1,4 @@
-"""From what a user gives as `zookeeper=` to something that opens sessions."""
+"""Opens sessions with the cluster that `zookeeper=` names."""
 
 from functools import partial
 
@@ -17,10 +17,10 @@ def connector(
     guarded: bool = False,
     create: bool = False,
 ) -> Connect:
-    """Opens sessions with the servers of a connect string; whatever opens sessions stays as it is.
+    """Make a function that opens sessions from a connect string; such a function is returned as it is.
 
-    A `guarded` session is closed at once when its process dies, where the system allows it; `create` is
-    for brokers and controllers: see `connect`.
+    A `guarded` session is closed at once when its process dies, where the system allows it. `create` is
+    for brokers and controllers.
     """
     if not isinstance(zookeeper, str):
         return zookeeper
@@ -37,11 +37,10 @@ def connect(
     guarded: bool = False,
     create: bool = False,
 ) -> KazooSession:
-    """Open a session on a chroot and compare its layout version.
+    """Open a session on a chroot and compare its layout version; with `create`, make a missing cluster.
 
-    A chroot in which no cluster was ever made is left as it is, unless it is to be `create`d. Raises
-    NoCluster for one, ConfigError for a connect string that is none and for another layout version,
-    ZooKeeperUnreachable when no server has answered within `connect_timeout`.
+    Raises NoCluster if no cluster was ever made there, ConfigError for a wrong connect string or another
+    layout version, ZooKeeperUnreachable when no server has answered within `connect_timeout`.
     """
     session = kazoo_adapter.connect(
         zookeeper, session_timeout, connect_timeout=connect_timeout, create=create

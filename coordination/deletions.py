@@ -1,14 +1,14 @@
-"""Deletions of topics: what was asked for, by whom, and who has still to carry it out.
+"""Deletions of topics: a record of each, until all brokers and the controller have carried it out.
 
-A record is written in the transaction that removes a topic's node, below the topic's *id*. It alone lets
-data go: a topic that is missing without one was lost, not deleted, and keeps its files and its states.
+The transaction that removes a topic's node writes the record, below the topic's *id*. Only a record lets data
+go: a topic that is missing without one was lost, not deleted, and keeps its files and its states.
 
 `pending` are the brokers that had replicas, which remove their directories, and the CONTROLLER, which
-removes the partitions' states. Each takes itself out when it has; the last one removes the record. A broker
-that is gone for good never does: FORGOTTEN_AFTER seconds after the deletion nobody waits for it any more,
-which any broker sees to that registers. If it comes back all the same it keeps its directories, as orphans.
+removes the partitions' states. Each removes itself from it after that; the last one removes the record. Each
+broker that registers removes brokers that have been pending for FORGOTTEN_AFTER seconds: one that comes back
+after that keeps its directories, as orphans.
 
-A death right before a step leaves the record as it was, and the step is done again, which does no harm.
+If a process dies right before a step, the step is done again, which does no harm.
 """
 
 import getpass
@@ -31,7 +31,7 @@ FORGOTTEN_AFTER: Final = 30 * 86_400.0
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """A topic was deleted at `at`, seconds since 1970 by the clock of who asked for it."""
+    """A topic was deleted at `at`, seconds since 1970 by the clock of the client that deleted it."""
 
     topic: str
     at: float
@@ -40,7 +40,7 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 def asked_by() -> str:
-    """Who runs this process, and where, for the record."""
+    """The user and host of this process, for the record."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name
@@ -52,23 +52,23 @@ _decoder = msgspec.json.Decoder(Deletion)
 
 
 def recorded(topic_id: str, deletion: Deletion) -> zk.Create:
-    """Writes the record: part of the transaction that removes the topic's node."""
+    """The write of a record, for the transaction that removes the topic's node."""
     return zk.Create(paths.deletion(topic_id), msgspec.json.encode(deletion))
 
 
 def topic_ids(watch: WatchCallback | None = None) -> Recipe[list[str]]:
-    """The ids of topics whose deletion is not carried out yet; `watch` is called when one comes or goes."""
+    """The ids of topics with a record; `watch` is called when one comes or goes."""
     return sorted((yield from recipes.children(paths.DELETIONS, watch)))
 
 
 def read(topic_id: str) -> Recipe[Deletion | None]:
-    """A record, None if there is none. Raises Malformed."""
+    """A record, or None. Raises Malformed."""
     found, _ = yield from recipes.read(_decoder, paths.deletion(topic_id))
     return found
 
 
 def carried_out(topic_id: str, by: Iterable[int]) -> Recipe[Deletion | None]:
-    """Brokers, or the CONTROLLER, have done their part → what is left of the record. Raises Malformed."""
+    """Remove brokers, or the CONTROLLER, from `pending` → the rest of the record. Raises Malformed."""
     done = frozenset(by)
     while True:
         found, stat = yield from recipes.read(_decoder, paths.deletion(topic_id))
@@ -87,7 +87,7 @@ def carried_out(topic_id: str, by: Iterable[int]) -> Recipe[Deletion | None]:
 
 
 def forget(before: float) -> Recipe[None]:
-    """Wait no longer for the brokers to carry deletions out that were asked for earlier than that."""
+    """Remove all brokers from `pending` in records from before that time."""
     for topic_id in (yield from topic_ids()):
         with suppress(recipes.Malformed):
             found = yield from read(topic_id)

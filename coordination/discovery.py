@@ -1,8 +1,8 @@
-"""Finding brokers in ZooKeeper, and what else is asked there on a thread that must not wait for long."""
+"""Reads from ZooKeeper, above all the brokers' addresses, for threads that must not wait for long."""
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -29,22 +29,22 @@ _T = TypeVar("_T")
 
 ANSWER_WAIT = 5.0
 LOOK_WAIT = 0.1
-"""So long a look for brokers waits for an answer, which comes sooner as a rule."""
+"""Seconds that a look for brokers waits for an answer, which normally comes sooner."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
-    """What every client can be told; durations in seconds."""
+    """Options of every client; durations in seconds."""
 
     zookeeper: str | Connect = ""
     """ZooKeeper's connect string with its chroot, or something that opens a session."""
     client_id: str = "client"
-    """What brokers see, and what begins the names of members and threads."""
+    """Shown at brokers; the names of members and threads begin with it."""
     listener: str = "client"
     """Which of the brokers' listeners to connect to."""
     session_timeout: Annotated[Seconds, Meta(ge=SHORTEST_SESSION, le=LONGEST_SESSION)] = 6.0
-    """After this long without a sign of life ZooKeeper ends the client's session; a member's partitions
-    go to others then."""
+    """After this long without a heartbeat ZooKeeper ends the client's session; a member's partitions go to
+    others then."""
     request_timeout: Annotated[Seconds, Meta(gt=0)] = 30.0
     """After this long without an answer a request to a broker is taken for lost, and sent again."""
 
@@ -56,12 +56,12 @@ class ClientConfig:
 class ZooKeeperDiscovery:
     """Finds the addresses of live brokers, and answers other questions. Any thread may ask.
 
-    The session stays open between calls: it is asked only when all known brokers have failed, which
-    is the moment at which ZooKeeper should not have to be found first. A lost session is replaced, by
-    what `connect` returns for it: a member's own session of the moment, or None, will do as well.
+    The session stays open between calls: clients ask when all known brokers have failed, and should not have
+    to find ZooKeeper first then. A lost session is replaced by what `connect` returns; that may be a member's
+    own session, or None if it has none at the moment.
 
-    Sessions are opened, and brokers looked up, on threads of their own, so that who calls can go on.
-    `close` may be called from any thread: what is opened then is closed as soon as it is open.
+    Sessions are opened, and brokers looked up, on other threads. `close` may be called from any thread: a
+    session that is opened later is closed at once.
     """
 
     def __init__(
@@ -71,8 +71,7 @@ class ZooKeeperDiscovery:
         listener: str,
         look_wait: float | None = None,
     ) -> None:
-        """A look for brokers waits for `look_wait` seconds at most, LOOK_WAIT if it is None: an event loop
-        gives 0."""
+        """A look for brokers waits for `look_wait` seconds (None: LOOK_WAIT); an event loop passes 0."""
         self._connect = connect
         self._look_wait = look_wait
         self._session_timeout = session_timeout
@@ -100,36 +99,26 @@ class ZooKeeperDiscovery:
                 self._opening = _begin(partial(self._connect, self._session_timeout))
             opening = self._opening
         try:
-            try:
-                session = opening.result(timeout)
-            except TimeoutError:
-                if not opening.done():
-                    raise
-                session = opening.result()  # it has ended this moment
-        except BaseException as error:
-            if isinstance(error, TimeoutError) and not opening.done():
-                raise
-            if not opening.done():  # Ctrl-C
-                self.close()
-            with self._lock:
-                self._opening = None if self._opening is opening else self._opening
+            done, _ = wait((opening,), timeout)
+        except BaseException:  # Ctrl-C
+            self.close()
             raise
+        if not done:
+            raise TimeoutError
         with self._lock:
             if self._opening is opening:  # else it was closed meanwhile
-                self._session, self._opening = session, None
-            return self._session
+                self._opening = None
+                self._session = opening.result()
+        return opening.result()
 
     def __call__(self) -> list[str] | None:
-        """None while they are looked for: call again. It does not wait for ZooKeeper.
-
-        Raises ZooKeeperUnreachable.
-        """
-        wait = LOOK_WAIT if self._look_wait is None else self._look_wait
-        until = time.monotonic() + wait
+        """The addresses; None while they are looked up: call again. Raises ZooKeeperUnreachable."""
+        patience = LOOK_WAIT if self._look_wait is None else self._look_wait
+        until = time.monotonic() + patience
         try:
             looking = self._looking  # read once: another thread may ask, too
             if looking is None:
-                session = _answering(self._opened(wait))
+                session = _answering(self._opened(patience))
                 question = addresses(self._listener)
                 looking = self._looking = _begin(partial(execute, session, question, ANSWER_WAIT))
             found = looking.result(max(0.0, until - time.monotonic()))
@@ -142,11 +131,11 @@ class ZooKeeperDiscovery:
         return found
 
     def ask(self, question: Recipe[_T], timeout: float | None = None) -> _T:
-        """What the recipe returns. Raises ZooKeeperUnreachable, at once while nobody answers, and after
-        `timeout` seconds."""
-        began = time.monotonic()
+        """Carry out a recipe → its result. Raises ZooKeeperUnreachable, after `timeout` seconds, and at once
+        while no server answers."""
+        until = inf if timeout is None else time.monotonic() + timeout
         self.open(timeout)
-        left = inf if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        left = max(0.0, until - time.monotonic())
         return execute(_answering(self._session), question, min(ANSWER_WAIT, left))
 
     def close(self) -> None:
@@ -160,7 +149,7 @@ class ZooKeeperDiscovery:
 
 
 def _begin(work: Callable[[], _T]) -> "Future[_T]":
-    """Do this on a thread of its own."""
+    """Do this on another thread."""
     future = Future[_T]()
 
     def run() -> None:
@@ -174,7 +163,7 @@ def _begin(work: Callable[[], _T]) -> "Future[_T]":
 
 
 def _answering(session: Session | None) -> Session:
-    """Raises ZooKeeperUnreachable if no server answers in it at the moment."""
+    """Raises ZooKeeperUnreachable if no server answers the session at the moment."""
     if session is None or session.state is not SessionState.CONNECTED:
         raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
     return session

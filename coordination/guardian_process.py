@@ -1,22 +1,18 @@
 """A process that waits for the death of another, and then ends its ZooKeeper sessions at once.
 
-Run by guardian.py as `python -I -S -E guardian_process.py`; standard library only, so that it is
-small and up at once. It is told by lines of JSON on its standard input, never by arguments or the
-environment, which others can read:
+guardian.py runs it as `python -I -S -E guardian_process.py`; it uses the standard library only, so that it is
+small and starts quickly. Its input are lines of JSON on standard input, since others can read arguments and
+the environment:
 
 ```
 {"parent": 4711}                                                    first
-{"guard": "17a…", "password": "…", "servers": [["host", 2181]], "timeout": 6.0,    per session; said
- "notes": ["/groups/g/events/gone-consumer-…-0000000003"]}              again, it counts anew
+{"guard": "17a…", "password": "…", "servers": [["host", 2181]], "timeout": 6.0}    for each session
 {"release": "17a…"}                                                 that session is over
 ```
 
-It waits on a pidfd, which becomes readable when the parent has exited and at nothing else: not when
-it is stopped, not when it forks. Where there is no pidfd the end of the input serves, which forked
-children can only delay. Then it says to ZooKeeper, with each session's id and password, what the
-parent would have said: that the session is closed. Its ephemeral nodes go, every watch on them fires.
-In front of that it makes the nodes of `notes`, so that people can read that the process died; whether
-that can be done is nobody's concern.
+A pidfd becomes readable when the parent has exited, and neither when it is stopped nor when it forks. Without
+pidfds the end of the input serves, which forked children can delay. Then it closes each session at
+ZooKeeper, by the session's id and password: the ephemeral nodes go, and every watch on them fires.
 """
 
 import json
@@ -28,8 +24,6 @@ import struct
 import time
 
 CLOSE_SESSION = -11
-CREATE = 1
-DIED = b"its process died"
 ATTEMPT = 1.0
 PAUSE = 0.1
 
@@ -37,16 +31,16 @@ Session = dict[str, object]
 
 
 def main() -> None:
-    # systemd sends SIGTERM to what is left of a service whose main process has died: its work begins then.
+    # systemd sends SIGTERM to the rest of a service when its main process has died: the work begins then.
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as unbuffered:
-        first = unbuffered.readline()  # and not a byte more: the rest is read from the descriptor
+        first = unbuffered.readline()  # not a byte more: `_listen` reads the descriptor
     if not first:
         return
     parent = int(json.loads(first)["parent"])
     died = _pidfd(parent)
-    alive = os.getppid() == parent  # asked after the pidfd was opened: nothing can slip between
+    alive = os.getppid() == parent  # after the pidfd was opened, so that no death is missed
     sessions: dict[str, Session] = {}
     if _listen(died if alive else None, alive, sessions):
         for session in sessions.values():
@@ -57,15 +51,12 @@ def _pidfd(parent: int) -> int | None:
     try:
         return os.pidfd_open(parent)
     except (OSError, AttributeError):
-        return None  # gone already, or a system without: the input's end tells
+        return None  # the parent is gone already, or the system has no pidfds
 
 
 def _listen(died: int | None, alive: bool, sessions: dict[str, Session]) -> bool:
-    """Take what the parent says until it is dead. False if it has nothing to guard any more.
-
-    What it had said before it died is in the pipe and is read to the end of that.
-    """
-    told = b""
+    """Read the parent's messages until it is dead, then the rest in the pipe. False if no session is left."""
+    unread = b""
     open_ = True
     while open_ or died is not None:
         poller = select.poll()
@@ -74,7 +65,7 @@ def _listen(died: int | None, alive: bool, sessions: dict[str, Session]) -> bool
         ready = {descriptor for descriptor, _ in poller.poll(None if alive else 0)}
         if 0 in ready:
             data = os.read(0, 65536)
-            *lines, told = (told + data).split(b"\n")
+            *lines, unread = (unread + data).split(b"\n")
             for line in lines:
                 _take(json.loads(line), sessions)
             open_ = bool(data)
@@ -85,15 +76,15 @@ def _listen(died: int | None, alive: bool, sessions: dict[str, Session]) -> bool
     return True
 
 
-def _take(said: dict[str, object], sessions: dict[str, Session]) -> None:
-    if "guard" in said:
-        sessions[str(said["guard"])] = said
+def _take(message: dict[str, object], sessions: dict[str, Session]) -> None:
+    if "guard" in message:
+        sessions[str(message["guard"])] = message
     else:
-        sessions.pop(str(said.get("release")), None)
+        sessions.pop(str(message.get("release")), None)
 
 
 def _close(session: Session) -> None:
-    """Tell one server after the other, until one has heard it or the session has timed out anyway."""
+    """Try one server after the other, until one has closed the session or it has timed out anyway."""
     give_up = time.monotonic() + float(str(session["timeout"]))
     servers = session["servers"]
     assert isinstance(servers, list)
@@ -108,37 +99,20 @@ def _close(session: Session) -> None:
 
 
 def _close_at(host: str, port: int, session: Session) -> None:
-    """ZooKeeper's own protocol: connect as the session, say that it is closed, wait for the answer.
-
-    Raises OSError if there is none.
-    """
+    """Connect as the session, close it, and wait for the answer. Raises OSError if there is none."""
     number = int(str(session["guard"]), 16)
     password = bytes.fromhex(str(session["password"]))
     timeout_ms = int(float(str(session["timeout"])) * 1000)
     connect = struct.pack(">iqiQi", 0, 0, timeout_ms, number, len(password)) + password + b"\0"
-    notes = session["notes"]
-    assert isinstance(notes, list)
-    requests = [connect]
-    requests += [_create(number, str(path)) for number, path in enumerate(notes, start=1)]
-    requests.append(struct.pack(">ii", len(requests), CLOSE_SESSION))
+    close = struct.pack(">ii", 1, CLOSE_SESSION)
     with socket.create_connection((host, port), ATTEMPT) as connection:
-        connection.sendall(b"".join(map(_counted, requests)))
+        connection.sendall(
+            b"".join(struct.pack(">i", len(each)) + each for each in (connect, close))
+        )
         if not connection.recv(65536):  # it has no quorum for now, or too many connections
-            raise ConnectionResetError(f"{host}:{port} has hung up without an answer")
+            raise ConnectionResetError(f"{host}:{port} closed the connection without an answer")
         while connection.recv(65536):
             pass  # the server closes the connection when the session is closed
-
-
-def _create(number: int, path: str) -> bytes:
-    """A persistent node that says what happened, open to everybody as all of ours are."""
-    everybody = struct.pack(">ii", 1, 31) + _counted(b"world") + _counted(b"anyone")
-    flags = struct.pack(">i", 0)
-    node = _counted(path.encode()) + _counted(DIED)
-    return struct.pack(">ii", number, CREATE) + node + everybody + flags
-
-
-def _counted(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
 
 
 if __name__ == "__main__":

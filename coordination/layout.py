@@ -1,16 +1,12 @@
-"""The version of what lies below a chroot, so that no process reads or writes another one's layout, and
-the id of the cluster, so that no broker serves another one's directories.
+"""The version of a chroot's layout, and the cluster's id.
 
-It is written by the first broker or controller on a chroot, before anything else, and never changed. Every
-session looks at it once, and a client that finds none has been given the wrong address. A chroot without
-one that holds something of ours is from before there were versions: version 0. Of two that use a new chroot
-first one creates the node, the other one reads it. Who dies right after creating it has left an empty
-chroot of this version.
+The first broker or controller on a chroot writes the version, before anything else; it never changes. Every
+session checks it once, so that no process reads or writes another layout; a client that finds none has a
+wrong address. A chroot without a version that holds nodes of ours has version 0.
 
-The cluster's id comes with the first broker that has none in its data directory, and never changes. A
-broker that has one joins that cluster alone: it does not make a cluster anew where it finds none, or another
-one, since all that it knows of topics, epochs and ids would be wrong there. Who dies right behind writing
-the id finds it when it starts again.
+The first broker without a cluster id in its data directory makes the id, which never changes. A broker with
+one joins that cluster alone: where it finds none, or another one, all that it knows of topics, epochs and
+ids would be wrong.
 """
 
 from uuid import uuid4
@@ -26,8 +22,6 @@ VERSION = 1
 
 
 class _Layout(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The node's contents."""
-
     version: int
     cluster: str = ""
 
@@ -36,26 +30,23 @@ _decoder = msgspec.json.Decoder(_Layout)
 
 
 def check(zookeeper: str, *, create: bool = False) -> Recipe[None]:
-    """Make sure that what lies below the session's chroot is ours to use; `zookeeper` names it in errors.
+    """Check the version of the session's chroot, or `create` it; errors name the chroot by `zookeeper`.
 
-    Raises NoCluster if no cluster was ever made there and it is not to be `create`d, ConfigError,
-    Malformed.
+    Raises NoCluster if no cluster was ever made there, ConfigError for another version, Malformed.
     """
     while True:
         layout, _ = yield from read(_decoder, paths.LAYOUT)
         if layout is None and not paths.ROOTS.isdisjoint((yield from children("/"))):
-            # Whoever used the chroot first has made the version before those.
+            # The version is created before those, and may have been since the first read.
             layout, _ = yield from read(_decoder, paths.LAYOUT)
             layout = layout or _Layout(0)
+        if layout is not None and layout.version == VERSION:
+            return
         if layout is not None:
-            if layout.version == VERSION:
-                return
-            lost = "; or, if its /layout was deleted, `folkmoot cluster restore`" * (
-                not layout.version
-            )
             raise ConfigError(
-                f"the chroot of {zookeeper} has layout version {layout.version}, this Folkmoot "
-                f"needs {VERSION}: use another chroot, or the Folkmoot that wrote this one{lost}"
+                f"the chroot of {zookeeper} has layout version {layout.version}, this Folkmoot needs "
+                f"{VERSION}: use another chroot, or the Folkmoot that wrote this one; or, if its /layout "
+                "was deleted, `folkmoot cluster restore`"
             )
         if not create:
             raise NoCluster(
@@ -76,10 +67,10 @@ def cluster_id() -> Recipe[str]:
 
 
 def join(known: str, data: object) -> Recipe[str]:
-    """The id of the cluster that a broker belongs to whose directory `data` names the cluster `known`; ""
-    names none, and makes one where there is none.
+    """The id of the cluster, for a broker whose directory `data` belongs to the cluster `known`; with "", a
+    missing id is made.
 
-    Raises NoCluster if that cluster is not there any more, ConfigError if there is another one, Malformed.
+    Raises NoCluster if there is no cluster any more, ConfigError if there is another one, Malformed.
     """
 
     def joined(layout: _Layout) -> _Layout:
@@ -100,8 +91,8 @@ def join(known: str, data: object) -> Recipe[str]:
 
 
 def take_back(cluster: str) -> Recipe[None]:
-    """Have a chroot be that cluster's which has lost it, or of another one that has no topics. Raises
-    ConfigError, Malformed."""
+    """Write a cluster's id to a chroot that has lost it. Raises ConfigError if there is another cluster with
+    topics, Malformed."""
     topics = yield from children(paths.TOPICS)
 
     def taken_back(layout: _Layout) -> _Layout:
@@ -118,7 +109,7 @@ def take_back(cluster: str) -> Recipe[None]:
 
 
 def missing() -> Recipe[list[str]]:
-    """What brokers do not know, and is not there."""
+    """The lost data that brokers cannot restore, as nouns."""
     found = set((yield from children("/")))
     names = {"groups": "offsets of groups", "schemas": "schemas"}
     return [name for root, name in names.items() if root not in found]

@@ -1,20 +1,18 @@
-"""Partition states: who leads a partition, in which leader epoch, and which replicas are in sync.
+"""Partition states: a partition's leader, leader epoch and in-sync replicas (ISR).
 
-One persistent node per partition, below its topic's *id*: deleting a topic stays the removal of one
-node, and a topic that is created anew has none of the old one's states. The node's version is the
-partition epoch. Every write names the version that it stands on, so that of two writers one is refused;
-nobody overwrites what he has not read.
+One persistent node per partition, below its topic's *id*, so that a topic that is created anew has none of
+the old one's states. The node's version is the partition epoch. Every write names the version that it stands
+on, so that one of two writers is refused.
 
-Who may write what (the rules have the numbers of the protocol's description, docs/replication.md):
+The writers (rules as numbered in docs/replication.md):
 
-- the controller creates a state and *designates* a leader, under a check of its own epoch; it never
-  changes the leader epoch (rule 1);
-- a broker that is designated and in the ISR *activates* itself, which begins the next leader epoch
-  (rule 2);
-- the controller ends a reassignment, in one transaction with the topic's node (reassignments.py): the ISR
-  is what of it is in the target then, and a leader out of it is designated, be it the same;
-- an active leader changes the ISR; for a replica that joins, under a check of that broker's epoch, so
-  that an incarnation that has lost its data since does not count as in sync (rule 7).
+- The controller creates a state and *designates* a leader, under a check of its own epoch. It never
+  changes the leader epoch (rule 1).
+- A broker that is designated and in the ISR *activates* itself, which begins the next leader epoch (rule 2).
+- The controller ends a reassignment, in one transaction with the topic's node (reassignments.py). It keeps
+  the ISR's members that are in the target, and designates one of them.
+- An active leader changes the ISR. When a replica joins, the transaction checks that broker's epoch, so that
+  an incarnation that has lost its data since does not count as in sync (rule 7).
 
 | if the process dies | right before the transaction | right after it |
 |---|---|---|
@@ -23,7 +21,7 @@ Who may write what (the rules have the numbers of the protocol's description, do
 | activate | designated, until another is | it led an epoch in which nothing was appended |
 | change the ISR | as before | it counts, for the next leader too |
 
-If a reply is lost a writer knows its own write by the version and all of the contents, which name its epoch.
+After a lost reply a writer recognises its own write by the version and all of the contents.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,18 +47,21 @@ RESTORING: Final = b"restoring"
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition of one topic for good, whatever is created later under the same name."""
+    """A partition of one topic, not of a later topic of the same name."""
 
     topic_id: str
     partition: int
 
 
 class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A partition's node. `leader` leads in `leader_epoch` if it is `active`; else it is to begin the
-    next. `isr` is in the order of the replicas. `controller_epoch` is that of the last designation.
-    `unclean_epoch` is the leader epoch that the last unclean election has begun: what earlier ones have
-    committed may be gone. `reassigned` is the topic's since the partition's last reassignment has
-    ended: who has read less of the topic may have left, and not know it."""
+    """A partition's node.
+
+    `leader` leads in `leader_epoch` if it is `active`; else it has to begin the next one. `isr` has the order
+    of the replicas. `controller_epoch` is that of the last designation. `unclean_epoch` is the leader epoch
+    that the last unclean election began: records committed before it may be gone. `reassigned` is the
+    topic's at the end of the partition's last reassignment: a broker that knows a lower one may have lost
+    its replica unnoticed.
+    """
 
     leader: int
     leader_epoch: int
@@ -71,17 +72,17 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     reassigned: int = 0
 
     def designate(self, leader: int, isr: Iterable[int], controller_epoch: int) -> "PartitionState":
-        """A broker is to lead, or NOBODY."""
+        """The state with a newly designated leader; NOBODY for none."""
         return replace(
             self, leader=leader, isr=tuple(isr), controller_epoch=controller_epoch, active=False
         )
 
     def activate(self) -> "PartitionState":
-        """The designated broker leads, in the next leader epoch."""
+        """The state in which the designated broker leads, in the next leader epoch."""
         return replace(self, leader_epoch=self.leader_epoch + 1, active=True)
 
     def with_isr(self, isr: Iterable[int]) -> "PartitionState":
-        """The leader has found that other replicas are in sync."""
+        """The state with another ISR."""
         return replace(self, isr=tuple(isr))
 
 
@@ -93,15 +94,15 @@ class VersionedState(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Higher in each later state of the partition. The partition epoch alone begins again at 0 where
-        the node was put back, in a higher leader epoch (cluster/restoring.py)."""
+        """Higher in each later state of the partition. The partition epoch alone begins again at 0 when the
+        node is restored, in a higher leader epoch (cluster/restoring.py)."""
         return self.state.leader_epoch, self.partition_epoch
 
 
 class StateWrite(msgspec.Struct, frozen=True):
-    """What a state is to become, from the partition epoch `stands_on` (MISSING: it is created).
+    """A state to write over the partition epoch `stands_on` (MISSING: to create).
 
-    `in_sync` has the broker epochs of replicas that join the ISR by it: broker id → epoch.
+    `in_sync` has the broker epochs of replicas that join the ISR: broker id → epoch.
     """
 
     state: PartitionState
@@ -110,14 +111,14 @@ class StateWrite(msgspec.Struct, frozen=True):
 
 
 class Superseded(msgspec.Struct, frozen=True):
-    """Somebody else has written since; `found` is what was there then, None if the node is gone or
-    illegible. Nothing of ours was written, or it was written over."""
+    """Another writer was faster; `found` is its state, None if the node is gone or malformed. Ours was not
+    written, or was overwritten."""
 
     found: VersionedState | None
 
 
 class BrokerReplaced(msgspec.Struct, frozen=True):
-    """A replica that was to join the ISR has registered again since, or never has. Nothing was written."""
+    """A replica that would join the ISR has registered again since, or never has. Nothing was written."""
 
     broker_id: int
 
@@ -132,9 +133,9 @@ _encode = msgspec.json.encode
 def read(
     partition: TopicIdPartition, watch: WatchCallback | None = None
 ) -> Recipe[VersionedState | None]:
-    """A partition's state, None if there is none; `watch` is called when it is created, written or goes.
+    """A partition's state, or None; `watch` is called when it is created, written or deleted.
 
-    Raises Malformed. Many are read side by side, by `execute_all`.
+    Raises Malformed.
     """
     path = paths.partition_state(*partition)
     node = yield from recipes.watched(zk.Get(path, watch))
@@ -149,15 +150,15 @@ def topic_ids(watch: WatchCallback | None = None) -> Recipe[list[str]]:
 
 
 def partitions_of(topic_id: str, watch: WatchCallback | None = None) -> Recipe[list[int]]:
-    """Which partitions of a topic have a state; `watch` is called when one gets one or loses it."""
+    """The partitions of a topic that have a state; `watch` is called when there is one more or less."""
     return (yield from recipes.numbers(paths.partition_states(topic_id), watch))
 
 
 def is_intact(topic_id: str) -> Recipe[bool]:
-    """Whether no state of a topic was ever removed: then a partition without one never had one.
+    """True if no state of a topic was ever removed: a partition without one never had one.
 
-    The parent is created with the topic; once it, or a child, was deleted, what is missing was lost. It
-    says so itself while states are being put back (cluster/restoring.py).
+    The parent node is created with the topic. Its data is RESTORING while states are restored
+    (cluster/restoring.py).
     """
     found = yield from recipes.get_node(paths.partition_states(topic_id))
     if found is None:
@@ -168,10 +169,10 @@ def is_intact(topic_id: str) -> Recipe[bool]:
 def write(
     writes: Mapping[TopicIdPartition, StateWrite], guard: zk.Check | None = None
 ) -> Recipe[dict[TopicIdPartition, Answer]]:
-    """Write states, each if it still has the partition epoch that it stands on → what became of each.
+    """Write states, each if it still has the partition epoch that it stands on → the outcome of each.
 
-    Each transaction of them checks `guard`, too. VersionedState: it was written, and this is its partition
-    epoch now. Raises GuardRefused.
+    A VersionedState was written, and has its new partition epoch. Each transaction checks `guard`, too.
+    Raises GuardRefused.
     """
     parts = [_Part(partition, wanted) for partition, wanted in writes.items()]
     guards = () if guard is None else (guard,)
@@ -180,7 +181,7 @@ def write(
 
 
 def written(partition: TopicIdPartition, wanted: StateWrite) -> zk.Set:
-    """Writes the state of a partition that has one: part of a transaction."""
+    """The write of a partition's existing state, for a transaction."""
     return zk.Set(paths.partition_state(*partition), _encode(wanted.state), wanted.stands_on)
 
 
@@ -193,7 +194,6 @@ class _Part:
     answer: Answer | None = None
 
     def writes(self) -> list[zk.Write]:
-        """The state, which is created or set, and checks of the brokers that join the ISR."""
         state: zk.Write = written(self.partition, self.wanted)
         if self.wanted.stands_on == MISSING:
             state = zk.Create(state.path, _encode(self.wanted.state))
@@ -223,7 +223,7 @@ class _Part:
 def delete(topic_id: str, guard: zk.Check) -> Recipe[None]:
     """Remove all states of a topic while its deletion is recorded. Raises GuardRefused.
 
-    Who dies on the way leaves some of them, which the next controller finds.
+    After a death on the way the next controller finds the rest.
     """
     path, record = paths.partition_states(topic_id), zk.Check(paths.deletion(topic_id))
     while True:

@@ -20,7 +20,7 @@
 | /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…", "reset": "c0…"} | the owner, fenced by version; resets | – |
 | /groups/<group>/events/log-<number>     | persistent, sequential | history.py: a chunk of rebalances and resets        | planners, administrators | –                |
 | /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted, or a static member is back | members that leave | –                    |
-| /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; as long                        | members, guardians of those that died | – |
+| /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; as long                        | members                 | –                       |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
 | /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "topics": {"<id>": [1, [[500, 7019]]]}, "since": 1}; producer_takeovers.py, and producers/claims.py for transactional ids: "topics": {"orders/<id>": [0, []]} | who takes the name over, compare-and-set | – |
 | /schemas/settings                       | persistent | {"compatibility": "FULL", "mode": "READONLY"}, each if it was set: globally | any client, in one transaction | – |
@@ -34,8 +34,7 @@
 | …/<context>/live/<subject>              | persistent | nothing: the subject has live versions                      | the same transaction | –                  |
 | …/<context>/deleted/<subject>           | persistent | nothing: the subject has versions, and all are softly deleted | the same transaction | –                |
 
-Subjects, contexts and producers' names are percent-encoded to fit into a path. A member's name carries the number that ZooKeeper
-gave it when it joined, so that age needs no further read.
+Subjects, contexts and producers' names are percent-encoded to fit into a path.
 """
 
 from urllib.parse import quote
@@ -47,7 +46,7 @@ ROOTS = frozenset(
         "topics",
     }
 )
-"""What else lies right below the chroot."""
+"""The other nodes right below the chroot."""
 BROKERS = "/brokers/ids"
 DRAINED_BROKERS = "/brokers/drained"
 CONTROLLER = "/controller/current"
@@ -185,5 +184,5 @@ def listed_subject(context: str, listing: str, name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A subject or a context as the name of a node; what begins alike still does."""
+    """A percent-encoded node name; keeps prefixes."""
     return quote(name, safe="").replace(".", "%2E")

@@ -1,4 +1,4 @@
-"""Which brokers get which replicas of a new topic's partitions."""
+"""Places the replicas of partitions on brokers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from folkmoot.protocol.errors import BrokerUnreachable, InvalidReplicationFactor
 
 
 def place(topic: str, partitions: int, replicas: int, racks: Mapping[int, str]) -> list[list[int]]:
-    """`replicas` brokers for each partition, the preferred leader first.
+    """Place a new topic → `replicas` brokers for each partition, the preferred leader first.
 
-    `racks` has the live brokers, each with where it stands; one without a rack stands alone. Preferred
-    leaders go round the brokers, and the topic's name decides who is first, so that many topics of one
-    partition are not all at one broker. Each further replica goes to the rack that has the fewest of the
-    partition, and there to the broker that has the fewest of the topic; but the second, who leads when
-    the first is lost, is another each time, so that a lost broker's partitions spread over all others.
+    `racks` maps each live broker to its rack; "" is a rack of its own. Preferred leaders go round the
+    brokers, from one that the topic's name decides, so that topics of one partition spread. Each further
+    replica goes to the rack with the fewest of the partition, and there to the broker with the fewest of the
+    topic. The second one, which leads when the first is lost, is another each time, so that a lost broker's
+    partitions spread over all others.
 
     Raises BrokerUnreachable if there is no broker, InvalidReplicationFactor if there are too few.
     """
@@ -50,11 +50,11 @@ def move(
     racks: Mapping[int, str],
     replicas: int | None = None,
 ) -> dict[int, list[int]]:
-    """Where the replicas of a topic's partitions go: partition → brokers, out of those in `racks`.
+    """Place a topic's partitions on the brokers in `racks` alone: partition → brokers.
 
-    Replicas on those stay where they are; each other is replaced where it stands in the list, so that who
-    takes a preferred leader's place is the preferred leader; then the lists get `replicas` brokers (None:
-    as many as they had), at their ends. New ones are placed as those of a new topic.
+    Replicas on those stay. Each other one is replaced at its position in the list, so that the new broker is
+    preferred as the old one was. Then the lists are cut or extended to `replicas` brokers (None: as many as
+    before). New replicas are placed as those of a new topic.
 
     Raises InvalidReplicationFactor if there are too few brokers.
     """
@@ -89,15 +89,18 @@ def move(
 def _fewest(
     chosen: Sequence[int], free: Sequence[int], racks: Mapping[int, str], *counts: Counter[int]
 ) -> int:
-    """The broker of the rack with the fewest that are chosen, and there with the smallest counts."""
+    """The broker in the rack with the fewest chosen ones, and among these the one with the lowest counts."""
     near = Counter(racks[broker] for broker in chosen if racks[broker])
     return min(free, key=lambda each: (near[racks[each]], *(count[each] for count in counts)))
 
 
 def racks_of(live: Mapping[int, Registration]) -> dict[int, str]:
-    """Where each broker stands: its rack, or else its host, since what takes one of a host takes all."""
-    return {number: found.rack or _host(found) for number, found in live.items()}
+    """Each broker's rack, or else its host, since brokers of one host fail together."""
+    return {
+        number: found.rack or min(map(_host, found.listeners.values()), default="")
+        for number, found in live.items()
+    }
 
 
-def _host(found: Registration) -> str:
-    return min((address.rpartition(":")[0] for address in found.listeners.values()), default="")
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

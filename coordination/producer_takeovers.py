@@ -1,34 +1,28 @@
-"""Producers with a name: who comes back under it goes on where the one before stopped, and fences it.
+"""Named producers: a later attempt continues where the earlier one stopped, and fences it.
 
-A task that may be run again, by another process and perhaps beside the first, writes rounds of records:
-the same records in the same order whenever a round is run again. Its name's node holds the producer id,
-the epoch, the round, and where the round begins in each partition of a topic, under the topic's id: the
-sequence of its first record, and the offset behind which that lies. Brokers keep the sequence behind the
-last record of a producer; what lies between the two is written.
+A task that may run again, perhaps in another process beside the first, writes rounds of records: the same
+records in the same order in each attempt at a round. The name's node holds the producer id, the epoch, the
+round, and the round's begin in each partition: the first sequence, and the end of the log before it. Brokers
+know a producer's next sequence; the records between the two are written.
 
-- **Whoever comes** takes the next epoch, by compare-and-set. A new round has a new id where half of the
-  epochs are used up: the other half is for attempts at one round.
-- **A new round** asks the brokers where it begins, and notes that before it writes anything. Attempts at an
-  earlier round have nothing left to write: all of that round is in the log.
-- **A round that runs again** finds where it begins. It asks how far the attempt before got, looks whether
-  these are its own records, and goes on behind them, with batches that say that sequences go on over
-  epochs: if that attempt has written meanwhile they are refused, and once one is in the log it is fenced.
-  If they are others (rows that came in another order), it notes that (`begin_again`) and gives up: the
-  next one writes all of its own behind them, at least once, and nothing is lost.
-- **A round may have been cut into other tasks before**, each with a name of its own. Whoever ends all of a
-  round looks for names of tasks that it did not have (`begun_by_others`): their records are there twice.
-  It lets the round begin again under these, then says so; who dies before that finds them once more.
+- **An attempt** takes the next epoch, by compare-and-set. A new round gets a new id when half of the epochs
+  are used: the others are for attempts at one round.
+- **A new round** asks the brokers where it begins, and notes that before it writes. All of the earlier round
+  is in the log by then.
+- **A repeated round** finds the note. It asks how far the attempt before got, checks that these are its own
+  records, and continues behind them, in batches that continue sequences over epochs. They are refused if the
+  other attempt has written since, and fence it otherwise. If the records differ (the rows came in another
+  order), it notes that by `begin_again` and fails: the next attempt writes all of its own, at least once.
+- **A round that was divided into other tasks before** has names without a task in this attempt
+  (`begun_by_others`): their records are in the log twice. The job lets the round begin again under these
+  names, then fails; after a death before that the next attempt finds them once more.
 
-A holder that dies before it has noted where its round begins has written nothing; one that dies after
-that leaves all that the next one needs. A lost reply is answered by reading: `attempt` says whose the
-node is. Of two that hold one name at a time the later one is served, and the earlier one told
-ProducerFenced here, or by the brokers.
+An attempt that dies before its note has written nothing. After a lost reply, `attempt` identifies the writer
+of the node. Of two attempts the later one is served; the earlier one gets ProducerFenced.
 
-Names of queries that are gone for good would stay: so who comes under a new one looks at some of the others,
-and removes those that nobody has written for a week. Brokers have forgotten their producers by then
-(`producer_id_expiry`), so that whoever comes under such a name after all begins anew, as under a new one.
-Who has read it just before it is removed finds that it has changed. Transactional ids (producers/claims.py)
-stay: such a producer writes its node once, and may live for long. All that it does is one round.
+Each new name removes some others that have not been written for a week: brokers have forgotten their
+producers by then (`producer_id_expiry`), so that they begin anew anyway. Transactional ids
+(producers/claims.py), which are one round, stay: such a producer writes its node once, and may live for long.
 """
 
 from bisect import bisect
@@ -39,33 +33,18 @@ from typing import Final, NamedTuple
 import msgspec
 
 from folkmoot.coordination import paths, producer_ids
-from folkmoot.coordination.zookeeper.operations import (
-    BadVersion,
-    ConnectionLost,
-    Create,
-    Delete,
-    Exists,
-    NodeExists,
-    NoNode,
-    Recipe,
-    Set,
-)
-from folkmoot.coordination.zookeeper.recipes import (
-    children,
-    ensure,
-    read,
-    retry_on_connection_loss,
-    update,
-)
+from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper import recipes
+from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH
 from folkmoot.protocol.errors import ProducerFenced
 
 KEPT: Final = 7 * 24 * 3600 * 1000
-"""Names that nobody has written for so many ms may be removed …"""
-TRANSACTIONAL: Final = "transactional/"
-"""What names of transactional ids begin with."""
+"""Milliseconds for which an unwritten name is kept."""
 LOOKED_AT: Final = 16
-"""… and who comes under a new one looks at so many."""
+"""Names that a new one looks at."""
+TRANSACTIONAL: Final = "transactional/"
+"""The prefix of names of transactional ids."""
 
 
 class Begin(NamedTuple):
@@ -76,19 +55,16 @@ class Begin(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A topic in a round: how many partitions it had when the round began there, by which rows are placed
-    whoever runs it again, and where the round begins in each, those that were added since behind them."""
+    """A topic in a round: its number of partitions at the first attempt, by which each attempt places rows,
+    and the round's begin in each partition, also in those added since."""
 
     partitions: int
     begins: list[Begin]
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """A name's node. `topics` are known by their ids: one that is created anew has nothing of the round.
-
-    `since` is the epoch of the first attempt at the round: what has an earlier one is of another, also
-    where a leader that was replaced has told of an earlier end.
-    """
+    """A name's node. `topics` are by id. `since` is the epoch of the first attempt at the round: batches with
+    an earlier one belong to other rounds."""
 
     producer_id: int
     epoch: int
@@ -99,56 +75,52 @@ class Takeover(msgspec.Struct, frozen=True):
 
 
 _decoder = msgspec.json.Decoder(Takeover)
-_encode = msgspec.json.encode
 
 
 def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
-    """Become the one who writes a round under this name; `attempt` is nobody else's.
+    """Become the writer of a round under this name; `attempt` is unique.
 
     Raises ProducerFenced if a later round has begun, Malformed.
     """
     path = paths.producer_name(name)
     while True:
-        found, stat = yield from read(_decoder, path)
+        found, stat = yield from recipes.read(_decoder, path)
         if found is not None and found.attempt == attempt:
             return found
-        if found is None or stat is None:
-            taken = yield from _anew(round_, attempt)
-            try:
-                yield Create(path, _encode(taken))
-            except NoNode:
-                yield from ensure(paths.PRODUCER_NAMES)
-                continue
-            except (NodeExists, ConnectionLost):
-                continue
-            yield from _forget_some(path)
-            return taken
-        if round_ < found.round:
+        if found is not None and round_ < found.round:
             raise ProducerFenced(
                 f"producer {name} has begun round {found.round}: round {round_} is over (if it runs "
                 "from an older copy of a checkpoint, give it another name)"
             )
-        last = MAX_PRODUCER_EPOCH if round_ == found.round else MAX_PRODUCER_EPOCH // 2
-        if found.epoch < last:
-            again, epoch = round_ == found.round, found.epoch + 1
-            noted = (found.topics, found.since) if again else ({}, epoch)
+        is_again = found is not None and round_ == found.round
+        last = MAX_PRODUCER_EPOCH if is_again else MAX_PRODUCER_EPOCH // 2
+        if found is not None and found.epoch < last:
+            epoch = found.epoch + 1
+            noted = (found.topics, found.since) if is_again else ({}, epoch)
             taken = Takeover(found.producer_id, epoch, round_, attempt, *noted)
-        elif round_ > found.round:
-            taken = yield from _anew(round_, attempt)
-        else:
+        elif is_again:
             raise ProducerFenced(
                 f"producer {name} has tried round {round_} in all epochs up to {MAX_PRODUCER_EPOCH}"
             )
+        else:
+            ids = yield from producer_ids.take(1)
+            taken = Takeover(ids.start, 0, round_, attempt)
+        data = msgspec.json.encode(taken)
         try:
-            yield Set(path, _encode(taken), stat.version)
-        except (BadVersion, NoNode, ConnectionLost):
-            continue
-        return taken
+            yield zk.Create(path, data) if stat is None else zk.Set(path, data, stat.version)
+        except zk.NoNode:
+            yield from recipes.ensure(paths.PRODUCER_NAMES)
+        except (zk.BadVersion, zk.NodeExists, zk.ConnectionLost):
+            pass
+        else:
+            if stat is None:
+                yield from _forget_some(path)
+            return taken
 
 
 def begin(name: str, attempt: str, topic_id: str, begins: list[Begin]) -> Recipe[Begun]:
-    """Note where the round begins in the partitions of a topic, before anything is written to them; what
-    was noted before stays → all that is noted of the topic.
+    """Note where the round begins in the partitions of a topic, before anything is written to them; an
+    earlier note stays → all that is noted of the topic.
 
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
     """
@@ -170,16 +142,18 @@ def begin_again(name: str, attempt: str) -> Recipe[None]:
 
 
 def begun_by_others(prefix: str, round_: int, numbers: Collection[int]) -> Recipe[dict[str, str]]:
-    """Of the names that are `prefix` and a number, those with none of these numbers under which the round
-    has begun → which attempt it was. Raises Malformed."""
+    """The names of `prefix` and another number than these under which the round has begun → the attempt.
+
+    Raises Malformed.
+    """
     others = {}
     below = paths.producer_name(prefix)
-    for each in sorted((yield from children(paths.PRODUCER_NAMES))):
-        path = f"{paths.PRODUCER_NAMES}/{each}"
+    for name in sorted((yield from recipes.children(paths.PRODUCER_NAMES))):
+        path = f"{paths.PRODUCER_NAMES}/{name}"
         number = path.removeprefix(below)
         if path == number or not number.isdecimal() or int(number) in numbers:
             continue
-        found, _ = yield from read(_decoder, path)
+        found, _ = yield from recipes.read(_decoder, path)
         if found is not None and found.round == round_ and found.topics:
             others[f"{prefix}{number}"] = found.attempt
     return others
@@ -188,37 +162,29 @@ def begun_by_others(prefix: str, round_: int, numbers: Collection[int]) -> Recip
 def _note(
     name: str, attempt: str, change: Callable[[dict[str, Begun]], dict[str, Begun]]
 ) -> Recipe[Takeover]:
-    """Change what is noted of the round's topics, as long as the name is this attempt's."""
+    """Change the note of the round's topics. Raises ProducerFenced, Malformed."""
+    fenced = ProducerFenced(f"producer {name} was taken over by another attempt")
 
     def changed(found: Takeover) -> Takeover:
         if found.attempt != attempt:
-            raise _taken_over(name)
+            raise fenced
         return msgspec.structs.replace(found, topics=change(found.topics))
 
     try:
-        return (yield from update(_decoder, paths.producer_name(name), changed))
-    except NoNode:
-        raise _taken_over(name) from None
+        return (yield from recipes.update(_decoder, paths.producer_name(name), changed))
+    except zk.NoNode:
+        raise fenced from None
 
 
 def _forget_some(new: str) -> Recipe[None]:
-    """Remove old names among those behind a new one in their order, which is by chance."""
-    now = yield from retry_on_connection_loss(Exists(new))
-    names = yield from children(paths.PRODUCER_NAMES)
+    """Remove old names among those that follow a new one in the alphabet."""
+    now = yield from recipes.retry_on_connection_loss(zk.Exists(new))
+    names = yield from recipes.children(paths.PRODUCER_NAMES)
     others = sorted(each for each in names if not each.startswith(paths.quoted(TRANSACTIONAL)))
     place = bisect(others, new.rpartition("/")[2])
-    for each in [*others[place:], *others[:place]][:LOOKED_AT]:
-        path = f"{paths.PRODUCER_NAMES}/{each}"
-        stat = yield from retry_on_connection_loss(Exists(path))
+    for name in [*others[place:], *others[:place]][:LOOKED_AT]:
+        path = f"{paths.PRODUCER_NAMES}/{name}"
+        stat = yield from recipes.retry_on_connection_loss(zk.Exists(path))
         if now is not None and stat is not None and now.mtime - stat.mtime > KEPT:
-            with suppress(BadVersion, NoNode, ConnectionLost):
-                yield Delete(path, stat.version)
-
-
-def _taken_over(name: str) -> ProducerFenced:
-    return ProducerFenced(f"producer {name} was taken over by another attempt")
-
-
-def _anew(round_: int, attempt: str) -> Recipe[Takeover]:
-    ids = yield from producer_ids.take(1)
-    return Takeover(ids.start, 0, round_, attempt)
+            with suppress(zk.BadVersion, zk.NoNode, zk.ConnectionLost):
+                yield zk.Delete(path, stat.version)

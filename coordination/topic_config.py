@@ -1,7 +1,4 @@
-"""What the log of a topic can be told, each option with its range.
-
-Every value is checked where the object is made; a ConfigError names the option.
-"""
+"""The options of topics, with their ranges. A ConfigError names the wrong option."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -36,64 +33,63 @@ Lag = Annotated[Seconds, Meta(ge=0, le=FOREVER)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogConfig:
-    """How a partition's log lies on disk, and how long: each of these can be a topic's own."""
+    """How a partition's log is stored, and how long: each option can be set for a topic."""
 
     segment_bytes: Annotated[Bytes, Meta(ge=512, le=MAX_SEGMENT_BYTES)] = 256 * 1024 * 1024
-    """A new segment is begun when the next append would make the active one larger than this."""
+    """A new segment begins when the next append would make the active one larger than this."""
 
     segment_age: Age = 7 * DAY
-    """A new segment is begun when the active one's first batch was appended so many seconds ago."""
+    """A new segment begins this many seconds after the first append to the active one."""
 
     retention: Age | None = 7 * DAY
-    """Segments whose last batch was appended so many seconds ago are deleted; None: never."""
+    """Segments are deleted this many seconds after their last append; None: never."""
 
     retention_bytes: Annotated[Bytes, Meta(ge=0, le=2**62)] | None = None
-    """The oldest segments are deleted as long as what is left is so much at least; None: never."""
+    """The oldest segments are deleted while at least this many bytes are left; None: never."""
 
     cleanup_policy: Literal["delete", "compact", "compact,delete"] = "delete"
-    """delete: old segments go, by `retention`; compact: the last record of each key stays, older ones
-    go; compact,delete: both."""
+    """delete: remove old segments, by `retention`; compact: keep the last record of each key;
+    compact,delete: both."""
 
     delete_retention: Lag = DAY
-    """Compaction keeps a tombstone (a key without a value) so many seconds, for readers to see it."""
+    """Compaction keeps a tombstone (a key without a value) this many seconds, for readers to see it."""
 
     min_cleanable_dirty_ratio: Ratio = 0.5
-    """A log is compacted once this part of its bytes has not been yet."""
+    """A log is compacted when this part of its bytes has not been compacted yet."""
 
     min_compaction_lag: Lag = 0.0
-    """What was appended less than so many seconds ago is not compacted."""
+    """Records are not compacted for this many seconds after their append."""
 
     max_compaction_lag: Age | None = None
-    """What was appended so many seconds ago is compacted whatever the ratio; None: by ratio alone."""
+    """Records are compacted after this many seconds whatever the ratio; None: by ratio alone."""
 
     index_interval_bytes: Annotated[Bytes, Meta(ge=1, le=MAX_SEGMENT_BYTES)] = 64 * 1024
-    """At least so many bytes of log lie between two entries of a segment's index."""
+    """Bytes of log between two entries of a segment's index, at least."""
 
     max_batch_bytes: Annotated[Bytes, Meta(ge=HEADER_BYTES, le=MAX_BATCH_BYTES)] = 8 * 1024 * 1024
-    """The largest batch taken from a producer, as it is on the wire."""
+    """The largest batch that is accepted from a producer, in bytes on the wire."""
 
     durability: Literal["fsync", "page-cache"] | None = None
     """fsync: records count when they are on disk, by group commit; page-cache: when they are written.
-    None: fsync for topics of several replicas, page-cache for others."""
+    None: fsync for topics with several replicas, page-cache for others."""
 
     min_in_sync: Annotated[int, Meta(ge=1, le=100)] | None = None
     """With fewer replicas in sync nothing is committed; None: 2 of three or more replicas, else 1."""
 
     flush_interval: Annotated[Seconds, Meta(ge=0.01, le=FOREVER)] | None = None
-    """What was appended is on disk after about so many seconds; None: by checkpoints alone."""
+    """Seconds until records are on disk, about; None: by checkpoints alone."""
 
     producer_id_expiry: Annotated[Seconds, Meta(ge=1, le=FOREVER)] = DAY
-    """A producer is forgotten of which nothing came for so many seconds; more than it tries again for."""
+    """A silent producer is forgotten after this many seconds; more than it retries for."""
 
     max_producers: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
-    """So many producers are remembered per partition, those that wrote last; 250 to 800 bytes each."""
+    """Producers remembered per partition, the last ones that wrote; 250 to 800 bytes each."""
 
     delete_delay: Lag = 60.0
-    """The files of a topic that is deleted are removed after so many seconds."""
+    """The files of a deleted topic are removed after this many seconds."""
 
     value_schema: str | None = None
-    """A subject: batches are refused unless their header names a live version of it; None: all are
-    taken."""
+    """A subject: batches are refused unless their header names a live version of it; None: no check."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -112,18 +108,18 @@ class LogConfig:
             )
 
     def least_in_sync(self, replicas: int) -> int:
-        """How many of so many replicas must be in sync for anything to be committed."""
+        """The number of replicas that must be in sync for a commit."""
         wanted = (2 if replicas >= 3 else 1) if self.min_in_sync is None else self.min_in_sync
         return min(wanted, replicas)
 
     @property
     def compacts(self) -> bool:
-        """Whether older records of a key go."""
+        """True if older records of a key are removed."""
         return self.cleanup_policy != "delete"
 
     @property
     def deletes(self) -> bool:
-        """Whether old segments go by `retention` and `retention_bytes`."""
+        """True if old segments are removed by `retention` and `retention_bytes`."""
         return self.cleanup_policy != "compact"
 
     @property
@@ -135,7 +131,7 @@ class LogConfig:
 
 
 def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """A topic's own options as its node has them. Raises ConfigError for what is unknown or not allowed."""
+    """A topic's own options as texts, for its node. Raises ConfigError for an unknown or wrong one."""
     build(LogConfig, options)
     return {name: _text(value) for name, value in options.items()}
 
@@ -143,15 +139,12 @@ def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
 def changed(
     own: Mapping[str, str], changes: Mapping[str, Any], unset: Iterable[str]
 ) -> dict[str, str | None]:
-    """Changes of a topic's own options as texts, None to take one back, if what comes of them goes together.
-
-    Raises ConfigError: no broker would follow.
-    """
+    """Changes of a topic's own options as texts, None to remove one. Raises ConfigError."""
     given: dict[str, str | None] = {**as_texts(changes)}
     known = {field.name for field in dataclasses.fields(LogConfig)} | set(own)
     for name in unset:
         if name in given:
-            raise ConfigError(f"{name} cannot be given and taken back at once")
+            raise ConfigError(f"{name} cannot be set and removed at once")
         if name not in known:
             raise unknown_option(name, known)
         given[name] = None
@@ -161,7 +154,7 @@ def changed(
 
 
 def topic_config(defaults: LogConfig, options: Mapping[str, str]) -> LogConfig:
-    """The broker's defaults with a topic's own options, given as text, over them. Raises ConfigError."""
+    """A broker's defaults, overridden by a topic's own options as texts. Raises ConfigError."""
     return dataclasses.replace(defaults, **parse(LogConfig, options))
 
 
@@ -178,10 +171,10 @@ def own_options(config: LogConfig) -> dict[str, str]:
 def effective(
     own: Mapping[str, str], brokers: Mapping[int, Mapping[str, str]], replicas: int
 ) -> list[tuple[str, str, str]]:
-    """Every option that holds for a topic → option, value, source, in the order of `LogConfig`.
+    """All options in force for a topic → option, value, source, in the order of `LogConfig`.
 
-    The source is "topic", "brokers" (`own_options` of all of them), "broker 3" where they differ, or
-    "default". `brokers` are those with replicas; a partition has `replicas` of them.
+    The source is "topic", "brokers" (all of them), "broker 3" if they differ, or "default". `brokers` has the
+    `own_options` of those with replicas; a partition has `replicas` of them.
     """
     rows: list[tuple[str, str, str]] = []
     unset = {

@@ -1,7 +1,7 @@
-"""Topics: one persistent node each, with the topic's id, the replicas of every partition, its config.
+"""Topics: one persistent node each, with the topic's id, its config and the replicas of each partition.
 
-The id tells a topic from a later one of the same name: whoever holds offsets, files or plans of a
-topic compares it, so deleting a topic removes its one node, and leaves a record of that (deletions.py).
+The id distinguishes a topic from a later one of the same name: offsets, files and plans name it. So deleting
+a topic removes its one node, and leaves a record of that (deletions.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,27 +14,10 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.deletions import CONTROLLER, Deletion, recorded
 from folkmoot.coordination.placement import place
 from folkmoot.coordination.topic_config import PAGE_CACHE, LogConfig
+from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper import recipes
-from folkmoot.coordination.zookeeper.operations import (
-    ConnectionLost,
-    Create,
-    Delete,
-    Multi,
-    MultiFailed,
-    Node,
-    NodeExists,
-    NoNode,
-    Recipe,
-    Set,
-    Stat,
-    Sync,
-    WatchCallback,
-)
-from folkmoot.protocol.errors import (
-    ConfigError,
-    TopicExists,
-    UnknownTopicOrPartition,
-)
+from folkmoot.coordination.zookeeper.operations import Node, Recipe, Stat, WatchCallback
+from folkmoot.protocol.errors import ConfigError, TopicExists, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.quantities import counted
 
@@ -44,8 +27,8 @@ MAX_PARTITIONS = 10_000
 class Reassignment(msgspec.Struct, frozen=True, omit_defaults=True):
     """A partition's replicas are being moved from the brokers in `original` to those in `target`.
 
-    Until that has ended it has the replicas of both. One that goes back to where it came from is being
-    cancelled. `throttle`: so many bytes a second each broker copies for it at most, 0: as fast as it can.
+    Meanwhile it has the replicas of both. `throttle`: bytes that each broker copies for it per second at
+    most; 0: no limit.
     """
 
     original: list[int]
@@ -58,22 +41,17 @@ class Reassignment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def replicas(self) -> list[int]:
-        """All that hold the partition meanwhile; until it has ended, it prefers the leader it had."""
-        return [*self.original, *(each for each in self.target if each not in self.original)]
-
-    @property
-    def fewest(self) -> int:
-        """How many replicas it has before or behind it, whichever is less."""
-        return min(len(self.original), len(self.target))
+        """All brokers that hold the partition meanwhile; it prefers the leader that it had."""
+        return list(dict.fromkeys((*self.original, *self.target)))
 
 
 class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     """A topic: `partitions[p]` are the brokers that hold replicas of partition p, preferred first.
 
-    `reassignments` has the partitions whose replicas are being moved (reassignments.py). `reassigned` is
-    how often reassignments have ended. `had_page_cache`: `durability` was page-cache once, so what was
-    acknowledged then may be in page caches alone, whatever the option is now. `revision` grows with each
-    change: a lower one than was seen before says that ZooKeeper was set back.
+    `reassignments` has the partitions whose replicas are being moved (reassignments.py). `reassigned` counts
+    reassignments that have ended. `had_page_cache`: `durability` was page-cache once, so that records
+    acknowledged then may be in page caches alone. `revision` grows with each change: it is lower than before
+    only if ZooKeeper was set back.
     """
 
     topic_id: str
@@ -85,18 +63,20 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     revision: int = 0
 
     def replica_count(self, partition: int) -> int:
-        """How many replicas it is to have; while they are being moved the fewest."""
+        """The number of a partition's replicas; while they are being moved the fewest."""
         moved = self.reassignments.get(partition)
-        return len(self.partitions[partition]) if moved is None else moved.fewest
+        if moved is None:
+            return len(self.partitions[partition])
+        return min(len(moved.original), len(moved.target))
 
     @property
     def replicas(self) -> int:
-        """How many each partition has; if they differ the fewest."""
+        """The number of replicas of each partition; the fewest if they differ."""
         return min(map(self.replica_count, range(len(self.partitions))), default=0)
 
     @property
     def min_in_sync(self) -> int:
-        """So many replicas must be in sync for a write with `acks=all`."""
+        """Replicas that must be in sync for a write with `acks=all`."""
         given = self.config.get("min_in_sync", "")
         return int(given) if given.isdecimal() else LogConfig().least_in_sync(self.replicas)
 
@@ -112,11 +92,11 @@ def create(
     *,
     replicas: int = 1,
 ) -> Recipe[TopicInfo]:
-    """Create a topic on the live `brokers`; as a mapping they come with where each stands.
+    """Create a topic on the live `brokers`; a mapping has the rack of each.
 
-    A replicated topic has `durability` and `min_in_sync` of its own from then on, whatever becomes of
-    the number of its replicas. Raises TopicExists, BrokerUnreachable if there is no broker,
-    InvalidReplicationFactor if there are too few, ConfigError, InvalidName.
+    A replicated topic gets its own `durability` and `min_in_sync`, which stay when the number of its replicas
+    changes. Raises TopicExists, BrokerUnreachable if there is no broker, InvalidReplicationFactor if there
+    are too few, ConfigError, InvalidName.
     """
     check_name("topic", name)
     if not 1 <= partitions <= MAX_PARTITIONS:
@@ -133,24 +113,23 @@ def create(
     yield from recipes.ensure(paths.PARTITIONS)
     ids: set[str] = set()
     while True:
-        # Another id each time: where a reply is lost, the topic may be there, or deleted again already.
+        # Another id each time: after a lost reply the topic may be there, or deleted again already.
         info = TopicInfo(uuid4().hex, placed, options)
         ids.add(info.topic_id)
-        node = Create(paths.topic(name), msgspec.json.encode(info))
+        node = zk.Create(paths.topic(name), msgspec.json.encode(info))
         try:
-            # The states' parent tells partitions that have had no state from those that have lost theirs.
-            yield Multi((node, Create(paths.partition_states(info.topic_id))))
+            # The states' parent distinguishes partitions without a state yet from those that lost theirs.
+            yield zk.Multi((node, zk.Create(paths.partition_states(info.topic_id))))
             return info
-        except MultiFailed as refusal:
-            if not isinstance(refusal.cause, NodeExists):
+        except zk.MultiFailed as refusal:
+            if not isinstance(refusal.cause, zk.NodeExists):
                 raise
             found = yield from read(name)
-            if found is None:
-                continue  # it was deleted in between
-            if found.topic_id in ids:
+            if found is not None and found.topic_id in ids:
                 return found
-            raise TopicExists(f"topic {name} exists already: choose another name") from None
-        except ConnectionLost:
+            if found is not None:  # else it was deleted meanwhile
+                raise TopicExists(f"topic {name} exists already: choose another name") from None
+        except zk.ConnectionLost:
             continue
 
 
@@ -159,7 +138,7 @@ def _standing(brokers: Sequence[int] | Mapping[int, str]) -> Mapping[int, str]:
 
 
 def check_in_sync(name: str, config: Mapping[str, str], replicas: int) -> None:
-    """That enough replicas can be in sync for a write to be acknowledged. Raises ConfigError."""
+    """Raises ConfigError if a topic's `min_in_sync` is above its number of replicas."""
     needed = config.get("min_in_sync", "")
     if needed.isdecimal() and int(needed) > replicas:
         raise ConfigError(
@@ -179,23 +158,21 @@ def read_with_version(name: str) -> Recipe[tuple[TopicInfo, int] | None]:
     return None if found is None or stat is None else (found, stat.version)
 
 
-def written(name: str, topic: TopicInfo, version: int) -> Set:
-    """Writes a topic's node if it still has that version: part of a transaction."""
-    return Set(paths.topic(name), msgspec.json.encode(topic), version)
+def written(name: str, topic: TopicInfo, version: int) -> zk.Set:
+    """The write of a topic's node if it still has that version, for a transaction."""
+    return zk.Set(paths.topic(name), msgspec.json.encode(topic), version)
 
 
 def read(name: str, watch: WatchCallback | None = None) -> Recipe[TopicInfo | None]:
-    """A topic, or None; `watch` is called when an existing one changes or goes. Raises Malformed."""
+    """A topic, or None; `watch` is called when an existing one changes or is deleted. Raises Malformed."""
     found, _ = yield from recipes.read(_decoder, paths.topic(name), watch)
     return found
 
 
 def configure(name: str, changes: Mapping[str, str | None]) -> Recipe[TopicInfo]:
-    """Set a topic's own options; None takes one back. Raises UnknownTopicOrPartition.
+    """Set a topic's own options; None removes one. The caller has checked them, except `min_in_sync`.
 
-    Whether the options make sense is for the caller to check, but that `min_in_sync` is not above the
-    number of replicas (ConfigError). Setting them twice does no harm, so a lost reply is answered by
-    doing it again.
+    Raises UnknownTopicOrPartition, ConfigError if `min_in_sync` is above the number of replicas.
     """
 
     def configured(topic: TopicInfo) -> TopicInfo:
@@ -211,12 +188,10 @@ def configure(name: str, changes: Mapping[str, str | None]) -> Recipe[TopicInfo]
 def add_partitions(
     name: str, partitions: int, brokers: Sequence[int] | Mapping[int, str]
 ) -> Recipe[TopicInfo]:
-    """Give a topic more partitions, so that it has `partitions` of them; those that it has stay.
+    """Extend a topic to `partitions` partitions, with as many replicas each as the others have.
 
-    New ones get as many replicas as the others have. Raises UnknownTopicOrPartition, BrokerUnreachable,
-    InvalidReplicationFactor, ConfigError if it has as many or more. Keys map anew from then on: that is
-    for the caller to say. A lost reply is answered by looking: as many
-    partitions as we have tried to make are ours, or somebody's who wanted the same.
+    Raises UnknownTopicOrPartition, BrokerUnreachable, InvalidReplicationFactor, ConfigError if it has as many
+    or more. After a lost reply, as many as wanted are taken for this call's.
     """
     tried = False
 
@@ -246,26 +221,25 @@ def update(name: str, change: Callable[[TopicInfo], TopicInfo]) -> Recipe[TopicI
             return topic
         return msgspec.structs.replace(after, revision=topic.revision + 1)
 
-    # From a server that lags an old topic of the name could be read, and be written over the present one.
-    yield from recipes.retry_on_connection_loss(Sync())
+    # A server that lags could return an old topic of the name, to be written over the present one.
+    yield from recipes.retry_on_connection_loss(zk.Sync())
     try:
         return (yield from recipes.update(_decoder, paths.topic(name), changed))
-    except NoNode:
+    except zk.NoNode:
         raise unknown(name) from None
 
 
 def delete(name: str, *, by: str = "", at: float = 0.0) -> Recipe[None]:
-    """Delete a topic, and note that: `by` whom, and `at` which time (deletions.py).
+    """Delete a topic, and record by whom and when (deletions.py); a malformed node goes without a record.
 
-    Raises UnknownTopicOrPartition. A lost reply is answered by looking whether the node that was seen is
-    gone, even if another has taken its place since. A node that is no topic names no id, so nothing but
-    the node goes.
+    Raises UnknownTopicOrPartition. After a lost reply the topic is deleted if the node read before is gone,
+    even if there is another in its place.
     """
     path = paths.topic(name)
     seen: Stat | None = None
     is_recorded = False
     yield from recipes.ensure(paths.DELETIONS)
-    yield from recipes.retry_on_connection_loss(Sync())  # as in `update`
+    yield from recipes.retry_on_connection_loss(zk.Sync())  # as in `update`
     while True:
         node = yield from recipes.get_node(path)
         now = None if node is None else node.stat
@@ -274,22 +248,22 @@ def delete(name: str, *, by: str = "", at: float = 0.0) -> Recipe[None]:
         if node is None:
             raise unknown(name)
         try:
-            record = _recorded(name, node, by, at)
-            if is_recorded:  # its node was put back by hand
-                record = [Set(each.path, each.data) for each in record]
-            yield Multi((Delete(path, node.stat.version), *record))
-        except MultiFailed as refusal:
+            record = _record(name, node, by, at)
+            if is_recorded:  # an operator has restored its node
+                record = [zk.Set(each.path, each.data) for each in record]
+            yield zk.Multi((zk.Delete(path, node.stat.version), *record))
+        except zk.MultiFailed as refusal:
             recipes.check_foreseen(refusal)
-            if isinstance(refusal.cause, NoNode) and refusal.failed == 0:
+            if isinstance(refusal.cause, zk.NoNode) and refusal.failed == 0:
                 return
-            seen, is_recorded = None, isinstance(refusal.cause, NodeExists)
-        except ConnectionLost:
+            seen, is_recorded = None, isinstance(refusal.cause, zk.NodeExists)
+        except zk.ConnectionLost:
             seen = now
         else:
             return
 
 
-def _recorded(name: str, node: Node, by: str, at: float) -> Sequence[Create | Set]:
+def _record(name: str, node: Node, by: str, at: float) -> Sequence[zk.Create | zk.Set]:
     with suppress(recipes.Malformed):
         topic = recipes.decode(_decoder, paths.topic(name), node)
         brokers = sorted({broker for replicas in topic.partitions for broker in replicas})

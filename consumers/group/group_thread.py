@@ -39,7 +39,7 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper import operations
 from folkmoot.coordination.zookeeper.execute import advance
 from folkmoot.coordination.zookeeper.operations import Create, Recipe, WatchCallback, ZooKeeperError
-from folkmoot.coordination.zookeeper.session import Connect, Guarded, Outcome, Session, SessionState
+from folkmoot.coordination.zookeeper.session import Connect, Outcome, Session, SessionState
 from folkmoot.protocol.errors import (
     ClosedError,
     FolkmootError,
@@ -314,9 +314,6 @@ class Member:
         effects = self.state.handle(self._clock(), heard, happened, *given)
         if self.state.name not in (None, self._joined_as):
             self._joined_as = self.state.name or ""
-            session: object = self._session
-            if isinstance(session, Guarded):  # then its guardian can say who has died
-                session.note_death(paths.departure(self.settings.group, self._joined_as))
         for effect in effects:
             if isinstance(effect, Task):
                 if self._session is not None:

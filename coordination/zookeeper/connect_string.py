@@ -1,4 +1,4 @@
-"""The address of a cluster: ZooKeeper's connect string, `HOST:PORT[,HOST:PORT]…[/CHROOT]`."""
+"""ZooKeeper's connect string, `HOST:PORT[,HOST:PORT]…[/CHROOT]`."""
 
 import re
 from typing import NamedTuple
@@ -13,8 +13,8 @@ _DEFAULT_PORT = 2181
 
 
 class ConnectString(NamedTuple):
-    """`servers` as kazoo takes them, `chroot` empty or with a slash before and none behind;
-    `addresses` are host and port of every server."""
+    """`servers` as kazoo takes them; `chroot` empty, or with a leading and no trailing slash; `addresses`
+    are host and port of each server."""
 
     servers: str
     chroot: str

@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 _SESSION_LOST: Final = Outcome(None, ConnectionLost("the session was lost before the answer"))
 AT_ONCE: Final = 200
-"""So many recipes of `execute_all` are under way at a time: more than a session sends at once."""
+"""Recipes of `execute_all` that are under way at a time: more than a session sends at once."""
 
 
 @overload
@@ -34,12 +34,12 @@ def execute(session: Session, what: Recipe[_T], timeout: float | None = None) ->
 def execute(session: Session, what: Operation | Recipe[Any], timeout: float | None = None) -> Any:
     """Carry out an operation, or a recipe step by step, and return its result. Raises its errors.
 
-    Without a `timeout` (seconds) it waits until ZooKeeper has answered, or the session is over.
-    With one, raises ZooKeeperUnreachable when that is not finished in time, or when the session is
-    over: for recipes that only read, or that do no harm when they are left in the middle.
+    Without a `timeout` (seconds) it waits until ZooKeeper has answered, or raises SessionLost. With one,
+    raises ZooKeeperUnreachable after it, or when the session is lost: for recipes that only read, or that
+    may be left unfinished.
 
-    A recipe that was left since its session was lost goes on in another one, as after a lost reply: what
-    was under way was done, or never will be.
+    A recipe that a lost session has interrupted may be continued in another session, as after a lost reply:
+    the operation under way was done, or never will be.
     """
     recipe = what if isinstance(what, Generator) else _step(what)
     (result,) = execute_all(session, (recipe,), timeout=timeout)
@@ -49,11 +49,11 @@ def execute(session: Session, what: Operation | Recipe[Any], timeout: float | No
 def execute_all(
     session: Session, recipes: Iterable[Recipe[_T]], *, timeout: float | None = None
 ) -> list[_T]:
-    """Carry out recipes that have nothing to do with each other, side by side → their results in order.
+    """Carry out independent recipes side by side → their results in order.
 
-    A thousand of them take about as long as ZooKeeper works, not a thousand round trips. Raises what
-    the first one raises that fails; what others have asked for by then is done or not. `timeout` is
-    that of `execute`, for all of them together.
+    A thousand of them take about as long as ZooKeeper works, not a thousand round trips. Raises the error
+    of the first one that fails; operations of others are done or not by then. `timeout` is that of
+    `execute`, for all of them together.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     waiting = enumerate(recipes)
@@ -63,20 +63,19 @@ def execute_all(
     while True:
         for number, recipe in islice(waiting, AT_ONCE - len(under_way)):
             under_way[number] = recipe
-            is_left = getgeneratorstate(recipe) == GEN_SUSPENDED
-            answers.put((number, _SESSION_LOST if is_left else None))
+            is_interrupted = getgeneratorstate(recipe) == GEN_SUSPENDED
+            answers.put((number, _SESSION_LOST if is_interrupted else None))
         if not under_way:
             return [results[number] for number in range(len(results))]
         try:
             number, outcome = answers.get(timeout=_left(deadline))
         except Empty:
-            given = round(timeout or 0, 2)  # of whatever was left of another one
-            refusal = (
-                ": it refuses a session that has seen a newer state: was it set back or emptied?"
-            )
-            why = refusal if getattr(session, "is_refused", False) else ""
+            why = ""
+            if getattr(session, "is_refused", False):
+                why = ": it refuses the session: it has no quorum, or was set back or emptied"
+            seconds = round(timeout or 0, 2)  # the rest of another timeout has many digits
             raise ZooKeeperUnreachable(
-                f"ZooKeeper did not answer within {given:g} s{why}"
+                f"ZooKeeper did not answer within {seconds:g} s{why}"
             ) from None
         if outcome is not None and isinstance(outcome.error, SessionLost):
             if timeout is None:
@@ -96,7 +95,7 @@ def execute_all(
 
 
 def advance(recipe: Recipe[Any], outcome: Outcome | None) -> Operation:
-    """Give a recipe the answer to its last operation, None before the first → what it asks next.
+    """Give a recipe the answer to its last operation, None at the start → its next operation.
 
     Raises StopIteration with the recipe's result, and the recipe's own errors.
     """
@@ -112,7 +111,7 @@ def _step(operation: Operation) -> Recipe[Any]:
 
 
 def _left(deadline: float | None) -> float | None:
-    """Seconds until the deadline. Raises Empty after it, whatever is there: answers may go in circles."""
+    """Seconds until the deadline. Raises Empty after it, even if there are answers: they may never end."""
     if deadline is None:
         return None
     left = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""A session with a real ZooKeeper, on kazoo; what kazoo would do on its own is switched off here."""
+"""A session with a real ZooKeeper, on kazoo without its worker threads, its retries and its next session."""
 
 import logging
 import select
@@ -6,16 +6,15 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from kazoo import exceptions as refused
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as wire
-from kazoo.protocol.states import Callback, KazooState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import Callback, KazooState, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import OPEN_ACL_UNSAFE
 
@@ -37,13 +36,18 @@ from folkmoot.protocol.process.thread_log import LibraryLog, thread_log
 CONNECT_TIMEOUT = 15.0
 CLOSE_TIMEOUT = 1.5
 FIRST_ANSWER_WAIT = 1.0
-"""So many seconds a loaded server has at least to answer the first message of a connection."""
+"""Seconds that a loaded server has at least to answer the first message of a connection."""
 RECONNECT_DELAY = 0.5
 """Seconds between two attempts to connect, at most."""
+REFUSALS = 10
+"""Connections that are closed unanswered before the log says why that may be."""
 MAX_IN_FLIGHT = 128
-"""So many requests may be in kazoo's hands at a time: fewer bytes than `_Waker` can hold."""
+"""Requests in kazoo's hands; the socket pair by which it is woken has room for a byte for each."""
 
 log = thread_log(__name__)
+_details = LibraryLog(logging.getLogger(__name__), {})
+# kazoo warns of every attempt to connect, and logs the session's password.
+_SILENT = logging.Logger("kazoo", logging.CRITICAL + 1)  # noqa: LOG001
 
 
 def connect(
@@ -53,10 +57,10 @@ def connect(
     connect_timeout: float = CONNECT_TIMEOUT,
     create: bool = False,
 ) -> "KazooSession":
-    """Open a session; with `create` the chroot is made where it is missing.
+    """Open a session; with `create`, a missing chroot is created.
 
-    Raises ConfigError for a connect string that is none and for a session timeout out of bounds,
-    ZooKeeperUnreachable when no server has answered within `connect_timeout`.
+    Raises ConfigError for a wrong connect string or session timeout, ZooKeeperUnreachable when no server
+    has answered within `connect_timeout`.
     """
     servers, chroot, addresses = connect_string.parse(zookeeper)
     if not SHORTEST_SESSION <= session_timeout <= LONGEST_SESSION:
@@ -64,83 +68,79 @@ def connect(
             f"session_timeout={session_timeout:g} is not possible: use {SHORTEST_SESSION:g} to "
             f"{LONGEST_SESSION:g} seconds"
         )
-    session = KazooSession(servers, session_timeout, HostNames(host for host, _ in addresses))
-    session.start(chroot, connect_timeout, create)
-    return session
+    names = HostNames(host for host, _ in addresses)
+    session = KazooSession(servers, session_timeout)
+    try:
+        session.start()
+        execute(session, _find_chroot(chroot, create), connect_timeout)
+        session.chroot = chroot
+        log.info("ZooKeeper session 0x%x at %s", session.session_id, servers)
+        return session
+    except BaseException as error:
+        session.close()
+        if not isinstance(error, ZooKeeperUnreachable):
+            raise
+        why = names.unresolved() or "start it, or give the address of one that runs"
+        raise ZooKeeperUnreachable(
+            f"no ZooKeeper server answers at {servers} within {connect_timeout:g} s: {why}"
+        ) from None
 
 
 class KazooSession:
     """One ZooKeeper session, from `start` until it is closed or lost.
 
-    **One thread.** kazoo's connection thread does all the work: it reads answers and watch events
-    in the order in which ZooKeeper wrote them, and calls watch callbacks, `done`s and listeners. A
-    watch is called before any answer that shows the change, and perhaps before the answer of the read
-    that armed it. None of them may wait for anything, an answer of this session least of all. (What is
-    refused at once is told on the thread that submitted.)
+    **One thread.** kazoo's connection thread does all the work: it reads answers and watch events in the
+    order in which ZooKeeper wrote them, and calls watches, `done`s and listeners. A watch is called before
+    any answer that shows the change. A callback must not wait, least of all for an answer of this session.
+    (An operation that is refused at once is answered on the thread that submits.)
 
-    **Operations** wait in `_waiting` while there is no connection; at most MAX_IN_FLIGHT are in kazoo's
-    hands (`_in_flight`), each handed over once, never retried. A connection that breaks ends those in
-    flight with ConnectionLost; a session that ends ends everything with SessionLost.
+    **Operations** wait in `_waiting` while there is no connection; kazoo has at most MAX_IN_FLIGHT of them
+    (`_in_flight`), and gets each once. A broken connection ends those in flight with ConnectionLost; the
+    end of the session ends all with SessionLost.
 
-    **The end.** A session that is `over` hands nothing to kazoo, and it becomes so under the lock
-    under which it hands over, before kazoo empties its queue for the next session. kazoo would open
-    that next session by itself: every attempt to connect is refused from then on, and the client is
-    stopped on a thread of its own (its connection thread cannot wait for itself).
+    **The end.** kazoo would open a next session. So a session becomes `over`, under the lock under which it
+    gives operations to kazoo: every attempt to connect is refused from then on. Another thread stops the
+    client, since the connection thread cannot wait for itself.
 
-    **Silence.** While no server answers nobody knows whether the session lives. A server that is
-    paused for longer than the session timeout ends its sessions when it resumes; one that restarts,
-    or an ensemble that elects a new leader, gives each its full time again. So the session stays
-    SUSPENDED, if need be for ever, until a server says which. A holder must not wait for that: it
-    fences itself when `last_acknowledged()` plus its share of the session timeout has passed.
-    kazoo's pings do not count there; who relies on it sends an operation now and then.
+    **Silence.** While no server answers, the session may live or not: a server that was paused ends old
+    sessions when it resumes, and one that restarts gives each its full time again. So the session stays
+    SUSPENDED until a server decides. A holder must not wait for that: it fences itself when
+    `last_acknowledged()` plus its share of the session timeout has passed. Pings do not count there: a
+    holder sends an operation now and then.
 
-    **Watches** are one-shot. kazoo drops all of them when the connection breaks and calls them; the
-    owner reads again, and that read waits for the next connection.
+    **Watches** are one-shot. When the connection breaks, kazoo drops and calls all of them; the owner reads
+    again, and that read waits for the next connection.
 
     Not usable in a forked child.
     """
 
-    def __init__(self, servers: str, session_timeout: float, names: HostNames) -> None:
+    def __init__(self, servers: str, session_timeout: float) -> None:
         self.session_timeout = session_timeout
         """Seconds without contact after which ZooKeeper ends the session; from `start` as negotiated."""
         self.session_id = 0
         self.password = b""
-        """With the id, all that it takes to act as this session: keep it off disks and logs."""
-        self.note_death: Callable[..., None] = _nobody
-        """A guardian puts in its own: see `Guarded`."""
+        """With the id it allows to act as this session: keep it off disks and logs."""
         self._servers = servers
-        self._names = names
         self.chroot = ""
         # Reentrant, since a signal handler may submit while the thread that it interrupts does.
         self._lock = threading.RLock()
         self.state = SessionState.SUSPENDED
         self.over = False
-        """Nothing is handed to kazoo any more, and it may not connect."""
-        self.is_refused = False
-        """A server that serves others closes the connections of this session."""
-        self._serves_others: set[tuple[str, int]] = set()
-        """Servers that closed the last attempt to connect, and opened a session for others right after."""
+        self._refusals = 0  # connections closed without an answer, one after the other
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[_Request, None] = {}
         self._last_acknowledged = 0.0
         self._client: Any = _client(self, servers, session_timeout)
 
-    def start(self, chroot: str, connect_timeout: float, create: bool) -> None:
-        """Connect, and perhaps `create` a chroot that is missing. Raises ZooKeeperUnreachable."""
-        try:
-            self._client.start_async()
-            execute(self, _find_chroot(chroot, create), connect_timeout)
-            self.chroot = chroot
-            log.info("ZooKeeper session 0x%x at %s", self.session_id, self._servers)
-        except BaseException as error:
-            self.close()
-            if not isinstance(error, ZooKeeperUnreachable):
-                raise
-            why = self._names.unresolved() or "start it, or give the address of one that runs"
-            raise ZooKeeperUnreachable(
-                f"no ZooKeeper server answers at {self._servers} within {connect_timeout:g} s: {why}"
-            ) from None
+    def start(self) -> None:
+        """Begin to connect."""
+        self._client.start_async()
+
+    @property
+    def is_refused(self) -> bool:
+        """Servers run, and take no connection of this session."""
+        return self._refusals >= REFUSALS
 
     def last_acknowledged(self) -> float:
         """`time.monotonic()` at which the last operation that was answered had been *sent*."""
@@ -154,17 +154,17 @@ class KazooSession:
         """Start an operation. Raises ValueError for a path that cannot be one."""
         error: zk.ZooKeeperError | None = zk.refusal(operation, self.chroot)
         with self._lock:
-            if error is None and self.over:
+            if self.over:
                 error = _over()
-            if error is None:
-                self._waiting.append(_Request(self, self.chroot, operation, done))
-        if error is None:
-            self._hand_over()
-        else:
+            elif error is None:
+                self._waiting.append(_Request(self, operation, done))
+        if error is not None:
             done(Outcome(None, error))
+        else:
+            self._hand_over()
 
     def close(self) -> None:
-        """End the session. What is in flight is answered before that, what waits is not sent."""
+        """End the session. Operations in flight are answered before that, waiting ones are not sent."""
         with self._lock:
             if self.over:
                 return
@@ -174,14 +174,10 @@ class KazooSession:
             stopper.join(CLOSE_TIMEOUT)
         self._end()
 
-    # -- the way of an operation ----------------------------------------------------------------
+    # -- operations -----------------------------------------------------------------------------
 
     def _hand_over(self) -> None:
-        """Give kazoo what waits, as far as it may have it.
-
-        It goes right into kazoo's queue: whether the session can still take it is known here. What
-        ZooKeeper has ended, and kazoo has not told yet, is answered with the session's end.
-        """
+        """Put operations into kazoo's queue, past its own checks."""
         with self._lock:
             while (
                 self._waiting
@@ -193,7 +189,8 @@ class KazooSession:
                 request.sent = time.monotonic()
                 self._in_flight[request] = None
                 self._client._queue.append((request.encoded, request))
-                self._client._connection._write_sock.send(b"\0")
+                with suppress(BlockingIOError):  # enough bytes: kazoo reads one for each request
+                    self._client._connection._write_sock.send(b"\0")
 
     def answered(self, request: "_Request", outcome: Outcome) -> None:
         """kazoo is done with a request."""
@@ -221,8 +218,7 @@ class KazooSession:
                 return
             self.state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
             if connected:
-                self.is_refused = False
-                self._serves_others.clear()
+                self._refusals = 0
                 self.session_id, self.password = self._client.client_id
         if not connected:
             servers, session_id = self._servers, self.session_id
@@ -232,27 +228,17 @@ class KazooSession:
         self._tell()
         self._hand_over()
 
-    def refused(self, address: tuple[str, int], patience: float) -> None:
-        """A server has taken a connection and closed it. Log it once an outage, if the session is the reason.
+    def refused(self) -> None:
+        """A server has closed a connection without an answer, perhaps since it is just starting.
 
-        The session is the reason if the server opens sessions for others: ZooKeeper takes back no session
-        that has seen more than it has. A server that is starting also closes connections, and may serve
-        others a moment later. So it must have served others before this attempt, too.
+        ZooKeeper does not take back a session that has seen a newer state than it has.
         """
-        if self.is_refused:
-            return
-        served_before = address in self._serves_others
-        if not _serves(address, patience):
-            self._serves_others.discard(address)
-        elif served_before:
-            self.is_refused = True
+        self._refusals += 1
+        if self._refusals == REFUSALS:
             log.error(
-                "ZooKeeper at %s refuses session 0x%x, which has seen a newer state than it has: was it set "
-                "back or emptied?",
-                *(":".join(map(str, address)), self.session_id),
+                "ZooKeeper at %s refuses session 0x%x: it has no quorum, or was set back or emptied",
+                *(self._servers, self.session_id),
             )
-        else:
-            self._serves_others.add(address)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -306,12 +292,8 @@ def _over() -> SessionLost:
     return SessionLost("the ZooKeeper session is over")
 
 
-def _nobody(*_: object) -> None:
-    pass
-
-
 def _call(what: str, callback: Callable[..., object], *arguments: object) -> None:
-    """Call what others gave us; its error must not take the connection thread with it."""
+    """Call a callback whose error must not end the connection thread."""
     try:
         callback(*arguments)
     except Exception:
@@ -320,7 +302,7 @@ def _call(what: str, callback: Callable[..., object], *arguments: object) -> Non
 
 # -- operations as requests of kazoo, and its answers as outcomes -----------------------------------
 
-# What a transaction answers for the writes besides the one that could not be done.
+# The errors of a refused transaction's other writes.
 _BYSTANDERS = (refused.RolledBackError, refused.RuntimeInconsistency)
 
 _REFUSALS: dict[type[BaseException], tuple[type[zk.ZooKeeperError], str]] = {
@@ -335,8 +317,8 @@ _REFUSALS: dict[type[BaseException], tuple[type[zk.ZooKeeperError], str]] = {
     refused.InvalidACLError: (zk.Refused, "ZooKeeper does not take the ACL of an open node"),
     refused.BadArgumentsError: (zk.Refused, "ZooKeeper takes the arguments for wrong"),
 }
-# A RuntimeError is that of kazoo's connection thread when ZooKeeper has left an answer out and gives the
-# next one, as it may when somebody else ends the session; the thread ends with it, and so the session.
+# ZooKeeper may leave an answer out when another process ends the session: kazoo's thread then ends with a
+# RuntimeError, and so the session.
 _CONNECTION = (
     *(refused.ConnectionLoss, refused.ConnectionDropped, refused.OperationTimeoutError),
     *(refused.SessionMovedError, RuntimeError),
@@ -344,21 +326,17 @@ _CONNECTION = (
 
 
 class _Request:
-    """An operation under way. kazoo takes it for the result that it is to fill in."""
+    """An operation under way. kazoo takes it for the result that it has to fill in."""
 
     def __init__(
-        self,
-        session: KazooSession,
-        chroot: str,
-        operation: Operation,
-        done: Callable[[Outcome], None],
+        self, session: KazooSession, operation: Operation, done: Callable[[Outcome], None]
     ) -> None:
         self.done = done
-        self.encoded = _encoded(operation, chroot)
         self.sent = 0.0
         self._session = session
-        self._chroot = chroot
+        self._chroot = session.chroot
         self._operation = operation
+        self.encoded = _encoded(operation, self._chroot)
 
     def set(self, answer: Any) -> None:
         try:
@@ -373,27 +351,17 @@ class _Request:
         self._session.answered(self, Outcome(None, _error(subject, failure)))
 
 
-class _Watch(msgspec.Struct, frozen=True):
-    """What kazoo calls. Equal for equal callbacks: kazoo keeps one of them per node, however often it is
-    armed before it fires, and a node that is read for ever costs no memory."""
-
-    callback: zk.WatchCallback
-
-    def __call__(self, event: WatchedEvent) -> None:
-        self.callback()
-
-
 def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
     if isinstance(operation, zk.Multi):
         return wire.Transaction([_encoded(write, chroot) for write in operation.writes])
     path = chroot if chroot and operation.path == "/" else chroot + operation.path
     match operation:
         case zk.Get(_, watch):
-            return wire.GetData(path, watch and _Watch(watch))
+            return wire.GetData(path, watch)
         case zk.Exists(_, watch):
-            return wire.Exists(path, watch and _Watch(watch))
+            return wire.Exists(path, watch)
         case zk.Children(_, watch):
-            return wire.GetChildren(path, watch and _Watch(watch))
+            return wire.GetChildren(path, watch)
         case zk.Sync():
             return wire.Sync(path)
         case zk.Create(_, data, ephemeral, sequence):
@@ -407,11 +375,10 @@ def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
 
 
 def _result(operation: Operation | zk.Check, chroot: str, answer: Any) -> Any:
-    """What kazoo answers, as an operation's result. Raises MultiFailed."""
+    """Convert kazoo's answer to an operation's result. Raises MultiFailed."""
     match operation:
         case zk.Get():
-            data, stat = answer
-            return zk.Node(data or b"", _stat(stat))
+            return zk.Node(answer[0] or b"", _stat(answer[1]))
         case zk.Exists():
             return None if answer is None else _stat(answer)
         case zk.Children():
@@ -421,11 +388,11 @@ def _result(operation: Operation | zk.Check, chroot: str, answer: Any) -> Any:
         case zk.Set():
             return int(answer.version)
         case zk.Multi(writes):
-            for index, each in enumerate(answer):
-                if isinstance(each, Exception) and not isinstance(each, _BYSTANDERS):
-                    raise zk.MultiFailed(index, _error(writes[index].path, each))
+            for index, part in enumerate(answer):
+                if isinstance(part, Exception) and not isinstance(part, _BYSTANDERS):
+                    raise zk.MultiFailed(index, _error(writes[index].path, part))
             pairs = zip(writes, answer, strict=True)
-            return [_result(write, chroot, each) for write, each in pairs]
+            return [_result(write, chroot, part) for write, part in pairs]
         case _:
             return None
 
@@ -450,16 +417,14 @@ def _stat(stat: ZnodeStat) -> zk.Stat:
     )
 
 
-# -- kazoo's client without its worker threads, its retries and its next session --------------------
+# -- kazoo's client ---------------------------------------------------------------------------------
 
 
 def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
-    """A client that is not started. This and `_hand_over` are all that reaches into kazoo's private parts.
+    """A client that is not started. Only this and `_hand_over` use kazoo's private fields.
 
-    Each attempt to connect asks the session first, and tells it the session timeout negotiated. kazoo
-    waits for a server's first answer as long as the session may live; a ZooKeeper that is just
-    starting can swallow the first message and keep the connection open, and the session would die of
-    waiting. So an attempt takes `patience` seconds at most.
+    An attempt to connect takes `patience` seconds at most. A ZooKeeper that is just starting can swallow the
+    first message and keep the connection open, and kazoo would wait until the session is over.
     """
     patience = max(FIRST_ANSWER_WAIT, session_timeout / 3)
     client: Any = KazooClient(
@@ -470,21 +435,22 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
         connection_retry=KazooRetry(
             max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_DELAY, ignore_expire=False
         ),
-        logger=_QuietLog(logging.getLogger(f"{__name__}.kazoo"), {}),
+        logger=_SILENT,
     )
     connection = client._connection
     kazoo_connect, kazoo_invoke = connection._connect, connection._invoke
-    handler = client.handler
 
     def connect_if_allowed(*address: Any) -> tuple[float, float]:
         if session.over:
             raise refused.SessionExpiredError("the session is over")
-        handler.is_connected = False
+        _details.debug("connecting to ZooKeeper at %s (%s:%s)", *address)
         try:
             read_timeout_ms, connect_timeout_ms = kazoo_connect(*address)
-        except refused.ConnectionDropped:
-            if handler.is_connected and client.last_zxid > 0:
-                session.refused(address[1:], patience)
+        except Exception as error:
+            _details.debug("no connection to ZooKeeper at %s (%s:%s): %s", *address, error)
+            was_accepted = connection._socket is not None
+            if was_accepted and isinstance(error, refused.ConnectionDropped) and client.last_zxid:
+                session.refused()
             raise
         session.session_timeout = read_timeout_ms * 1.5 / 1000  # kazoo reads for two thirds of it
         return read_timeout_ms, connect_timeout_ms
@@ -498,29 +464,15 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
     return client
 
 
-def _serves(address: tuple[str, int], patience: float) -> bool:
-    """Whether a server opens a session for somebody who has seen nothing. It ends by itself."""
-    hello = wire.Connect(0, 0, round(patience * 1000), 0, bytes(16), False).serialize()
-    try:
-        with socket.create_connection(address, patience) as probe:
-            probe.settimeout(patience)
-            probe.sendall(len(hello).to_bytes(4, "big") + hello)
-            return bool(probe.recv(4))
-    except OSError:
-        return False
-
-
 class _OneThread(SequentialThreadingHandler):
     """Runs watches on the connection thread, at once and in order; it has no worker threads.
 
-    `patience` is how long one attempt to connect may take, in seconds.
+    An attempt to open a connection takes `patience` seconds at most.
     """
 
     def __init__(self, patience: float) -> None:
         super().__init__()
         self._patience = patience
-        self.is_connected = False
-        """Whether a server has taken the last connection, whatever it said then."""
 
     def start(self) -> None:
         pass
@@ -529,61 +481,24 @@ class _OneThread(SequentialThreadingHandler):
         pass
 
     def dispatch_callback(self, callback: Callback) -> None:
-        _call("a watch", callback.func, *callback.args)
+        _call("a watch", callback.func)  # without kazoo's event
 
-    def select(
-        self,
-        rlist: Sequence[socket.socket],
-        wlist: Sequence[socket.socket],
-        xlist: Sequence[socket.socket],
-        timeout: float | None = None,
-    ) -> tuple[list[socket.socket], list[socket.socket], list[socket.socket]]:
+    def select(self, rlist: Any, wlist: Any, _: Any, timeout: float | None = None) -> Any:
         """kazoo makes an epoll object for each call, and it calls three times for each answer."""
         poll = select.poll()
-        for each in rlist:
-            poll.register(each, select.POLLIN)
-        for each in wlist:
-            poll.register(each, select.POLLOUT)
-        ready = {number for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
-        return (
-            [x for x in rlist if x.fileno() in ready],
-            [x for x in wlist if x.fileno() in ready],
-            [],
-        )
+        for reader in rlist:
+            poll.register(reader, select.POLLIN)
+        for writer in wlist:
+            poll.register(writer, select.POLLOUT)
+        ready = dict(poll.poll(None if timeout is None else timeout * 1000))
+        return *([each for each in x if each.fileno() in ready] for x in (rlist, wlist)), []
 
     def create_connection(self, *args: Any, **options: Any) -> socket.socket:
         options["timeout"] = min(options["timeout"], self._patience)
-        made = super().create_connection(*args, **options)
-        self.is_connected = True
-        return made
+        return super().create_connection(*args, **options)
 
     def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+        """Each broken connection leaves bytes in the pair; a full one must not block who submits."""
         reader, writer = socket.socketpair()
-        return reader, _Waker(fileno=writer.detach())
-
-
-class _Waker(socket.socket):
-    """The end of a socket pair into which kazoo writes one byte for each request that it has queued.
-
-    Each broken connection leaves bytes behind; kazoo's own pair would block the thread that submits,
-    and us with it, once it is full. A full pair holds more bytes than there can be requests
-    (MAX_IN_FLIGHT), so that a byte may be dropped then: kazoo reads one per request, enough are there.
-    """
-
-    def send(self, data: Any, flags: int = 0, /) -> int:
-        with suppress(BlockingIOError):
-            super().send(data, flags | socket.MSG_DONTWAIT)
-        return len(data)
-
-
-class _QuietLog(LibraryLog):
-    """kazoo tells of every attempt to connect, as a warning. To our users that is detail.
-
-    And it tells the session's password, which nobody is to know.
-    """
-
-    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
-        if self.isEnabledFor(logging.DEBUG):
-            text = str(msg) % args if args else str(msg)
-            if "passwd" not in text:
-                super().log(logging.DEBUG, "%s", text, **options)
+        writer.setblocking(False)
+        return reader, writer

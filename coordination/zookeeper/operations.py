@@ -1,11 +1,11 @@
-"""What can be asked of ZooKeeper, as plain values, and what it may answer.
+"""ZooKeeper's operations as plain values, and its errors.
 
-A *recipe* is a generator that yields operations, is sent their results, has their errors thrown into
-it, and returns its own result. Recipes do no I/O: `execute` carries one out on a session, the group
-thread carries many out at a time, and a simulator may do it in any order it likes.
+A *recipe* is a generator that yields operations, is sent their results or has their errors thrown into it,
+and returns its own result. It does no I/O: `execute` carries it out on a session, the group's thread many at
+a time, and a simulator in any order.
 
-Each recipe ends with a definite answer, or SessionLost. If a reply is lost it reads back. What it reads may
-be old, from a server that lags; then its next write is refused, and what is read after that is not older.
+Each recipe ends with a definite answer, or SessionLost. After a lost reply it reads back. It may read an old
+state, from a server that lags; then its next write is refused, and what it reads after that is not older.
 """
 
 import re
@@ -17,11 +17,10 @@ import msgspec
 from folkmoot.protocol.errors import FolkmootError, RetriableError, ZooKeeperRefused
 
 WatchCallback = Callable[[], None]
-"""Called once, on any thread, when what was read may have changed; may only wake its owner.
+"""Called once, on any thread, when what was read may have changed; may only wake its owner, who reads again.
 
-The call may come before the answer of the read that armed it: the owner reads again afterwards. It
-also comes when the connection breaks: nothing is watched any more then, so read again. What is armed
-twice on one node is called once. It is called too often rather than too seldom.
+The call may come before the answer of the read that armed it, and comes when the connection breaks. A
+callback that is armed twice on one node is called once. There may be needless calls.
 """
 
 ANY_VERSION = -1
@@ -33,7 +32,7 @@ _PATH = re.compile(r"/|(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """What ZooKeeper knows of a node besides its data; times in ms of the server's clock."""
+    """A node's metadata; times in ms of the server's clock."""
 
     version: int
     czxid: int
@@ -74,10 +73,9 @@ class Children(msgspec.Struct, frozen=True):
 
 
 class Sync(msgspec.Struct, frozen=True):
-    """Let the server that we are connected to catch up with the leader. → None.
+    """Let the server of this session catch up with the leader. → None.
 
-    Reads of one session are in order, but a new session may land on a server that lags; what is
-    read after a Sync is at least as new as every write that was answered before it.
+    A later read is at least as new as every write that was answered before the Sync, to any session.
     """
 
     path: str = "/"
@@ -130,7 +128,7 @@ Recipe = Generator[Operation, Any, _T]
 
 
 class ZooKeeperError(FolkmootError):
-    """ZooKeeper refused an operation, or could not be asked."""
+    """ZooKeeper refused an operation, or is out of reach."""
 
 
 class NoNode(ZooKeeperError):
@@ -150,7 +148,7 @@ class NotEmpty(ZooKeeperError):
 
 
 class MultiFailed(ZooKeeperError):
-    """None of a Multi's writes was done: the one at index `failed` could not be, because of `cause`."""
+    """None of a Multi's writes was done: the one at index `failed` was refused, because of `cause`."""
 
     def __init__(self, failed: int, cause: ZooKeeperError) -> None:
         super().__init__(f"write {failed} of a transaction was refused: {cause}")
@@ -159,11 +157,11 @@ class MultiFailed(ZooKeeperError):
 
 
 class Refused(ZooKeeperRefused, ZooKeeperError):
-    """The operation is not permitted, or its arguments are wrong: it fails again until somebody acts."""
+    """The operation is not permitted, or its arguments are wrong: trying again does not help."""
 
 
 class TooLarge(Refused):
-    """The operation is more than ZooKeeper takes in one request."""
+    """The operation is larger than ZooKeeper takes in one request."""
 
 
 class ConnectionLost(ZooKeeperError, RetriableError):
@@ -171,14 +169,14 @@ class ConnectionLost(ZooKeeperError, RetriableError):
 
 
 class SessionLost(ZooKeeperError):
-    """The session is over: its ephemeral nodes are gone, and it will never do anything again.
+    """The session is over, and its ephemeral nodes are gone.
 
-    What was under way when it ended was done before that, or never will be.
+    An operation that was under way was done before that, or never will be.
     """
 
 
 def refusal(operation: Operation, chroot: str = "") -> TooLarge | None:
-    """Why an operation must not be sent, if so. Raises ValueError for a path that cannot be one."""
+    """Why an operation must not be sent, or None. Raises ValueError for a path that cannot be one."""
     for write in operation.writes if isinstance(operation, Multi) else (operation,):
         if _PATH.fullmatch(write.path) is None:
             raise ValueError(f"not a path below the chroot: {write.path!r}")
@@ -191,18 +189,15 @@ def refusal(operation: Operation, chroot: str = "") -> TooLarge | None:
     )
 
 
-# -- how large things are, as ZooKeeper writes them: to its clients, its log and its followers ---------
-
-
 def request_bytes(operation: Operation | Check, chroot: str = "") -> int:
-    """Of a request; what the servers write of it is larger by less than a hundred bytes."""
+    """The size of a request; what the servers write of it is larger by less than a hundred bytes."""
     if isinstance(operation, Multi):
         # A header of 9 bytes before each write and after the last.
         return 17 + sum(request_bytes(write, chroot) + 1 for write in operation.writes)
     size = 8 + path_bytes(operation.path, chroot)
     match operation:
         case Create(_, data, _, sequence):
-            return size + 4 + len(data) + 27 + 4 + 10 * sequence  # an ACL for everybody, flags
+            return size + 4 + len(data) + 27 + 4 + 10 * sequence  # an open ACL, flags, a number
         case Set(_, data):
             return size + 4 + len(data) + 4
         case _:
@@ -210,11 +205,10 @@ def request_bytes(operation: Operation | Check, chroot: str = "") -> int:
 
 
 def path_bytes(path: str, chroot: str = "") -> int:
-    """Of a path within a request or a transaction.
+    """The size of a path within a request or a transaction.
 
-    The transaction that ends a session has the paths of all its ephemeral nodes. Its length is checked
-    by nobody when it is written, and when it is read again: a server that finds more than
-    `jute.maxbuffer` and another megabyte in its log does not start any more (ZOOKEEPER-4306). So what
-    one session creates has to be bounded by this.
+    The transaction that ends a session has the paths of all its ephemeral nodes. ZooKeeper writes it
+    whatever its size, but does not start again with one above `jute.maxbuffer` and a megabyte in its log
+    (ZOOKEEPER-4306). So the sum of these sizes has to be bounded for each session.
     """
     return 4 + len(chroot.encode()) + len(path.encode())

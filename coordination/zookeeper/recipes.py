@@ -1,4 +1,4 @@
-"""Recipes that all others are made of: reads that survive a lost reply, nodes that are there, updates."""
+"""The recipes that all others use: reads that survive a lost reply, missing nodes, compare-and-set."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,96 +7,83 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import (
-    BadVersion,
-    Children,
-    ConnectionLost,
-    Create,
-    Delete,
-    Exists,
-    Get,
-    Multi,
-    MultiFailed,
     Node,
-    NodeExists,
-    NoNode,
     Operation,
     Recipe,
-    Refused,
-    Set,
     Stat,
     WatchCallback,
     Write,
-    ZooKeeperError,
 )
 
 CAREFUL: Final = 100
-"""After a refusal a transaction has at most so many parts: one that has lost many sends less in vain."""
+"""Parts of a transaction after a refusal, at most: others are likely to be refused, too."""
 
 _T = TypeVar("_T")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
-class Malformed(ZooKeeperError):
-    """A node does not hold what its path promises: something else has written it."""
+class Malformed(zk.ZooKeeperError):
+    """A node's contents are not what its path promises: something else has written it."""
 
 
 def retry_on_connection_loss(operation: Operation) -> Recipe[Any]:
-    """The answer to an operation that may be done again, however often replies are lost."""
+    """Do an operation that may be done twice until its reply arrives → the answer."""
     while True:
         try:
             return (yield operation)
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
 
 
-def check_foreseen(error: ZooKeeperError) -> None:
-    """Raises a refusal that no other client can have caused: asking again would be no help."""
-    foreseen = BadVersion | NodeExists | NoNode
-    if isinstance(error, MultiFailed) and not isinstance(error.cause, foreseen):
-        raise error.cause if isinstance(error.cause, Refused) else error
+def check_foreseen(error: zk.ZooKeeperError) -> None:
+    """Raise a refusal that no other client can have caused, so that trying again does not help."""
+    foreseen = zk.BadVersion | zk.NodeExists | zk.NoNode
+    if isinstance(error, zk.MultiFailed) and not isinstance(error.cause, foreseen):
+        raise error.cause if isinstance(error.cause, zk.Refused) else error
 
 
 def get_node(path: str, watch: WatchCallback | None = None) -> Recipe[Node | None]:
-    """A node, None if it does not exist, which is not watched."""
+    """Read a node; None if it does not exist, and then it is not watched."""
     try:
-        node: Node = yield from retry_on_connection_loss(Get(path, watch))
-    except NoNode:
+        node: Node = yield from retry_on_connection_loss(zk.Get(path, watch))
+    except zk.NoNode:
         return None
     return node
 
 
 def delete_node(path: str) -> Recipe[None]:
-    """Delete a node, unless it is gone."""
-    with suppress(NoNode):
-        yield from retry_on_connection_loss(Delete(path))
+    """Delete a node that may be gone."""
+    with suppress(zk.NoNode):
+        yield from retry_on_connection_loss(zk.Delete(path))
 
 
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
-    """The names below `path`, in no order; none if it does not exist, which is watched as well."""
-    return (yield from watched(Children(path, watch))) or []
+    """The names below `path`, in no order; none if it does not exist, and then it is watched, too."""
+    return (yield from watched(zk.Children(path, watch))) or []
 
 
-def watched(reading: Get | Children) -> Recipe[Any | None]:
-    """The answer to a read, None if the node does not exist, which is watched as well."""
+def watched(reading: zk.Get | zk.Children) -> Recipe[Any | None]:
+    """The answer to a read; None if the node does not exist, and then it is watched, too."""
     while True:
         try:
             return (yield from retry_on_connection_loss(reading))
-        except NoNode:
-            # An absent node is watched by asking whether it exists; it may have come by then.
-            exists = Exists(reading.path, reading.watch)
+        except zk.NoNode:
+            # Only Exists watches an absent node; it may have been created meanwhile.
+            exists = zk.Exists(reading.path, reading.watch)
             if reading.watch is None or (yield from retry_on_connection_loss(exists)) is None:
                 return None
 
 
 def numbers(path: str, watch: WatchCallback | None = None) -> Recipe[list[int]]:
-    """Those of the names below `path` that are numbers, as `children` has them, sorted."""
+    """The numbers among the names below `path`, sorted; watched as by `children`."""
     names = yield from children(path, watch)
     return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
 
 def decode(decoder: msgspec.json.Decoder[_T], path: str, node: Node) -> _T:
-    """What a node holds. Raises Malformed."""
+    """Decode a node's data. Raises Malformed."""
     try:
         return decoder.decode(node.data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -106,9 +93,9 @@ def decode(decoder: msgspec.json.Decoder[_T], path: str, node: Node) -> _T:
 def read(
     decoder: msgspec.json.Decoder[_T], path: str, watch: WatchCallback | None = None
 ) -> Recipe[tuple[_T | None, Stat | None]]:
-    """What a node holds, and its Stat; (None, None) if it does not exist. Raises Malformed.
+    """A node's decoded data, and its Stat; (None, None) if it does not exist. Raises Malformed.
 
-    `watch` is called when an existing one is written or goes; an absent one is not watched.
+    `watch` is called when the node is written or deleted; an absent one is not watched.
     """
     node = yield from get_node(path, watch)
     return (None, None) if node is None else (decode(decoder, path, node), node.stat)
@@ -120,12 +107,11 @@ def update(
     change: Callable[[_T], _T],
     missing: _T | None = None,
 ) -> Recipe[_T]:
-    """Replace what a node holds by `change` of it, by compare-and-set → what it holds now.
+    """Change a node's data by compare-and-set → the data now.
 
-    `change` is asked again when somebody else was faster, and when the reply was lost: then its change
-    may have been made already. What it leaves as it was is not written. Where there is no node, one is
-    created, with its parents, as if it had held `missing`. Raises NoNode without `missing`, Malformed, and
-    what `change` raises.
+    `change` is called again when another writer was faster, and when the reply was lost: its change may have
+    been made then. Unchanged data is not written. An absent node is created, with its parents, from
+    `missing`. Raises NoNode without `missing`, Malformed, and what `change` raises.
     """
     while True:
         node = yield from get_node(path)
@@ -134,20 +120,20 @@ def update(
         elif missing is not None:
             before = missing
         else:
-            raise NoNode(f"{path} does not exist")
+            raise zk.NoNode(f"{path} does not exist")
         after = change(before)
         if after == before:
             return after
         data = msgspec.json.encode(after)
         try:
-            yield Create(path, data) if node is None else Set(path, data, node.stat.version)
-        except NoNode:
+            yield zk.Create(path, data) if node is None else zk.Set(path, data, node.stat.version)
+        except zk.NoNode:
             parent = path.rpartition("/")[0]
             if missing is None or not parent:
                 raise
             yield from ensure(parent)
             continue
-        except (BadVersion, NodeExists, ConnectionLost):
+        except (zk.BadVersion, zk.NodeExists, zk.ConnectionLost):
             continue
         return after
 
@@ -155,89 +141,88 @@ def update(
 def ensure(path: str, data: bytes = b"") -> Recipe[None]:
     """Create a persistent node with `data`, and its parents, where missing.
 
-    Raises NoNode if the chroot is not there any more: whoever connects next makes it anew.
+    Raises NoNode if the chroot was deleted.
     """
     missing = [path]
     while missing:
         try:
-            yield Create(missing[-1], data if len(missing) == 1 else b"")
-        except NodeExists:
+            yield zk.Create(missing[-1], data if len(missing) == 1 else b"")
+        except zk.NodeExists:
             pass
-        except NoNode:
+        except zk.NoNode:
             parent = missing[-1].rsplit("/", 1)[0]
             if not parent:
                 raise
             missing.append(parent)
             continue
-        except ConnectionLost:
+        except zk.ConnectionLost:
             continue
         missing.pop()
 
 
-def ensured(path: str, data: bytes = b"") -> Recipe[Node]:
-    """A persistent node as it is, made with `data` where it is missing."""
+def ensured(path: str) -> Recipe[Node]:
+    """Read a persistent node; create it without data if it is missing."""
     while True:
         node = yield from get_node(path)
         if node is not None:
             return node
-        yield from ensure(path, data)
+        yield from ensure(path)
 
 
 def begin_epoch(
     path: str, mine: msgspec.Struct, epoch_path: str, last: Node, noted: bytes = b""
 ) -> Recipe[None]:
-    """Try to create an ephemeral node in an epoch of its own, the next version of another node, which was
-    `last` seen and gets `noted`. Read what came of it.
+    """Try to create an ephemeral node in an epoch of its own; the caller reads whether that worked.
 
-    A death right before the transaction leaves at most the epoch's node; right after it the ephemeral node
-    goes with its session, and the next one begins a greater epoch.
+    The epoch is the next version of another node, which was read as `last` and gets `noted`. If the process
+    dies right after the transaction, the ephemeral node goes with its session, and the next one begins a
+    greater epoch.
     """
-    node = Create(path, msgspec.json.encode(mine), ephemeral=True)
+    node = zk.Create(path, msgspec.json.encode(mine), ephemeral=True)
     try:
-        yield Multi((node, Set(epoch_path, noted, last.stat.version)))
-    except MultiFailed as refusal:
+        yield zk.Multi((node, zk.Set(epoch_path, noted, last.stat.version)))
+    except zk.MultiFailed as refusal:
         check_foreseen(refusal)
-    except ConnectionLost:
+    except zk.ConnectionLost:
         pass
 
 
-class GuardRefused(ZooKeeperError):
-    """What all parts stand on has changed: those without an answer are not written, or were before."""
+class GuardRefused(zk.ZooKeeperError):
+    """A guard of a transaction was refused: parts without an answer are not written, or were before that."""
 
 
 class Part(Protocol):
-    """Writes that belong together, beside others in one transaction. It is over once it has an answer."""
+    """Writes that belong together, beside others in one transaction. It is done once it has an answer."""
 
     answer: Any
 
     def writes(self) -> Sequence[Write]: ...
 
     def written(self, result: Any) -> None:
-        """Note that it is over: `result` is that of the first of its writes."""
+        """Set the answer: `result` is that of the first write."""
 
     def look(self, refused: Write | None) -> Recipe[None]:
-        """Read what became of it. That write was refused; None: the transaction was not answered."""
-        ...
+        """Read what became of it after the refusal of a write, or (None) after a lost reply."""
 
 
 def write_parts(parts: Sequence[Part], guards: Sequence[Write], most: int) -> Recipe[None]:
-    """Write parts in transactions of `most` until all have an answer; the guards are in each.
+    """Write parts in transactions of at most `most` until all have an answer. Raises GuardRefused.
 
-    A part that is refused looks what became of it; the others are sent again. Raises GuardRefused.
+    Each transaction contains the guards. A refused part looks what became of it; the others are sent again.
     """
     while parts := [part for part in parts if part.answer is None]:
         batch: list[tuple[Part | None, Write]] = [(None, guard) for guard in guards]
         batch += ((part, write) for part in parts[:most] for write in part.writes())
         try:
-            results = yield Multi(tuple(write for _, write in batch))
-        except MultiFailed as refusal:
+            results = yield zk.Multi(tuple(write for _, write in batch))
+        except zk.MultiFailed as refusal:
             check_foreseen(refusal)
             refused, write = batch[refusal.failed]
             if refused is None:
-                raise GuardRefused(f"somebody else has taken over: {refusal}") from None
+                raise GuardRefused(f"another process has taken over: {refusal}") from None
             most = min(most, CAREFUL)
             yield from refused.look(write)
-        except ConnectionLost:
+        except zk.ConnectionLost:
             for part in parts[:most]:
                 yield from part.look(None)
         else:

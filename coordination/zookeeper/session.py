@@ -1,13 +1,12 @@
-"""The face that ZooKeeper shows to the rest of Folkmoot: one session, a handful of operations.
+"""A ZooKeeper session as the rest of Folkmoot sees it.
 
-Two implementations pass one contract suite: `zookeeper.KazooSession` (kazoo) and
-`memory.MemorySession`. A session is one ZooKeeper session. When the session is lost, the session is over
-for good, and whoever needs another opens one: no write of an old session ever runs in a new one.
+Two implementations pass one contract suite: `KazooSession`, and `MemorySession` in the tests. A lost session
+is over for good, and its owner opens another: no write of an old session ever runs in a new one.
 """
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -15,16 +14,11 @@ from folkmoot.coordination.zookeeper.operations import Operation, ZooKeeperError
 
 SHORTEST_SESSION: Final = 0.1
 LONGEST_SESSION: Final = 86_400.0
-"""Seconds that a session timeout can be asked for: ZooKeeper is told ms in 32 bits, and one that connects
-waits for a server for a part of it."""
+"""Bounds of a session timeout in seconds: ZooKeeper takes ms in 32 bits."""
 
 
 class SessionState(Enum):
-    """What the holder may believe of its session.
-
-    CONNECTED → SUSPENDED (no server answers; the session may live or not) → CONNECTED or LOST.
-    CONNECTED → LOST and SUSPENDED → LOST end it.
-    """
+    """CONNECTED and SUSPENDED (no server answers; the session may live or not) alternate; LOST is the end."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -32,7 +26,7 @@ class SessionState(Enum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How an operation ended: `error` is None, or `result` is."""
+    """How an operation ended: with a `result`, or an `error`."""
 
     result: Any
     error: ZooKeeperError | None
@@ -43,8 +37,7 @@ class Session(Protocol):
 
     @property
     def chroot(self) -> str:
-        """What ZooKeeper knows its paths by, before each of ours; empty or with a slash before."""
-        ...
+        """The prefix of all paths on the server: empty, or with a leading slash."""
 
     @property
     def state(self) -> SessionState: ...
@@ -52,18 +45,15 @@ class Session(Protocol):
     @property
     def session_timeout(self) -> float:
         """Seconds without contact after which ZooKeeper ends the session, as negotiated."""
-        ...
 
     def last_acknowledged(self) -> float:
         """`time.monotonic()` at which the last operation that was answered had been *sent*.
 
         The session cannot have ended before this plus the session timeout.
         """
-        ...
 
     def listen(self, listener: Callable[[SessionState], None]) -> None:
         """Call `listener` on every change of state, on any thread; it may only wake its owner."""
-        ...
 
     def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
         """Start an operation; `done` is called exactly once, on any thread, perhaps at once.
@@ -71,21 +61,10 @@ class Session(Protocol):
         Operations of one session take effect in the order submitted. While SUSPENDED they wait for
         the connection or the session's end. After LOST their outcome is SessionLost.
         """
-        ...
 
     def close(self) -> None:
         """End the session now, and its ephemeral nodes with it. Never raises, never hangs."""
-        ...
-
-
-@runtime_checkable
-class Guarded(Protocol):
-    """A session that another process closes if this one dies (guardian.py)."""
-
-    def note_death(self, *paths: str) -> None:
-        """Have it make these nodes first, which say that the process died."""
-        ...
 
 
 Connect = Callable[[float], Session]
-"""Opens a session with the session timeout given, in seconds. Raises ZooKeeperUnreachable."""
+"""Opens a session with a session timeout in seconds. Raises ZooKeeperUnreachable."""

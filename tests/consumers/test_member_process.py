@@ -158,20 +158,20 @@ def test_a_killed_members_records_come_again_and_each_counts_once(scene: Scene) 
     eventually(lambda: scene.shared_by("a", "b", "heir"), PATIENCE)
     eventually(scene.all_is_committed, PATIENCE)
     assert scene.check_each_counted_once() > 0
-    assert scene.how_went("victim") == ["its process died"]
+    assert scene.how_went("victim") == ["its session ended"]
     for member in members:
         assert member.stop(PATIENCE) == 0, member.output()
     assert not scene.owners()
     assert scene.all_is_committed()
 
 
-def test_a_killed_member_is_replaced_at_once_and_the_group_notes_that_it_died(scene: Scene) -> None:
+def test_a_killed_member_is_replaced_at_once_and_the_group_notes_that(scene: Scene) -> None:
     scene.start("victim")
     scene.start("a")
     eventually(lambda: scene.shared_by("a", "victim"), PATIENCE)
     scene.members["victim"].kill()
     eventually(lambda: scene.shared_by("a"), PATIENCE)
-    eventually(lambda: scene.how_went("victim") == ["its process died"], PATIENCE)
+    eventually(lambda: scene.how_went("victim") == ["its session ended"], PATIENCE)
     assert scene.members["a"].stop(PATIENCE) == 0
     assert scene.how_went("a") == []  # nobody was there to note it
 

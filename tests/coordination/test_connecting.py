@@ -87,8 +87,9 @@ def test_the_password_of_a_session_is_not_logged(
     caplog.set_level(logging.DEBUG)
     session = connect(chroot, 10.0)
     session.close()
-    assert "Connecting to 127.0.0.1" in caplog.text
+    eventually(lambda: "connecting to ZooKeeper at 127.0.0.1" in caplog.text)
     assert "passwd" not in caplog.text
+    assert session.password.hex() not in caplog.text
 
 
 def test_no_server_is_an_error_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -176,7 +177,7 @@ def test_a_zookeeper_that_was_emptied_refuses_a_session_and_the_log_says_so(
         ) as after:
             assert after.address == address
             if emptied:
-                said = f"{address} refuses session 0x{session.session_id:x}.*set back or emptied"
+                said = f"{address} refuses session 0x{session.session_id:x}: .*set back or emptied"
                 eventually(lambda: re.search(said, caplog.text))
                 with pytest.raises(ZooKeeperUnreachable, match="set back or emptied"):
                     execute(session, Exists("/"), 0.1)

@@ -11,17 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from folkmoot.coordination import guardian as guardian_module
 from folkmoot.coordination import guardian_process
-from folkmoot.coordination.guardian import GUARDIAN, Guardian, limitation, obstacle
+from folkmoot.coordination.guardian import GUARDIAN, Guardian, obstacle
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.kazoo_adapter import connect
-from folkmoot.coordination.zookeeper.operations import Exists, Get
+from folkmoot.coordination.zookeeper.operations import Exists
 from folkmoot.coordination.zookeeper.session import SessionState
 from tests.consumers.test_forks import in_child
 from tests.processes import state, told
@@ -41,7 +40,6 @@ from folkmoot.coordination.zookeeper.execute import execute
 session = connector(sys.argv[1], guarded=True)({SESSION})
 execute(session, Create("/here", ephemeral=True))
 print(GUARDIAN.pid, flush=True)
-session.note_death("/left", "/left/me")
 if sys.stdin.readline() == "close\\n":
     session.close()
     print("closed", flush=True)
@@ -72,19 +70,6 @@ def test_a_killed_process_loses_its_ephemeral_nodes_at_once(chroot: str) -> None
         process.kill()
         eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
         eventually(lambda: state(guardian) == "X", timeout=AT_ONCE)
-    session.close()
-
-
-def test_a_guardian_says_that_the_process_died_before_it_closes_the_session(chroot: str) -> None:
-    """Whoever sees the ephemeral node go finds it said."""
-    session = connect(chroot, SESSION)
-    with holder(chroot) as (process, _):
-        assert process.stdin is not None
-        process.stdin.write("die\n")
-        process.stdin.flush()
-        process.wait(AT_ONCE)
-        eventually(lambda: execute(session, Exists("/here")) is None, timeout=AT_ONCE)
-        assert execute(session, Get("/left/me")).data == b"its process died"
     session.close()
 
 
@@ -310,40 +295,6 @@ def test_every_interpreter_can_run_a_guardian(monkeypatch: pytest.MonkeyPatch, n
     assert obstacle() is None
 
 
-@pytest.mark.parametrize(
-    ("parent", "namespace", "group", "said"),
-    [
-        (1, "pid:[4026532201]", "0::/", "PID 1 of a container"),
-        (1, "pid:[4026531836]", "0::/user.slice/session-1.scope", None),
-        (7, "pid:[4026532201]", "0::/", None),
-        (7, "pid:[4026531836]", "0::/system.slice/broker.service", "systemd may end the guardian"),
-        (7, "pid:[4026531836]", "0::/user.slice/user@1000.service/app.slice/a.scope", None),
-    ],
-)
-def test_what_may_end_a_guardian_with_its_process_is_said(
-    monkeypatch: pytest.MonkeyPatch, parent: int, namespace: str, group: str, said: str | None
-) -> None:
-    monkeypatch.setattr(os, "getppid", lambda: parent)
-    monkeypatch.setattr(os, "readlink", lambda _: namespace)
-    monkeypatch.setattr(Path, "read_text", lambda _: f"{group}\n")
-    found = limitation()
-    assert found is None if said is None else found is not None and said in found
-
-
-def test_a_limitation_is_logged_once_and_the_session_guarded_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    monkeypatch.setattr(guardian_module, "limitation", lambda: "it may be ended")
-    guardian = Guardian()
-    guard(guardian, 1, 2)
-    assert list(guardian._guarded) == [1, 2]
-    assert said(caplog) == [
-        "the session timeout may decide when this process dies: it may be ended"
-    ]
-    end(guardian)
-
-
 def ignores(pid: int, number: signal.Signals) -> bool:
     (mask,) = re.findall(r"^SigIgn:\s*(\w+)", told(pid, "status"), re.MULTILINE)
     return bool(int(mask, 16) >> number - 1 & 1)
@@ -388,6 +339,6 @@ def test_a_server_that_hangs_up_without_a_word_has_not_closed_the_session(
 
     monkeypatch.setattr(socket, "create_connection", Connection)
     servers = [("busy", 1), ("able", 2), ("third", 3)]
-    session = {"guard": "7", "password": "", "servers": servers, "timeout": SESSION, "notes": []}
+    session = {"guard": "7", "password": "", "servers": servers, "timeout": SESSION}
     guardian_process._close(session)
     assert asked == ["busy", "able"]

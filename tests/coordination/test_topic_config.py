@@ -16,7 +16,7 @@ def test_changes_become_texts_and_an_option_that_is_taken_back_becomes_none() ->
 
 
 def test_an_option_cannot_be_given_and_taken_back_at_once() -> None:
-    with pytest.raises(ConfigError, match="retention cannot be given and taken back at once"):
+    with pytest.raises(ConfigError, match="retention cannot be set and removed at once"):
         changed({}, {"retention": 60.0}, ["retention"])
 
 

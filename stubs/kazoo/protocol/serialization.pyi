@@ -1,20 +1,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kazoo.protocol.states import WatchedEvent
 from kazoo.security import ACL
 
-_Watch = Callable[[WatchedEvent], object] | None
-
-class Connect(NamedTuple):
-    protocol_version: int
-    last_zxid_seen: int
-    time_out: int
-    session_id: int
-    passwd: bytes
-    read_only: bool
-
-    def serialize(self) -> bytes: ...
+_Watch = Callable[..., object] | None
 
 class Create(NamedTuple):
     path: str
