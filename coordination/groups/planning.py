@@ -1,7 +1,7 @@
 """The plan's node: read it, read what the next plan is made for, replace it by compare-and-set.
 
 A plan names the assignees and topics that it was made for; it is outdated once these are not the live ones.
-No member owns a partition by a plan alone: the transaction of a claim (ownership.py) checks the plan's version.
+A plan alone makes no owner: the transaction of a claim (ownership.py) checks the plan's version.
 
 `read_snapshot` reads the plan *before* all else: a later change makes the snapshot newer, or `write` fail.
 """
