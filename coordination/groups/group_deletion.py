@@ -18,14 +18,8 @@ from folkmoot.coordination.groups import inspection, offset_admin, planning
 from folkmoot.coordination.groups import plan as plans
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import (
-    Malformed,
-    check_foreseen,
-    children,
-    ensure,
-    retry_on_connection_loss,
-)
 from folkmoot.protocol.errors import GroupNotEmpty, UnknownGroup, UnknownTopicOrPartition
 from folkmoot.protocol.records import TopicPartition
 
@@ -47,7 +41,7 @@ def delete(group: str, force: bool = False) -> Recipe[None]:
             # A member that came and went may have left offsets; one that is there has a new group.
             if not (yield from inspection.with_offsets(group)):
                 break
-            if (yield from children(paths.members(group))):
+            if (yield from recipes.children(paths.members(group))):
                 break
     yield from _sweep(group)
 
@@ -62,7 +56,7 @@ def delete_offsets(group: str, topic: str) -> Recipe[None]:
     Raises UnknownGroup, GroupNotEmpty, UnknownTopicOrPartition if there is nothing of that topic.
     """
     yield from _check_exists(group)
-    if (yield from children(paths.members(group))):
+    if (yield from recipes.children(paths.members(group))):
         yield from _reset_to_nothing(group, topic)
         return
     is_known = topic in (yield from planning.get(group)).plan.topics
@@ -80,7 +74,7 @@ def _begin_anew(group: str, topic: str) -> Recipe[zk.Set]:
     """Return the write that empties the plan: the group begins with the topic as it is now."""
     current = yield from planning.get(group)
     began_with = {name: each for name, each in current.plan.began_with.items() if name != topic}
-    with suppress(Malformed):
+    with suppress(recipes.Malformed):
         if (info := (yield from topics.read(topic))) is not None:
             began_with[topic] = TopicBasis(info.topic_id, len(info.partitions))
     plan = Plan(current.plan.generation, began_with=began_with, subscribed=current.plan.subscribed)
@@ -113,7 +107,7 @@ def _with_offset(group: str, topic: str) -> Recipe[dict[TopicPartition, str]]:
 
 
 def _check_exists(group: str) -> Recipe[None]:
-    yield from retry_on_connection_loss(zk.Sync())
+    yield from recipes.retry_on_connection_loss(zk.Sync())
     if (yield from _created(paths.group(group))) == 0:
         raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
 
@@ -132,7 +126,7 @@ class _Look(NamedTuple):
 def _look(group: str, topic: str | None = None) -> Recipe[_Look]:
     """Read one topic, or all; members last, since they change meanwhile."""
     for path in (paths.members(group), paths.plan(group)):
-        yield from ensure(path)
+        yield from recipes.ensure(path)
     created = yield from _created(paths.members(group))
     offsets = yield from inspection.with_offsets(group)
     owners = yield from inspection.with_owners(group)
@@ -140,7 +134,7 @@ def _look(group: str, topic: str | None = None) -> Recipe[_Look]:
     some = partitions[:PARTITIONS_PER_TRANSACTION]
     nodes = [paths.offset(group, *each) for each in some if each in offsets]
     nodes += [paths.owner(group, *each) for each in some if each in owners]
-    members = sorted((yield from children(paths.members(group))))
+    members = sorted((yield from recipes.children(paths.members(group))))
     return _Look(created, members, some, nodes, bool(owners), some == partitions)
 
 
@@ -165,7 +159,7 @@ def _take_away(group: str, found: _Look, plan: zk.Write | None = None) -> Recipe
         yield zk.Multi(tuple(writes))
     except zk.MultiFailed as refusal:
         if not isinstance(refusal.cause, zk.NotEmpty) or writes[refusal.failed].path != parent:
-            check_foreseen(refusal)
+            recipes.check_foreseen(refusal)
         return (yield from _created(paths.group(group))) == 0
     except zk.ConnectionLost:
         return (yield from _created(parent)) != found.created
@@ -174,14 +168,14 @@ def _take_away(group: str, found: _Look, plan: zk.Write | None = None) -> Recipe
 
 def _created(path: str) -> Recipe[int]:
     """Return the transaction that created a node, 0 if it does not exist."""
-    stat: zk.Stat | None = yield from retry_on_connection_loss(zk.Exists(path))
+    stat: zk.Stat | None = yield from recipes.retry_on_connection_loss(zk.Exists(path))
     return 0 if stat is None else stat.czxid
 
 
 def _sweep(group: str) -> Recipe[None]:
     """Delete what is left, except what others have created or filled meanwhile."""
     for above in (paths.all_owners(group), paths.all_offsets(group), paths.events(group)):
-        for name in (yield from children(above)):
+        for name in (yield from recipes.children(above)):
             yield from _delete_empty(f"{above}/{name}")
         yield from _delete_empty(above)
     yield from _delete_empty(paths.group(group))
@@ -190,4 +184,4 @@ def _sweep(group: str) -> Recipe[None]:
 def _delete_empty(path: str) -> Recipe[None]:
     """Delete a node unless it is gone, or has children."""
     with suppress(zk.NoNode, zk.NotEmpty):
-        yield from retry_on_connection_loss(zk.Delete(path))
+        yield from recipes.retry_on_connection_loss(zk.Delete(path))

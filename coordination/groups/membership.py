@@ -24,16 +24,8 @@ import msgspec
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
-from folkmoot.coordination.zookeeper.recipes import (
-    Malformed,
-    children,
-    decode,
-    delete_node,
-    ensure,
-    get_node,
-    retry_on_connection_loss,
-)
 
 _NAME = re.compile(r".+-\d{10}", re.ASCII | re.DOTALL)
 _INSTANCE_ENDS = "="
@@ -161,7 +153,7 @@ def join(group: str, prefix: str, info: MemberInfo) -> Recipe[str]:
 
 def _make_room(group: str) -> Recipe[None]:
     for path in (paths.members(group), paths.plan(group), paths.events(group)):
-        yield from ensure(path)
+        yield from recipes.ensure(path)
 
 
 def join_as_static(
@@ -171,7 +163,7 @@ def join_as_static(
 
     `last` is the name that we had before; a member with the id that is younger than that has replaced us.
     """
-    yield from retry_on_connection_loss(zk.Sync())
+    yield from recipes.retry_on_connection_loss(zk.Sync())
     mine = f"{instance_id}{_INSTANCE_ENDS}"
     there = [name for name in (yield from names(group)) if assignee(name) == mine]
     if last is not None and any(age(name) > age(last) for name in there):
@@ -181,9 +173,9 @@ def join_as_static(
         if assignee(older) == mine and age(older) < age(name):
             yield from remove(group, older)
     # A return in time needs no new plan, which would delete these notes.
-    for event, member in departures((yield from children(paths.events(group)))):
+    for event, member in departures((yield from recipes.children(paths.events(group)))):
         if assignee(member) == mine:
-            yield from delete_node(f"{paths.events(group)}/{event}")
+            yield from recipes.delete_node(f"{paths.events(group)}/{event}")
     return name
 
 
@@ -200,34 +192,34 @@ def leave(group: str, member: str) -> Recipe[None]:
         zk.Create(paths.departure(group, member, "left")),
     )
     try:
-        yield from retry_on_connection_loss(zk.Multi(writes))
+        yield from recipes.retry_on_connection_loss(zk.Multi(writes))
     except zk.MultiFailed:  # it is gone, or the parent of the note is
         yield from remove(group, member)
 
 
 def remove(group: str, member: str) -> Recipe[None]:
     """Remove the member's node. A crash before has the same effect one session timeout later."""
-    yield from delete_node(paths.member(group, member))
+    yield from recipes.delete_node(paths.member(group, member))
 
 
 def names(group: str, watch: WatchCallback | None = None) -> Recipe[tuple[str, ...]]:
     """Return the names of all live members, oldest first; `watch` is called when one joins or leaves."""
-    found = yield from children(paths.members(group), watch)
+    found = yield from recipes.children(paths.members(group), watch)
     return tuple(sorted(filter(_NAME.fullmatch, found), key=age))
 
 
 def exists(group: str, member: str, watch: WatchCallback | None = None) -> Recipe[bool]:
     """Return whether the member's node exists, and watch it."""
     path = paths.member(group, member)
-    return (yield from retry_on_connection_loss(zk.Exists(path, watch))) is not None
+    return (yield from recipes.retry_on_connection_loss(zk.Exists(path, watch))) is not None
 
 
 def read(group: str, member: str) -> Recipe[Member | None]:
     """Return a member, None if it is gone."""
-    node = yield from get_node(paths.member(group, member))
+    node = yield from recipes.get_node(paths.member(group, member))
     if node is None:
         return None
     info = _ILLEGIBLE
-    with suppress(Malformed):
-        info = decode(_decoder, paths.member(group, member), node)
+    with suppress(recipes.Malformed):
+        info = recipes.decode(_decoder, paths.member(group, member), node)
     return Member(member, info, node.stat.ctime)

@@ -21,13 +21,8 @@ from folkmoot.coordination.groups.ownership import (
     state_of,
 )
 from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import (
-    Malformed,
-    check_foreseen,
-    delete_node,
-    ensured,
-)
 from folkmoot.protocol.records import TopicPartition
 
 PATIENCE: Final = 4
@@ -47,7 +42,7 @@ def reset(
     attempt = 0
     while True:
         attempt += 1
-        deletions = (yield from ensured(paths.GROUPS)).stat.version
+        deletions = (yield from recipes.ensured(paths.GROUPS)).stat.version
         node = (yield from offset_nodes(group, (partition,)))[partition]
         was = _known(path, node)
         if was.reset == mark:
@@ -58,14 +53,14 @@ def reset(
         # Read after the offset: a later owner has moved the fence.
         if (yield from owner_of(group, partition)) is not None:
             if attempt % PATIENCE == 0:
-                yield from delete_node(owner_path)
+                yield from recipes.delete_node(owner_path)
                 continue
             writes.append(zk.Delete(owner_path))
         try:
             yield zk.Multi(tuple(writes))
             return new
         except zk.MultiFailed as refusal:
-            check_foreseen(refusal)
+            recipes.check_foreseen(refusal)
         except zk.ConnectionLost:
             continue
 
@@ -77,5 +72,5 @@ def _known(path: str, node: zk.Node) -> OffsetState:
     """
     try:
         return state_of(path, node)
-    except Malformed:
+    except recipes.Malformed:
         return OffsetState(epoch=node.stat.czxid + node.stat.version)

@@ -27,17 +27,8 @@ from msgspec.structs import replace
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.membership import assignee
 from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
-from folkmoot.coordination.zookeeper.recipes import (
-    GuardRefused,
-    Malformed,
-    check_foreseen,
-    decode,
-    ensure,
-    get_node,
-    read,
-    write_parts,
-)
 from folkmoot.protocol.records import TopicPartition
 
 CLAIMS_PER_TRANSACTION: Final = 100
@@ -172,7 +163,7 @@ def _prepare(me: Claimant, batch: Sequence[_Attempt]) -> Recipe[None]:
         path = paths.offset(me.group, *each.partition)
         try:
             was = state_of(path, node)
-        except Malformed as error:
+        except recipes.Malformed as error:
             each.answer = MalformedOffset(str(error))
             continue
         if (was.nonce, was.epoch) == (me.nonce, each.state.epoch):
@@ -214,7 +205,7 @@ def _send(
     try:
         results = yield zk.Multi(tuple(write for _, write in writes))
     except zk.MultiFailed as refusal:
-        check_foreseen(refusal)
+        recipes.check_foreseen(refusal)
         refused, write = writes[refusal.failed]
         if refused is None:
             for each in batch:
@@ -275,8 +266,10 @@ def commit(
             state = replace(state, offset=offset, metadata=metadata.get(partition, ""))
         parts.append(_Part(me, partition, state, claim.version, lets_go))
     is_member = zk.Check(paths.member(me.group, me.name))
-    with suppress(GuardRefused):
-        yield from write_parts(parts, (is_member,), COMMITS_PER_TRANSACTION // (1 + lets_go))
+    with suppress(recipes.GuardRefused):
+        yield from recipes.write_parts(
+            parts, (is_member,), COMMITS_PER_TRANSACTION // (1 + lets_go)
+        )
     return {part.partition: part.answer or Fenced() for part in parts}
 
 
@@ -323,13 +316,13 @@ def verify(
 
 def committed(group: str, partition: TopicPartition) -> Recipe[OffsetState | None]:
     """Return what an offset's node holds, None if the partition was never claimed. Raises Malformed."""
-    state, _ = yield from read(_state_decoder, paths.offset(group, *partition))
+    state, _ = yield from recipes.read(_state_decoder, paths.offset(group, *partition))
     return state
 
 
 def state_of(path: str, node: zk.Node) -> OffsetState:
     """Decode an offset's node. Raises Malformed."""
-    return decode(_state_decoder, path, node)
+    return recipes.decode(_state_decoder, path, node)
 
 
 def owner_of(
@@ -337,16 +330,16 @@ def owner_of(
 ) -> Recipe[Owner | None]:
     """Return the owner of a partition, whose node is watched, None if there is none."""
     try:
-        return (yield from read(_owner_decoder, paths.owner(group, *partition), watch))[0]
-    except Malformed:
+        return (yield from recipes.read(_owner_decoder, paths.owner(group, *partition), watch))[0]
+    except recipes.Malformed:
         return _ILLEGIBLE
 
 
 def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Recipe[Claim | None]:
     """Read back what this incarnation owns in this epoch, not in an earlier one of its own."""
     try:
-        state, stat = yield from read(_state_decoder, paths.offset(me.group, *partition))
-    except Malformed:
+        state, stat = yield from recipes.read(_state_decoder, paths.offset(me.group, *partition))
+    except recipes.Malformed:
         return None
     if state is None or stat is None or (state.nonce, state.epoch) != (me.nonce, epoch):
         return None
@@ -361,7 +354,7 @@ def offset_nodes(
     found: dict[TopicPartition, zk.Node] = {}
     while True:
         for each, path in todo.items():
-            node = yield from get_node(path)
+            node = yield from recipes.get_node(path)
             if node is not None:
                 found[each] = node
         todo = {each: path for each, path in todo.items() if each not in found}
@@ -372,7 +365,9 @@ def offset_nodes(
         except zk.ConnectionLost:
             continue
         except zk.MultiFailed as refusal:
-            check_foreseen(refusal)  # one of them exists by now, or their parents are missing
+            recipes.check_foreseen(
+                refusal
+            )  # one of them exists by now, or their parents are missing
             if isinstance(refusal.cause, zk.NoNode):
                 yield from make_room(group, {each.topic for each in todo})
 
@@ -385,5 +380,5 @@ def next_epoch(state: OffsetState, node: zk.Node) -> int:
 def make_room(group: str, topics: Iterable[str]) -> Recipe[None]:
     """Create the parents of offsets' and owners' nodes."""
     for topic in sorted(topics):
-        yield from ensure(paths.offsets(group, topic))
-        yield from ensure(paths.owners(group, topic))
+        yield from recipes.ensure(paths.offsets(group, topic))
+        yield from recipes.ensure(paths.owners(group, topic))
