@@ -17,7 +17,7 @@ from folkmoot.coordination.schemas.names import SubjectName
 from folkmoot.coordination.schemas.nodes import Subject, Version, encode, subject_decoder
 from folkmoot.coordination.schemas.registering import listing_writes, reference_paths
 from folkmoot.coordination.schemas.transaction import Transaction, decided
-from folkmoot.coordination.zookeeper.operations import Delete, Recipe, TooLarge
+from folkmoot.coordination.zookeeper.operations import Check, Delete, Recipe, TooLarge
 from folkmoot.coordination.zookeeper.recipes import children
 from folkmoot.protocol import errors
 
@@ -135,7 +135,7 @@ def _forget_references(
     for child in sorted((yield from children(path))):
         version_referred_to = child.partition("-")[0]
         if version_referred_to in numbers and f"{path}/{child}" not in own:
-            transaction.rely_on(f"{path}/{child}")
+            transaction.checks.append(Check(f"{path}/{child}"))
             raise errors.ReferenceExists(
                 f"version {version_referred_to} of subject {name} is referred to by the schema "
                 f"with id {child.split('-')[1]}: delete that one first"

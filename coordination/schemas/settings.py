@@ -13,7 +13,7 @@ from folkmoot.coordination.schemas.lookups import synced
 from folkmoot.coordination.schemas.names import GLOBAL, SubjectName
 from folkmoot.coordination.schemas.nodes import Settings, Subject
 from folkmoot.coordination.schemas.transaction import Transaction, decided
-from folkmoot.coordination.zookeeper.operations import Create, Delete, Exists, Recipe
+from folkmoot.coordination.zookeeper.operations import Check, Create, Delete, Exists, Recipe
 from folkmoot.coordination.zookeeper.recipes import (
     children,
     ensure,
@@ -112,10 +112,9 @@ def _check_empty(transaction: Transaction, name: SubjectName, own: Settings) -> 
             contexts = yield from children(paths.SCHEMA_CONTEXTS)
         for context in contexts:
             live = f"{paths.SCHEMA_CONTEXTS}/{context}/{paths.LIVE_SUBJECTS}"
-            found = yield from children(live)
-            if found:
+            for subject in (yield from children(live))[:1]:
                 used = True
-                transaction.rely_on(f"{live}/{found[0]}")
+                transaction.checks.append(Check(f"{live}/{subject}"))
             # ZooKeeper deletes only empty nodes.
             transaction.writes += (Delete(live), Create(live))
     if used:

@@ -1,7 +1,7 @@
 """Transactions that are written only if nothing has changed that they were decided on."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -11,7 +11,9 @@ from folkmoot.coordination.zookeeper.recipes import Malformed, read
 from folkmoot.protocol.errors import RegistryError
 
 _T = TypeVar("_T")
-_Known = dict[str, tuple[Any, Stat | None]]
+
+PATIENCE: Final = 5
+"""Refusals of one and the same transaction after which no other client can be the cause."""
 
 
 class Transaction:
@@ -20,30 +22,24 @@ class Transaction:
     `uncertain`: an earlier try was not answered, and may have been done.
     """
 
-    def __init__(self, known: _Known | None = None, uncertain: bool = False) -> None:
+    def __init__(self, uncertain: bool = False) -> None:
         self.uncertain = uncertain
         self.writes: list[Write] = []
-        self.read_before: _Known = {}
-        self._known = known or {}
+        self.checks: list[Write] = []
+        """Also sent if the decision is a refusal."""
+        self._read: dict[str, tuple[Any, Stat | None]] = {}
         self._put: set[str] = set()
-        self._needed: list[Write] = []
 
     def read(self, decoder: msgspec.json.Decoder[_T], path: str) -> Recipe[_T | None]:
         """Return what a node holds, None if it does not exist; the same each time. Raises Malformed."""
-        if path in self._known:
-            self.read_before[path] = self._known[path]
-        elif path not in self.read_before:
-            self.read_before[path] = yield from read(decoder, path)
-        found: _T | None = self.read_before[path][0]
+        if path not in self._read:
+            self._read[path] = yield from read(decoder, path)
+        found: _T | None = self._read[path][0]
         return found
-
-    def rely_on(self, path: str) -> None:
-        """Require that a node still exists."""
-        self._needed.append(zk.Check(path))
 
     def put(self, path: str, data: bytes) -> None:
         """Write a node that was read, or create it if it did not exist."""
-        stat = self.read_before[path][1]
+        stat = self._read[path][1]
         self._put.add(path)
         self.writes.append(
             zk.Create(path, data) if stat is None else zk.Set(path, data, stat.version)
@@ -51,8 +47,8 @@ class Transaction:
 
     def multi(self, *, refused: bool) -> Multi:
         """Return the writes, none if `refused`, with checks of all that was only read."""
-        writes = [*(() if refused else self.writes), *self._needed]
-        for path, (_, stat) in self.read_before.items():
+        writes = self.checks.copy() if refused else [*self.writes, *self.checks]
+        for path, (_, stat) in self._read.items():
             if path in self._put and not refused:
                 continue
             if stat is None:
@@ -68,11 +64,11 @@ def decided(decide: Callable[[Transaction], Recipe[_T]]) -> Recipe[_T]:
     The transaction checks everything that `decide` has read, also for its refusals. `decide` is called again
     if something has changed. Raises its refusals, Malformed, TooLarge.
     """
-    known: _Known = {}
     uncertain = False
     failed: Multi | None = None
+    failures = 0
     while True:
-        transaction = Transaction(known, uncertain)
+        transaction = Transaction(uncertain)
         refusal: RegistryError | None = None
         answer: _T | None = None
         try:
@@ -84,15 +80,13 @@ def decided(decide: Callable[[Transaction], Recipe[_T]]) -> Recipe[_T]:
             yield multi
         except zk.ConnectionLost:
             uncertain = uncertain or (refusal is None and bool(transaction.writes))
-            known, failed = {}, None
+            failed, failures = None, 0
         except zk.MultiFailed as error:
-            path = multi.writes[error.failed].path
-            if multi == failed:
+            failures = failures + 1 if multi == failed else 1
+            if failures == PATIENCE:
+                path = multi.writes[error.failed].path
                 raise Malformed(f"{path} contradicts other nodes: {error.cause}") from None
             failed = multi
-            # Only this node is known to have changed; the next try shows whether others have.
-            known = transaction.read_before if path in transaction.read_before else {}
-            known.pop(path, None)
         else:
             if refusal is not None:
                 raise refusal
