@@ -36,13 +36,13 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether a replica is not in sync; replicas that are being added do not count."""
+        """True if a replica is not in sync; replicas that are being added do not count."""
         required = self.replicas if self.reassignment is None else self.reassignment.original
         return not set(required) <= set(self.in_sync)
 
     @property
     def is_below_minimum(self) -> bool:
-        """Whether too few replicas are in sync for a write with `acks=all`."""
+        """True if too few replicas are in sync for a write with `acks=all`."""
         return len(self.in_sync) < self.min_in_sync
 
 

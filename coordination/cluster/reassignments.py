@@ -3,8 +3,8 @@
 The topic's node has the running ones (topics.Reassignment), so a new controller continues them:
 
 1. A reassignment is *started* by a compare-and-set of the topic's node.
-2. The controller *ends* it, in one transaction under a check of its epoch: the target becomes the topic's
-   list of replicas, and the state gets an ISR and a leader out of it. A new session sees both or neither.
+2. The controller *ends* it, under a check of its epoch. One transaction makes the target the topic's list of
+   replicas, and gives the state an ISR and a leader out of it.
 3. A replica that is neither in the list nor in the ISR any more deletes its log when its broker reads that.
 
 To *cancel* one, its target becomes the original list.
@@ -98,26 +98,21 @@ def _check(
     live: Iterable[int],
     drained: Iterable[int],
 ) -> None:
-    count, listed = len(topic.partitions), ", ".join(map(str, target))
-    if not 0 <= number < count:
+    last = len(topic.partitions) - 1
+    if not 0 <= number <= last:
         raise errors.UnknownTopicOrPartition(
-            f"topic {name} has no partition {number}, only 0 to {count - 1}"
+            f"topic {name} has no partition {number}, only 0 to {last}"
         )
+    listed, why = ", ".join(map(str, target)), ""
     if not target or len(set(target)) < len(target):
-        why = "names a broker twice" if target else "is empty"
-        raise errors.InvalidReplicaAssignment(
-            f"{name}-{number}: the list of brokers [{listed}] {why}"
-        )
+        why = f"the list of brokers [{listed}] {'names a broker twice' if target else 'is empty'}"
     for each in target:
         if each not in live:
-            raise errors.InvalidReplicaAssignment(
-                f"{name}-{number}: broker {each} is not registered: start it, or name another"
-            )
-        if each in drained and each not in topic.partitions[number]:
-            raise errors.InvalidReplicaAssignment(
-                f"{name}-{number}: broker {each} is drained: name another, or take that back with "
-                f"`folkmoot broker drain {each} --cancel`"
-            )
+            why = f"broker {each} is not registered: start it, or name another"
+        elif each in drained and each not in topic.partitions[number]:
+            why = f"broker {each} is drained: name another, or `folkmoot broker drain {each} --cancel`"
+    if why:
+        raise errors.InvalidReplicaAssignment(f"{name}-{number}: {why}")
     topics.check_in_sync(name, topic.config, len(target))
 
 

@@ -1,10 +1,10 @@
 """Deleting a group: its plan and its offsets, in a transaction after which it has no members.
 
-A member that joins during a deletion could read a node (an offset, the plan) right before it is deleted, and
-write to the one that is created again once that has the same version. So none of these is deleted while there
-is a member: each transaction also deletes the members' parent, which ZooKeeper refuses while there is a
-member that the transaction does not delete (as it does by force). A group with more partitions than a
-transaction holds takes several, and each checks this again.
+A member that joins during a deletion could read a node (an offset, the plan) right before it is deleted. Once
+a new node has the same version, its write would succeed. So these are never deleted while there is a member:
+each transaction also deletes the members' parent. ZooKeeper refuses that while there is a member, unless the
+transaction deletes it, too (by force). A group with more partitions than a transaction holds takes several,
+and each checks this again.
 
 Without members nothing can be owned: all writes of owners check that they are members (ownership.py).
 """
@@ -113,7 +113,7 @@ def _check_exists(group: str) -> Recipe[None]:
 
 
 class _Look(NamedTuple):
-    """What a transaction deletes. `created` is the transaction that created the members' parent."""
+    """Nodes that a transaction deletes. `created` is the transaction that created the members' parent."""
 
     created: int
     members: list[str]

@@ -34,7 +34,7 @@ class PartitionState(msgspec.Struct, frozen=True):
 
     @property
     def has_offset(self) -> bool:
-        """Whether an offset is committed; an illegible one counts."""
+        """True if an offset is committed; an illegible one counts."""
         return not self.legible or (self.offset is not None and self.offset.offset is not None)
 
 
@@ -62,7 +62,7 @@ class GroupState(msgspec.Struct, frozen=True):
         - draining: its owner must give it up
         - claiming: its next owner is about to take it
         - kept: reserved for an absent static member
-        - unowned: no member is to own it
+        - unowned
         - unsubscribed: no member subscribes to its topic any more
         - malformed: its offset is illegible, and no member can claim it before a reset
         """

@@ -32,7 +32,7 @@ _INSTANCE_ENDS = "="
 
 
 class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a member publishes; durations in seconds."""
+    """A member's data in its node; durations in seconds."""
 
     topics: tuple[str, ...]
     host: str

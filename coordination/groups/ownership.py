@@ -241,7 +241,7 @@ def _find_owners(
 def release(me: Claimant, held: Mapping[TopicPartition, tuple[Claim, int | None]]) -> Recipe[None]:
     """Commit offsets (None: none) and release the partitions, in the same transactions.
 
-    Nothing is written for fenced claims, or without membership.
+    Fenced claims are skipped, and all of them if `me` is no member any more.
     """
     yield from commit(me, held, lets_go=True)
 

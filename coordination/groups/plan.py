@@ -4,7 +4,7 @@ It has all that members need of their topics, and all subscriptions. So only the
 only those members that the plan does not know.
 
 Every version of plans, also in future, has `protocol`, `generation`, `began_with` and `subscribed`, and may
-be compressed in this way: a member uses these of a plan that it does not know.
+be compressed in this way. These are all that a member uses of a newer plan.
 
 A thousand partitions of a hundred members take about 6 kB; a hundred thousand partitions of a thousand
 members take a quarter of a node's limit.
@@ -99,7 +99,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What every version of plans has."""
+    """The fields that every version of plans has."""
 
     protocol: int
     generation: int

@@ -46,7 +46,7 @@ class VersionedPlan(msgspec.Struct, frozen=True):
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):
-    """What a plan is made for: live members by assignee, oldest first, and the topics they subscribe to.
+    """The basis of a plan: live members by assignee, oldest first, and the topics they subscribe to.
 
     `expired` are assignees that were absent for longer than their rejoin timeout. `racks` maps live
     brokers to their racks. `names` are the members' nodes.

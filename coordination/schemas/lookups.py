@@ -1,4 +1,4 @@
-"""What the registry has now: whatever can change is read after a Sync.
+"""Reads of the registry: everything that can change is read after a Sync.
 
 The content of an id and the id of a guid never change, so a Sync is needed only before a negative answer.
 """

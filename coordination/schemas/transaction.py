@@ -17,7 +17,7 @@ PATIENCE: Final = 5
 
 
 class Transaction:
-    """What was read, with the version of each node, and what to write while that holds.
+    """Nodes read, with their versions, and writes that depend on them.
 
     `uncertain`: an earlier try was not answered, and may have been done.
     """
