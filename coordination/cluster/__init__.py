@@ -1,1 +1,1 @@
-"""What ZooKeeper keeps about the cluster as a whole."""
+"""The cluster as a whole in ZooKeeper: controller, elections, reassignments, events."""

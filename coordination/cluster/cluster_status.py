@@ -1,6 +1,7 @@
-"""Who leads each partition, and which of its replicas are in sync, as ZooKeeper has it now."""
+"""The leader and the in-sync replicas of each partition, as ZooKeeper has them now."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -8,7 +9,7 @@ from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.cluster.controllers import Controller
-from folkmoot.coordination.partition_states import TopicIdPartition, VersionedState
+from folkmoot.coordination.partition_states import PartitionState, TopicIdPartition
 from folkmoot.coordination.topics import Reassignment, TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -18,7 +19,7 @@ from folkmoot.protocol.names import check_name
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """A partition: `leader` is None if nobody serves it now; `in_sync` are live replicas."""
+    """A partition; `leader` is None while it has none, `in_sync` has live replicas only."""
 
     topic: str
     partition: int
@@ -35,18 +36,18 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 
     @property
     def is_under_replicated(self) -> bool:
-        """Whether a replica is not in sync, but for those that are only being added."""
+        """True if a replica is not in sync; replicas that are being added do not count."""
         required = self.replicas if self.reassignment is None else self.reassignment.original
         return not set(required) <= set(self.in_sync)
 
     @property
     def is_below_minimum(self) -> bool:
-        """Too few replicas are in sync for a write with `acks=all`."""
+        """True if too few replicas are in sync for a write with `acks=all`."""
         return len(self.in_sync) < self.min_in_sync
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """The live brokers, the controller if there is one, and partitions by topic and number."""
+    """The live brokers, the controller if there is one, and the partitions in order."""
 
     brokers: dict[int, Registration]
     controller: Controller | None
@@ -56,7 +57,7 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 def read_cluster(
     session: Session, timeout: float, names: Iterable[str] | None = None
 ) -> ClusterStatus:
-    """The topics of these names, or all.
+    """Read the topics of these names, or all.
 
     Raises UnknownTopicOrPartition, InvalidName, ZooKeeperUnreachable, Malformed.
     """
@@ -64,37 +65,28 @@ def read_cluster(
         wanted = execute(session, topics.names(), timeout)
     else:
         wanted = [check_name("topic", each) for each in names]
-    read = execute_all(session, map(topics.read, wanted), timeout=timeout)
-    found = dict(zip(wanted, read, strict=True))
-    for name, topic in found.items():
-        if topic is None and names is not None:
+    found = execute_all(session, map(topics.read, wanted), timeout=timeout)
+    rows: list[tuple[str, TopicInfo, int, int]] = []
+    for name, topic in zip(wanted, found, strict=True):
+        if topic is not None:
+            needed = topic.min_in_sync  # it looks at all partitions
+            rows += ((name, topic, needed, number) for number in range(len(topic.partitions)))
+        elif names is not None:
             raise topics.unknown(name)
-    known = {name: topic for name, topic in found.items() if topic is not None}
-    partitions = [
-        TopicIdPartition(topic.topic_id, number)
-        for topic in known.values()
-        for number in range(len(topic.partitions))
-    ]
-    of_each = execute_all(session, map(_legible, partitions), timeout=timeout)
-    states: dict[tuple[str, int], VersionedState | None]
-    states = dict(zip(partitions, of_each, strict=True))
+    reads = (_state(TopicIdPartition(topic.topic_id, number)) for _, topic, _, number in rows)
+    states = execute_all(session, reads, timeout=timeout)
     live = execute(session, brokers.live(), timeout)
-    statuses = [
-        _status(name, topic, needed, number, states[topic.topic_id, number], live)
-        for name, topic in known.items()
-        for needed in (topic.min_in_sync,)  # it looks at all partitions
-        for number in range(len(topic.partitions))
-    ]
-    controller = execute(session, controllers.current(), timeout)
-    return ClusterStatus(live, controller, statuses)
+    statuses = [_status(*row, state, live) for row, state in zip(rows, states, strict=True)]
+    return ClusterStatus(live, execute(session, controllers.current(), timeout), statuses)
 
 
-def _legible(partition: TopicIdPartition) -> Recipe[VersionedState | None]:
-    """An illegible state is as good as none."""
-    try:
-        return (yield from partition_states.read(partition))
-    except Malformed:
-        return None
+def _state(partition: TopicIdPartition) -> Recipe[PartitionState]:
+    """Read a partition's state; a malformed one counts as missing."""
+    with suppress(Malformed):
+        found = yield from partition_states.read(partition)
+        if found is not None:
+            return found.state
+    return PartitionState(partition_states.NOBODY, 0, (), 0)
 
 
 def _status(
@@ -102,23 +94,16 @@ def _status(
     topic: TopicInfo,
     min_in_sync: int,
     number: int,
-    known: VersionedState | None,
+    state: PartitionState,
     live: dict[int, Registration],
 ) -> PartitionStatus:
-    replicas = topic.partitions[number]
-    if known is None:
-        leader, epoch, isr = partition_states.NOBODY, 0, []
-    else:
-        state = known.state
-        leader = state.leader if state.active else partition_states.NOBODY
-        epoch, isr = state.leader_epoch, list(state.isr)
     return PartitionStatus(
-        name,
-        number,
-        leader if leader in live else None,
-        epoch,
-        replicas,
-        [each for each in isr if each in live],
-        min_in_sync,
-        topic.reassignments.get(number),
+        topic=name,
+        partition=number,
+        leader=state.leader if state.active and state.leader in live else None,
+        leader_epoch=state.leader_epoch,
+        replicas=topic.partitions[number],
+        in_sync=[each for each in state.isr if each in live],
+        min_in_sync=min_in_sync,
+        reassignment=topic.reassignments.get(number),
     )

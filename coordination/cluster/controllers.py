@@ -1,8 +1,8 @@
-"""The controller's election: an ephemeral node for who it is, and an epoch that fences its successors' past.
+"""The controller's election: an ephemeral node for the controller, and an epoch that fences earlier ones.
 
-Both are written in one transaction: whoever holds the node has an epoch of its own, greater than any
-before. Everything that a controller writes checks that epoch (`is_in_epoch`), so one that has lost its
-session, or was replaced without noticing, writes nothing more.
+One transaction writes both, so each controller has an epoch of its own, above all earlier ones. Everything
+that a controller writes checks its epoch (`is_in_epoch`). So a controller that has lost its session, or was
+replaced without noticing, writes nothing more.
 """
 
 import msgspec
@@ -16,14 +16,14 @@ ALONE = -1
 
 
 class Controller(msgspec.Struct, frozen=True):
-    """Who the controller is: the broker in whose process it runs, a nonce of its session, its epoch."""
+    """A controller: the broker in whose process it runs, a nonce of its session, its epoch."""
 
     broker: int
     nonce: str
     epoch: int = 0
 
     def describe(self) -> str:
-        """For people."""
+        """Name it for people."""
         where = "a process of its own" if self.broker == ALONE else f"broker {self.broker}"
         return f"{where}, epoch {self.epoch}"
 
@@ -32,9 +32,9 @@ _decoder = msgspec.json.Decoder(Controller)
 
 
 def elect(broker: int, nonce: str, gone: WatchCallback) -> Recipe[Controller]:
-    """Become the controller, unless there is one → who is it now. Raises Malformed.
+    """Become the controller unless there is one, and return the present one. Raises Malformed.
 
-    `gone` is called when that one goes; we are elected if its nonce is ours.
+    We are elected if its nonce is ours. `gone` is called when it goes.
     """
     while True:
         found = yield from current(gone)
@@ -46,11 +46,11 @@ def elect(broker: int, nonce: str, gone: WatchCallback) -> Recipe[Controller]:
 
 
 def current(watch: WatchCallback | None = None) -> Recipe[Controller | None]:
-    """Who the controller is, None if there is none. Raises Malformed."""
+    """Return the controller, None if there is none. Raises Malformed."""
     found, _ = yield from recipes.read(_decoder, paths.CONTROLLER, watch)
     return found
 
 
 def is_in_epoch(controller: Controller) -> Check:
-    """Refuses a transaction once another controller has been elected."""
+    """Return a check that refuses a transaction once another controller has been elected."""
     return Check(paths.CONTROLLER_EPOCH, controller.epoch)

@@ -1,7 +1,7 @@
-"""Elections that somebody asks for: of preferred leaders, and unclean ones, which lose records.
+"""Elections on request: of preferred leaders, and unclean ones, which lose records.
 
-They are designations like the controller's, under the version that was read, but not fenced by its
-epoch: they do what it would do next, or, unclean, what it never does.
+They designate a leader as the controller does, under the version that was read, but without a check of its
+epoch. A preferred election does what the controller would do, an unclean one what it never does.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from folkmoot.protocol.records import TopicPartition
 def elect_preferred(
     named: TopicPartition, partition: TopicIdPartition, replicas: Sequence[int]
 ) -> Recipe[bool]:
-    """Have the first of the replicas lead. False if it does, or is about to.
+    """Make the first replica the leader; return False if it already is or is about to be.
 
     Raises ElectionImpossible if that broker is not registered or not in sync, Malformed.
     """
@@ -35,7 +35,7 @@ def elect_preferred(
                 raise ElectionImpossible(
                     f"{named}: broker {preferred}, its preferred leader, is not {why}"
                 )
-        # The ISR stays as it is: that one may find that its disk has lost something.
+        # The ISR stays: the preferred leader may find that its disk has lost records.
         if (yield from _designate(partition, found, preferred, state.isr)):
             return True
 
@@ -43,13 +43,12 @@ def elect_preferred(
 def elect_unclean(
     named: TopicPartition, partition: TopicIdPartition, replicas: Sequence[int], leader: int
 ) -> Recipe[None]:
-    """Have a replica lead that was not in sync, or that has lost something since and does not lead
-    though it is alone in sync: what only others have is lost for good.
+    """Make a replica the leader that is not in sync, or that is alone in sync and does not lead because it
+    has lost records. Records that only other replicas have are lost for good.
 
-    Raises ElectionImpossible unless it is a live replica and no other that was in sync is alive,
-    Malformed.
+    Raises ElectionImpossible unless it is live and no other replica in sync is, Malformed.
     """
-    # By a server that lags one that is back already would be gone, and with it what it has.
+    # A server that lags could miss a replica in sync that has just come back.
     yield from retry_on_connection_loss(Sync())
     while True:
         found = yield from check_unclean(named, partition, replicas, leader)
@@ -62,7 +61,7 @@ def elect_unclean(
 def check_unclean(
     named: TopicPartition, partition: TopicIdPartition, replicas: Sequence[int], leader: int
 ) -> Recipe[VersionedState]:
-    """The state that `elect_unclean` would start from. Raises what that raises, and changes nothing."""
+    """Return the state that `elect_unclean` would change, or raise its errors."""
     found = yield from _read(named, partition)
     live = yield from brokers.live()
     if leader not in replicas:
@@ -74,8 +73,8 @@ def check_unclean(
     in_sync = [each for each in found.state.isr if each in live and each != leader]
     if in_sync:
         raise ElectionImpossible(
-            f"{named}: broker {in_sync[0]} is alive and in sync: nothing needs to be lost; "
-            "if it does not lead its log says why, and it can be elected, or has to be stopped first"
+            f"{named}: broker {in_sync[0]} is alive and in sync: no record needs to be lost; "
+            "if it does not lead, see its log, then elect it or stop it"
         )
     return found
 
@@ -92,7 +91,7 @@ def _read(named: TopicPartition, partition: TopicIdPartition) -> Recipe[Versione
 def _designate(
     partition: TopicIdPartition, found: VersionedState, leader: int, isr: Sequence[int]
 ) -> Recipe[bool]:
-    """False if somebody else was faster."""
+    """Return False if the state has changed meanwhile."""
     designated = found.state.designate(leader, isr, found.state.controller_epoch)
     write = StateWrite(designated, found.partition_epoch)
     answers = yield from partition_states.write({partition: write})

@@ -1,11 +1,11 @@
-"""What happened in the cluster, for people: `folkmoot cluster events`. Nothing of a protocol reads it.
+"""The log of the cluster for people: `folkmoot cluster events`. No protocol reads it.
 
 ```
-/controller/events/e-<number>  what the controller saw change within about a second
+/controller/events/e-<number>  the changes that the controller saw within about a second
 ```
 
-The controller notes what it sees, so what changes while there is no controller is missing, and a controller
-that dies loses its last second. The last ENTRIES nodes are kept; ZooKeeper's clock says when.
+Changes without a controller are missing, and so is the last second of a controller that dies. The last
+ENTRIES nodes are kept; ZooKeeper's clock gives the time.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ ENTRIES: Final = 200
 
 
 class ClusterEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change. `text` is a sentence; `topic` and `partition` or `broker` say of what.
+    """One change. `text` is a sentence; `topic` and `partition`, or `broker`, are what has changed.
 
     Kinds: controller-elected; broker-joined, broker-stopping, broker-left; topic-created, topic-grown,
     topic-changed, topic-deleted; leader-elected, unclean-election, in-sync; reassignment-started,
-    reassignment-cancelled, reassignment-ended; more (changes that were only counted). `at_ms`, milliseconds
-    since 1970, is known when it is read.
+    reassignment-cancelled, reassignment-ended; more (changes that were only counted). `at_ms` (milliseconds
+    since 1970) is set when an event is read.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class ClusterEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: int | None = None
     broker: int | None = None
     age_ms: int = 0
-    """How long it had been known when it was recorded."""
+    """Time between the change and its record."""
     at_ms: int = 0
 
 
@@ -45,7 +45,7 @@ _decoder = msgspec.json.Decoder(list[ClusterEvent])
 
 
 def record(events: Sequence[ClusterEvent]) -> Recipe[None]:
-    """Keep events, and remove the oldest ones. Where ZooKeeper refuses they are not kept."""
+    """Add events and remove the oldest ones, unless ZooKeeper refuses."""
     with suppress(zk.ZooKeeperError):
         yield from ensure(paths.CLUSTER_EVENTS)
         there = sorted((yield from children(paths.CLUSTER_EVENTS)))
@@ -56,7 +56,7 @@ def record(events: Sequence[ClusterEvent]) -> Recipe[None]:
 
 
 def entries() -> Recipe[list[ClusterEvent]]:
-    """Return the events that are kept, oldest first."""
+    """Return all events, oldest first."""
     found: list[ClusterEvent] = []
     for name in sorted((yield from children(paths.CLUSTER_EVENTS))):
         with suppress(Malformed):

@@ -1,4 +1,4 @@
-"""Waiting until the partitions of a new topic, or those added to one, have had a leader."""
+"""Waiting until new partitions of a topic have had a leader."""
 
 import time
 from typing import Final
@@ -14,32 +14,27 @@ from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.protocol.errors import ZooKeeperUnreachable
 
 WITHOUT_CONTROLLER: Final = 0.25
-"""Seconds to wait for a controller: the next one is elected at once when one ends."""
+"""Seconds between looks for a controller: the next one is elected at once when one ends."""
 WITHOUT_PROGRESS: Final = 5.0
-"""Seconds in which no new partition got a state or a leader: then its broker does not answer."""
+"""Seconds without a new state or leader after which its broker counts as dead."""
 
 
 def wait_until_led(session: Session, topic: TopicInfo, timeout: float) -> bool:
-    """Return once each partition of the topic has begun a leader epoch → whether that is so.
+    """Wait until each partition of the topic has begun a leader epoch, and return whether that is so.
 
-    False after `timeout` seconds, or WITHOUT_PROGRESS, earlier where there is no controller, or where
-    ZooKeeper does not answer: the topic exists all the same, and clients wait for its leaders. A partition
-    that was led before is not waited for. The watches that are left do nothing.
+    Returns False after `timeout` seconds, or WITHOUT_PROGRESS, or if there is no controller, or if ZooKeeper
+    does not answer: the topic exists nevertheless, and clients wait for its leaders.
     """
     deadline = time.monotonic() + timeout
     new = [TopicIdPartition(topic.topic_id, number) for number in range(len(topic.partitions))]
     wakeup = Wakeup()
     try:
         while new:
-            some = new[:AT_ONCE]
-            reads = [partition_states.read(each, wakeup.wake) for each in some]
+            batch = new[:AT_ONCE]
+            reads = [partition_states.read(each, wakeup.wake) for each in batch]
             left = max(0.0, deadline - time.monotonic())
-            states = execute_all(session, reads, timeout=left)
-            led = {
-                each
-                for each, found in zip(some, states, strict=True)
-                if found is not None and found.state.leader_epoch > 0
-            }
+            states = zip(batch, execute_all(session, reads, timeout=left), strict=True)
+            led = {each for each, found in states if found and found.state.leader_epoch > 0}
             new = [each for each in new if each not in led]
             idle = min(deadline, time.monotonic() + WITHOUT_PROGRESS)
             while not led and not wakeup.wait(min(WITHOUT_CONTROLLER, idle - time.monotonic())):

@@ -1,17 +1,16 @@
 """Reassignments: a partition's replicas move to other brokers, or become more or fewer.
 
-The topic's node says what is being moved (topics.Reassignment), so whoever reads who holds a partition
-reads that, too, and a new controller goes on from there:
+The topic's node has the running ones (topics.Reassignment), so a new controller continues them:
 
 1. A reassignment is *started* by a compare-and-set of the topic's node.
-2. The controller *ends* it, in one transaction under a check of its epoch: the topic's node has the target
-   alone, and the state an ISR and a leader out of it. Neither can be seen by a new session without the other.
-3. A replica that is not in the list any more, nor in the ISR, deletes its log when its broker reads that.
+2. The controller *ends* it, under a check of its epoch. One transaction makes the target the topic's list of
+   replicas, and gives the state an ISR and a leader out of it.
+3. A replica that is neither in the list nor in the ISR any more deletes its log when its broker reads that.
 
-To *cancel* is to go back: the target becomes what it was originally.
+To *cancel* one, its target becomes the original list.
 
-docs/replication.md ("Moving replicas") says why that loses nothing, and what happens if a process dies
-right before each step, or right after it.
+docs/replication.md ("Moving replicas") says why no record is lost, and what happens if a process dies right
+before or after each step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,40 +25,34 @@ from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import GuardRefused
-from folkmoot.protocol.errors import (
-    InvalidReplicaAssignment,
-    NoReassignmentInProgress,
-    ReassignmentInProgress,
-    UnknownTopicOrPartition,
-)
+from folkmoot.protocol import errors
 
 AT_ONCE = partition_states.STATES_PER_TRANSACTION - 1
-"""So many reassignments of one topic are ended in one transaction."""
+"""Limit of the reassignments of a topic that one transaction ends."""
 MOST_BYTES: Final = zk.MAX_REQUEST_BYTES * 9 // 10
-"""A topic's node gets so large at most: what ends some of them has to fit beside it."""
+"""Limit of a topic's node, so that the transaction that ends some reassignments has room."""
 
 
 def start(name: str, targets: Mapping[int, Sequence[int]], throttle: int = 0) -> Recipe[TopicInfo]:
-    """Move partitions' replicas to these brokers (partition → brokers, preferred first); those that are
-    there already are left alone.
+    """Move partitions to these brokers (partition → brokers, preferred first), all or none of them.
 
-    All or none. Raises UnknownTopicOrPartition, InvalidReplicaAssignment, ReassignmentInProgress,
-    ConfigError if `min_in_sync` is above the number of replicas, Malformed. A lost reply is answered by
-    looking: the same reassignment is ours, or somebody's who wanted the same.
+    Partitions that are there already stay. A call that repeats a running reassignment is harmless. Raises
+    UnknownTopicOrPartition, InvalidReplicaAssignment, ReassignmentInProgress, ConfigError if `min_in_sync`
+    is above the number of replicas, Malformed.
     """
     started = yield from _change(name, targets, throttle)
     return (yield from topics.update(name, started))
 
 
 def check(name: str, targets: Mapping[int, Sequence[int]]) -> Recipe[None]:
-    """Raises what `start` would raise now, and changes nothing."""
+    """Raise the errors of `start` without a change."""
     yield from _change(name, targets, throttle=0)
 
 
 def _change(
     name: str, targets: Mapping[int, Sequence[int]], throttle: int
 ) -> Recipe[Callable[[TopicInfo], TopicInfo]]:
-    """What `start` makes of a topic, if it can be done to the topic that is there now."""
+    """Return how `start` changes a topic. Raises its errors for the present topic."""
     seen = yield from topics.read(name)
     if seen is None:
         raise topics.unknown(name)
@@ -76,22 +69,22 @@ def _change(
                 move = Reassignment(partitions[number], list(target), throttle)
                 moves[number], partitions[number] = move, move.replicas
             elif running is not None and running.target != list(target):
-                raise ReassignmentInProgress(
+                raise errors.ReassignmentInProgress(
                     f"{name}-{number} is being moved from {running.original} to {running.target}: wait "
                     "until that has ended, or cancel it"
                 )
         moved = replace(topic, partitions=partitions, reassignments=moves)
         if len(topics.written(name, moved, 0).data) > MOST_BYTES:
-            raise InvalidReplicaAssignment(
-                f"{len(moves)} partitions of {name} at once are more than its node can hold: move some "
-                "of them, and the others when that has ended"
+            raise errors.InvalidReplicaAssignment(
+                f"{len(moves)} partitions of {name} at once are more than its node can hold: move fewer at "
+                "a time"
             )
         return moved
 
     started(seen)
     with_states = yield from partition_states.partitions_of(seen.topic_id)
     for number in sorted(targets.keys() - set(with_states)):
-        raise InvalidReplicaAssignment(
+        raise errors.InvalidReplicaAssignment(
             f"{name}-{number} has no state yet: the controller creates it; is there one?"
         )
     return started
@@ -105,33 +98,29 @@ def _check(
     live: Iterable[int],
     drained: Iterable[int],
 ) -> None:
-    count, listed = len(topic.partitions), ", ".join(map(str, target))
-    if not 0 <= number < count:
-        raise UnknownTopicOrPartition(
-            f"topic {name} has no partition {number}, only 0 to {count - 1}"
+    last = len(topic.partitions) - 1
+    if not 0 <= number <= last:
+        raise errors.UnknownTopicOrPartition(
+            f"topic {name} has no partition {number}, only 0 to {last}"
         )
+    listed, why = ", ".join(map(str, target)), ""
     if not target or len(set(target)) < len(target):
-        why = "names a broker twice" if target else "is empty"
-        raise InvalidReplicaAssignment(f"{name}-{number}: the list of brokers [{listed}] {why}")
+        why = f"the list of brokers [{listed}] {'names a broker twice' if target else 'is empty'}"
     for each in target:
         if each not in live:
-            raise InvalidReplicaAssignment(
-                f"{name}-{number}: broker {each} is not registered: start it, or name another"
-            )
-        if each in drained and each not in topic.partitions[number]:
-            raise InvalidReplicaAssignment(
-                f"{name}-{number}: broker {each} is drained: name another, or take that back with "
-                f"`folkmoot broker drain {each} --cancel`"
-            )
+            why = f"broker {each} is not registered: start it, or name another"
+        elif each in drained and each not in topic.partitions[number]:
+            why = f"broker {each} is drained: name another, or `folkmoot broker drain {each} --cancel`"
+    if why:
+        raise errors.InvalidReplicaAssignment(f"{name}-{number}: {why}")
     topics.check_in_sync(name, topic.config, len(target))
 
 
 def cancel(name: str, partitions: Iterable[int] | None = None) -> Recipe[list[int]]:
-    """Have partitions go back to the brokers they are being moved from; None: all that are being moved.
+    """Move partitions back to their original brokers (None: all that are being moved), and return them.
 
-    → which. It takes until enough of those are in sync. Raises UnknownTopicOrPartition,
-    NoReassignmentInProgress, Malformed. A lost reply is answered by looking: what is where it came from
-    by then was taken back.
+    That ends once enough of the originals are in sync. Raises UnknownTopicOrPartition,
+    NoReassignmentInProgress, Malformed.
     """
     named = None if partitions is None else list(partitions)
     tried: dict[int, Reassignment] = {}
@@ -141,7 +130,7 @@ def cancel(name: str, partitions: Iterable[int] | None = None) -> Recipe[list[in
             number not in topic.reassignments and topic.partitions[number:][:1] == [move.original]
             for number, move in tried.items()
         ):
-            return topic
+            return topic  # done by a try without a reply, and ended
         tried.clear()
         for number in _running(name, topic, named):
             tried[number] = topic.reassignments[number]
@@ -153,9 +142,9 @@ def cancel(name: str, partitions: Iterable[int] | None = None) -> Recipe[list[in
 
 
 def set_throttle(name: str, throttle: int) -> Recipe[list[int]]:
-    """Have what is being moved of a topic be copied at so many bytes a second by each broker; 0: at any.
+    """Limit the copying of a topic's moves to `throttle` bytes a second and broker; 0 for no limit.
 
-    → which partitions. Raises UnknownTopicOrPartition, NoReassignmentInProgress, Malformed.
+    Returns the partitions. Raises UnknownTopicOrPartition, NoReassignmentInProgress, Malformed.
     """
     which: list[int] = []
 
@@ -172,11 +161,11 @@ def set_throttle(name: str, throttle: int) -> Recipe[list[int]]:
 
 def _running(name: str, topic: TopicInfo, named: Iterable[int] | None) -> list[int]:
     if named is None and not topic.reassignments:
-        raise NoReassignmentInProgress(f"no partition of topic {name} is being moved")
+        raise errors.NoReassignmentInProgress(f"no partition of topic {name} is being moved")
     which = sorted(topic.reassignments if named is None else set(named))
     for number in which:
         if number not in topic.reassignments:
-            raise NoReassignmentInProgress(f"{name}-{number} is not being moved")
+            raise errors.NoReassignmentInProgress(f"{name}-{number} is not being moved")
     return which
 
 
@@ -186,11 +175,10 @@ def end(
     endings: Mapping[int, tuple[Reassignment, StateWrite]],
     guard: zk.Check,
 ) -> Recipe[None]:
-    """End reassignments, at most AT_ONCE: each list of replicas becomes the target, and each state what
-    goes with that. Raises GuardRefused, Malformed.
+    """End at most AT_ONCE reassignments, all or none: write their targets as replicas, and these states.
 
-    All or none. Whether it was done is for the caller to read: somebody may have changed something
-    meanwhile. One that is not what it was, such as cancelled, is left alone.
+    A reassignment that has another target by now, such as a cancelled one, is left alone. The caller must
+    read whether it was done: another change may have come first. Raises GuardRefused, Malformed.
     """
     while True:
         found = yield from topics.read_with_version(name)
@@ -208,22 +196,18 @@ def end(
         moves = dict(topic.reassignments)
         for number in due:
             partitions[number] = moves.pop(number).target
-        reassigned = topic.reassigned + 1
         ended = replace(
             topic,
             partitions=partitions,
             reassignments=moves,
-            reassigned=reassigned,
+            reassigned=topic.reassigned + 1,
             revision=topic.revision + 1,
         )
         writes: list[zk.Write] = [guard, topics.written(name, ended, version)]
-        writes += [
-            partition_states.written(
-                TopicIdPartition(topic_id, number),
-                replace(write, state=replace(write.state, reassigned=reassigned)),
-            )
-            for number, write in due.items()
-        ]
+        for number, write in due.items():
+            state = replace(write.state, reassigned=ended.reassigned)
+            partition = TopicIdPartition(topic_id, number)
+            writes.append(partition_states.written(partition, replace(write, state=state)))
         try:
             yield zk.Multi(tuple(writes))
         except zk.MultiFailed as refusal:

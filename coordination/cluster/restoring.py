@@ -1,13 +1,13 @@
-"""Topics put back into ZooKeeper as brokers' directories know them: same ids, options, replicas, epochs.
+"""Topics put back into ZooKeeper from brokers' directories: same ids, options, replicas, epochs.
 
-Whoever leads must have all that was committed. Of all replicas that has the one whose log goes furthest, by
-the leader epoch of its last record first, then by its end: so the directories of all replicas are needed, or
-it must be said which brokers are gone for good. It alone is in sync at first, in an epoch that is not below
-any that a replica has acted in; the others join by fetching.
+The leader must have all committed records. The replica whose log goes furthest has them: the one with the
+highest leader epoch of its last record, then with the highest end. So the directories of all replicas are
+needed, except those of brokers that are declared gone for ever. Only this replica is in sync at first, in a
+leader epoch that is not below any that a replica has acted in; the others join by fetching.
 
-A state that is still there, and no older than the directories, stays. The states are written first, the
-topic's node last: nobody does anything about a topic without a node, so who dies on the way has changed
-nothing for anybody, and to do it again ends it. A deletion that is noted for the topic is taken back with it.
+A state that still exists and is not older than the directories stays. The states are written first, the
+topic's node last. As a topic without a node is ignored, a crash in between changes nothing, and a second run
+completes it. A recorded deletion of the topic is taken back with it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,8 +25,10 @@ from folkmoot.protocol.errors import ConfigError, TopicExists
 
 
 class FoundReplica(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one broker's directory says of a partition. `leader_epoch`, `last_epoch`: -1 where there is none.
-    `partitions` is 0 where it does not know what its topic is."""
+    """A replica in one broker's directory. Epochs are -1 if there is none.
+
+    `partitions` is the topic's number of partitions, 0 if the directory does not describe the topic.
+    """
 
     broker: int
     topic: str
@@ -49,36 +51,36 @@ def topic_of(
     gone: Collection[int] = (),
     given: Collection[int] = (),
 ) -> tuple[TopicInfo, dict[int, PartitionState]]:
-    """A topic as all that was `found` of its id knows it, and the states of its partitions.
+    """Return a topic and the states of its partitions, as all replicas `found` of its id describe them.
 
-    `gone` are brokers whose directories will not come back, `given` those besides that were looked at and
-    have nothing of the topic.
-
-    Raises ConfigError if it is not known what the topic is, or a replica's directory is missing.
+    The directories of brokers `gone` are lost for ever; those of brokers `given` were read and may have no
+    replica of the topic. Raises ConfigError if no directory describes the topic, or one with a replica is
+    missing.
     """
     known = [each for each in found if each.partitions]
     if not known:
-        raise ConfigError(f"topic {name}: its directories do not say what it is: create it anew")
+        raise ConfigError(f"topic {name}: no directory describes it: create it again")
     looked_at = {each.broker for each in found}.union(given)
     newest = max(known, key=lambda each: each.revision)
-    # Partitions that were not moved themselves do not note how often others were.
+    # Partitions that were not moved do not have the number of later reassignments.
     reassigned = max(each.reassigned for each in known)
     replicas: list[list[int]] = []
     states = {}
     for number in range(newest.partitions):
         mine = [each for each in found if each.partition == number]
-        facts = max((each for each in mine if each.partitions), key=_revision, default=None)
+        described = (each for each in mine if each.partitions)
+        facts = max(described, key=lambda each: each.revision, default=None)
         if facts is None and not gone:
             raise ConfigError(
-                f"{name}-{number} is in none of these directories: give those of all brokers, or say with "
-                "--without which ones are gone for good"
+                f"{name}-{number} is in none of these directories: give those of all brokers, or name with "
+                "--without the brokers that are gone for good"
             )
         holders = [min(looked_at)] if facts is None else list(facts.replicas)
         missing = set(holders).difference(looked_at, gone)
         if missing:
             raise ConfigError(
                 f"{name}-{number} has replicas on brokers {sorted(missing)}, whose directories are not "
-                "given: give them, or say with --without that they are gone for good"
+                "given: give them, or name with --without the brokers that are gone for good"
             )
         replicas.append(holders)
         states[number] = _state(holders, mine, reassigned)
@@ -89,10 +91,6 @@ def topic_of(
         revision=newest.revision + 1,
     )
     return topic, states
-
-
-def _revision(found: FoundReplica) -> int:
-    return found.revision
 
 
 def _state(
@@ -112,8 +110,10 @@ def _state(
 def restore(
     name: str, topic: TopicInfo, states: Mapping[int, PartitionState]
 ) -> Recipe[TopicInfo | None]:
-    """Put a topic back → as it is now; None if nothing was missing. Raises TopicExists if another topic has
-    the name, Malformed."""
+    """Put a topic back, and return it, None if nothing was missing.
+
+    Raises TopicExists if another topic has the name, Malformed.
+    """
     topic_id = topic.topic_id
     yield from recipes.ensure(paths.TOPICS)
     yield from recipes.ensure(paths.PARTITIONS)
@@ -125,7 +125,7 @@ def restore(
                 f"topic {name} exists with another id, {found[0].topic_id}: give this one another name "
                 "(--as NAME)"
             )
-        # Looked at again behind the topic's node: a deletion was carried out until then.
+        # Checked again after the topic's node: until then a deletion may have been carried out.
         has_all = yield from _restore_states(topic_id, states)
         if found is not None and found[0].revision >= topic.revision - 1:
             if has_all:
@@ -150,10 +150,10 @@ def restore(
 
 
 def _restore_states(topic_id: str, states: Mapping[int, PartitionState]) -> Recipe[bool]:
-    """Have these states there, and their parent as if none had ever been removed. True: they were.
+    """Put states back, with a parent that shows no removal; return whether all were there.
 
-    A node that is made anew begins with partition epoch 0. So its state has a leader epoch above the former
-    one's: brokers that have not seen it missing know by that which is newer. Its leader begins another epoch.
+    A new node begins with partition epoch 0. So its state gets a higher leader epoch than the earlier one, by
+    which brokers that have not seen it missing know the newer one. Its leader begins another epoch.
     """
     numbers = yield from partition_states.partitions_of(topic_id)
     now: dict[int, PartitionState] = {}
@@ -165,7 +165,7 @@ def _restore_states(topic_id: str, states: Mapping[int, PartitionState]) -> Reci
     if (yield from partition_states.is_intact(topic_id)) and wanted == now:
         return True
     parent = paths.partition_states(topic_id)
-    # What is missing, or older, is known by the directories again if we die before it is written.
+    # After a crash before the next write the directories still have what was missing or older.
     for number in numbers:
         removed = yield from _remove(TopicIdPartition(topic_id, number))
         if removed is not None:
@@ -180,12 +180,10 @@ def _restore_states(topic_id: str, states: Mapping[int, PartitionState]) -> Reci
 
 
 def _above(state: PartitionState) -> PartitionState:
-    """The same in a higher leader epoch, which its leader has not begun."""
+    """Return the state in the next leader epoch, which its leader has not begun."""
     epoch, unclean = state.leader_epoch + 1, state.unclean_epoch
     if state.leader_epoch == 0 or unclean > state.leader_epoch:
-        unclean = (
-            epoch + 1
-        )  # it leads with what it has: nothing was appended, or that was asked for
+        unclean = epoch + 1  # nothing was appended, or an unclean election is not done yet
     return replace(state, leader_epoch=epoch, unclean_epoch=unclean, active=False)
 
 
@@ -200,7 +198,7 @@ def _no_older(
 
 
 def _remove(partition: TopicIdPartition) -> Recipe[PartitionState | None]:
-    """Remove a state → what it was at the last, None if it was gone."""
+    """Remove a state, and return its last contents, None if it was gone."""
     while True:
         found = yield from partition_states.read(partition)
         if found is None:
@@ -210,6 +208,6 @@ def _remove(partition: TopicIdPartition) -> Recipe[PartitionState | None]:
             yield from recipes.retry_on_connection_loss(deletion)
             return found.state
         except zk.NoNode:
-            return found.state  # by us, where a reply was lost
+            return found.state  # removed by us if a reply was lost
         except zk.BadVersion:
-            continue  # its leader has written meanwhile
+            continue  # its leader wrote meanwhile

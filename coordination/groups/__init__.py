@@ -1,1 +1,1 @@
-"""What ZooKeeper holds of consumer groups."""
+"""Consumer groups in ZooKeeper."""

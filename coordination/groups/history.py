@@ -1,26 +1,19 @@
-"""What happened in a group, for people: who owned what when, and why. Nothing of the protocol reads it.
+"""A group's log for people: its last rebalances and resets. No protocol reads it.
 
 ```
-/groups/<group>/events/log-<number>      a chunk: rebalances and resets, the oldest first
+/groups/<group>/events/log-<number>      one rebalance or reset
                       /left-<member>     it left in order: written with the removal of its node
-                      /gone-<member>     how it went otherwise: said by it, or its guardian, before its end
+                      /gone-<member>     how it went otherwise, written by itself or its guardian
 ```
 
-Whoever plans takes the last two into the entry of the plan without that member, and a static member that
-is back takes its own away; of whom nothing is said (cut off, stopped for longer than its session, killed
-where no guardian could help) nobody knows more.
-
-The transaction that writes a plan appends its entry to the last chunk. A chunk that is full is followed by
-a new one, and of these the last CHUNKS are kept, a megabyte in all. A planner that dies before the
-transaction leaves neither plan nor entry. An entry is lost where the transaction would be too large with
-it, or where a reset wrote the chunk at the same moment: the plan is written without it.
-
-The server's clock says when: the last entry of a chunk was written when its node was, and the next writer
-notes that time in it.
+The transaction that writes a plan also creates the entry, deletes the oldest ones and deletes the notes of
+members that the entry reports as gone. A member that is cut off leaves no note. A plan is written without its
+entry where the transaction would be too large, or is refused because of it.
 """
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -34,21 +27,17 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import children, ensure, get_node
 from folkmoot.protocol.records import TopicPartition
 
-CHUNK_BYTES: Final = 32 * 1024
-"""Of a chunk, compressed. Moves that do not fit into one are left out."""
-CHUNKS: Final = 32
-MOST_RESET: Final = 1000
-"""Partitions of a reset that are named."""
-MOST_REASONS: Final = 100
-"""Notes of members that went for a reason and that one plan reads."""
-_MOST_NOTES: Final = 500
-"""So many notes are taken away by one plan, whose transaction would otherwise not fit."""
-_MOST_SAID: Final = 200
-"""Letters of a reason."""
+ENTRIES: Final = 128
+ENTRY_BYTES: Final = 8 * 1024
+"""Limit of a compressed entry; moves and resets beyond it are left out."""
+MOST_NOTES: Final = 200
+"""Limit of the notes that one plan takes in; the next plan takes others."""
+MOST_LETTERS: Final = 200
+"""Limit of a reason."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """A partition that the plan gives to another: None is nobody."""
+    """A partition with its old and its new owner; None for no owner."""
 
     topic: str
     partition: int
@@ -59,9 +48,9 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One rebalance, or one reset by an administrator.
 
-    `joined` and `left` by assignee id, with why, as far as that is known. `moves` and `reset` have the
-    first of `moved` partitions where all would be too many. Without a generation and without `by` it is
-    what nobody planned for yet.
+    `joined` and `left` map assignee ids to reasons, where these are known. `moved` counts the partitions of
+    `moves` or `reset`, which have the first ones only if there are too many. An entry without a generation
+    and without `by` has the members that went since the last plan.
     """
 
     at_ms: int = 0
@@ -74,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     reset: dict[str, int] = {}
 
 
-_decoder = msgspec.msgpack.Decoder(list[Entry])
+_decoder = msgspec.msgpack.Decoder(Entry)
 
 
 def notes(
@@ -85,131 +74,112 @@ def notes(
     members: Mapping[str, MemberInfo],
     names: Collection[str],
 ) -> Recipe[list[zk.Write]]:
-    """What the transaction that writes a plan does besides: append to the log, and remove what was noted.
+    """Return what the transaction that writes a plan adds to the log and deletes from it.
 
-    `names` are those of the members that are there: how these go concerns a later plan.
+    `names` are the nodes of the present members: their notes concern a later plan.
     """
-    found = sorted((yield from children(paths.events(group))))
-    said: dict[str, str] = {}
-    done: list[zk.Write] = []
-    for name, member in departures(found)[:_MOST_NOTES]:
-        if member not in names:
-            said[assignee(member)] = "left"
-            if name.startswith("gone-") and len(said) <= MOST_REASONS:
-                said[assignee(member)], _ = yield from _reason(f"{paths.events(group)}/{name}")
-            done.append(zk.Delete(f"{paths.events(group)}/{name}"))
-    entry = rebalance(by, before, after, members, said)
-    return [*(yield from _appended(group, found, entry)), *done]
+    events = yield from children(paths.events(group))
+    reasons: dict[str, str] = {}
+    deletions: list[zk.Write] = []
+    gone = [each for each in departures(events) if each[1] not in names]
+    for event, member in gone[:MOST_NOTES]:
+        path = f"{paths.events(group)}/{event}"
+        reasons[assignee(member)] = "left"
+        if event.startswith("gone-"):
+            reasons[assignee(member)], _ = yield from _reason(path)
+        deletions.append(zk.Delete(path))
+    entry = _rebalance(by, before, after, members, reasons)
+    return [*_append(group, events, entry), *deletions]
 
 
 def record_reset(group: str, by: str, offsets: Mapping[TopicPartition, int]) -> Recipe[None]:
-    """Note a reset that was done; if that cannot be, it is not noted."""
-    reset = {str(each): offset for each, offset in sorted(offsets.items())[:MOST_RESET]}
+    """Add a reset to the log, unless ZooKeeper refuses."""
+    reset = {str(each): offset for each, offset in sorted(offsets.items())}
     with suppress(zk.ZooKeeperError):
         yield from ensure(paths.events(group))
-        found = yield from children(paths.events(group))
+        events = yield from children(paths.events(group))
         entry = Entry(by=by, moved=len(offsets), reset=reset)
-        yield zk.Multi(tuple((yield from _appended(group, found, entry))))
+        yield zk.Multi(tuple(_append(group, events, entry)))
 
 
 def entries(group: str) -> Recipe[list[Entry]]:
-    """What was noted, oldest first."""
+    """Return the legible entries, oldest first, each with the time when ZooKeeper created it."""
     found: list[Entry] = []
-    for path in _chunks(group, (yield from children(paths.events(group)))):
-        found += _entries((yield from get_node(path)))
+    for path in _logged(group, (yield from children(paths.events(group)))):
+        node = yield from get_node(path)
+        if node is not None:
+            with suppress(msgspec.MsgspecError, ValueError):
+                entry = _decoder.decode(decompress(node.data))
+                found.append(msgspec.structs.replace(entry, at_ms=node.stat.ctime))
     return found
 
 
 def departure(group: str, plan: Plan, names: Collection[str]) -> Recipe[Entry | None]:
-    """Who went since the last plan, and why: after the last member nobody plans, and notes it.
+    """Return which members went since the last plan, and why: no plan follows the last member.
 
-    `names` are those of the members that are there. The time is 0 where nothing was noted.
+    `names` are the nodes of the present members. The time is 0 if no member left a note.
     """
-    gone = _present(plan) - {assignee(name) for name in names}
-    said: dict[str, str] = {}
+    left = dict.fromkeys(_present(plan), "its session ended")
+    for name in names:
+        left.pop(assignee(name), None)
     at_ms = 0
-    for name, member in departures((yield from children(paths.events(group))) if gone else ()):
-        if member not in names and assignee(member) in gone:
-            said[assignee(member)], noted_ms = yield from _reason(f"{paths.events(group)}/{name}")
+    for event, member in departures((yield from children(paths.events(group)))) if left else ():
+        if member not in names and assignee(member) in left:
+            reason, noted_ms = yield from _reason(f"{paths.events(group)}/{event}")
+            left[assignee(member)] = reason
             at_ms = max(at_ms, noted_ms)
-    left = {each: said.get(each, "its session ended") for each in plan.members if each in gone}
     return Entry(at_ms=at_ms, left=left) if left else None
 
 
-def rebalance(
+def _rebalance(
     by: str,
     before: Plan,
     after: Plan,
     members: Mapping[str, MemberInfo],
-    said: Mapping[str, str] = {},
+    reasons: Mapping[str, str],
 ) -> Entry:
-    """What a plan changes; `said` is why members went, as far as that is known."""
     moves = [
         Move(*each, before.owners.get(each), after.owners.get(each))
         for each in sorted(before.owners.keys() | after.owners.keys())
         if before.owners.get(each) != after.owners.get(each)
     ]
-    left = {}
-    for each in _present(before) - _present(after):
-        left[each] = said.get(each, "its session ended")
-        if each in after.static:
-            left[each] += f", is waited for, {after.static[each].rejoin_timeout:g} s"
-    gone = before.static.keys() - after.static.keys() - _present(before) - _present(after)
-    left |= dict.fromkeys(gone, "did not come back in time")
-    came = _present(after) - _present(before)
+    were, are = _present(before), _present(after)
+    left = {each: reasons.get(each, "its session ended") for each in were if each not in are}
+    for each in left.keys() & after.static.keys():
+        left[each] += f", is waited for, {after.static[each].rejoin_timeout:g} s"
+    for each in before.static:
+        if each not in after.static and each not in were and each not in are:
+            left[each] = "did not come back in time"
     joined = {
-        each: members[each].previous if each in members else ""
-        for each in after.members
-        if each in came
+        each: members[each].previous if each in members else "" for each in are if each not in were
     }
-    ordered = {each: left[each] for each in before.members if each in left}
-    return Entry(0, after.generation, by, joined, ordered, len(moves), moves)
+    return Entry(0, after.generation, by, joined, left, len(moves), moves)
 
 
-def _present(plan: Plan) -> set[str]:
-    """Who was there when the plan was made."""
-    return {
-        each for each in plan.members if each not in plan.static or not plan.static[each].absent
-    }
+def _present(plan: Plan) -> list[str]:
+    """Return the assignees that were there when the plan was made."""
+    absent = {each for each, standing in plan.static.items() if standing.absent}
+    return [each for each in plan.members if each not in absent]
 
 
-def _chunks(group: str, names: Collection[str]) -> list[str]:
-    """The paths of the log's chunks, the oldest first."""
-    return [f"{paths.events(group)}/{name}" for name in sorted(names) if name.startswith("log-")]
+def _logged(group: str, events: Collection[str]) -> list[str]:
+    """Return the paths of the entries, oldest first."""
+    return [f"{paths.events(group)}/{name}" for name in sorted(events) if name.startswith("log-")]
 
 
-def _appended(group: str, names: Collection[str], entry: Entry) -> Recipe[list[zk.Write]]:
-    """The writes that append an entry; `names` are those of all nodes of the log and of notes."""
-    chunks = _chunks(group, names)
-    if chunks:
-        node = yield from get_node(chunks[-1])
-        data = _encode([*_entries(node), entry])
-        if node is not None and len(data) <= CHUNK_BYTES:
-            return [zk.Set(chunks[-1], data, node.stat.version)]
-    while len(data := _encode([entry])) > CHUNK_BYTES and entry.moves:
-        entry = msgspec.structs.replace(entry, moves=entry.moves[: len(entry.moves) // 2])
-    created = zk.Create(f"{paths.events(group)}/log-", data, sequence=True)
-    return [created, *(zk.Delete(path) for path in chunks[: 1 - CHUNKS])]
-
-
-def _encode(entries: list[Entry]) -> bytes:
-    return zstandard.compress(msgspec.msgpack.encode(entries))
-
-
-def _entries(node: zk.Node | None) -> list[Entry]:
-    """What a chunk holds; nothing if it is gone or illegible."""
-    if node is None:
-        return []
-    try:
-        *found, last = _decoder.decode(decompress(node.data))
-    except (msgspec.MsgspecError, ValueError):
-        return []
-    return [*found, msgspec.structs.replace(last, at_ms=node.stat.mtime)]
+def _append(group: str, events: Collection[str], entry: Entry) -> list[zk.Write]:
+    most = entry.moved
+    while len(data := zstandard.compress(msgspec.msgpack.encode(entry))) > ENTRY_BYTES and most:
+        most //= 2
+        reset = dict(islice(entry.reset.items(), most))
+        entry = msgspec.structs.replace(entry, moves=entry.moves[:most], reset=reset)
+    creation = zk.Create(f"{paths.events(group)}/log-", data, sequence=True)
+    return [creation, *map(zk.Delete, _logged(group, events)[: 1 - ENTRIES])]
 
 
 def _reason(path: str) -> Recipe[tuple[str, int]]:
-    """What a note says of who went, and when (ms)."""
+    """Return a note's text and time (ms)."""
     node = yield from get_node(path)
     if node is None:  # another planner was faster
         return "left", 0
-    return node.data[:_MOST_SAID].decode(errors="replace") or "left", node.stat.ctime
+    return node.data[:MOST_LETTERS].decode(errors="replace") or "left", node.stat.ctime

@@ -1,13 +1,10 @@
-"""Groups as an onlooker sees them: read only, no watches, nothing of it is needed for the protocol.
+"""Groups for observers: reads only, without watches; the protocol needs none of it.
 
-What is read of each member and each partition is read side by side, and of a partition only its offset's
-node: a claim writes the owner there as well, and whether the owner's node is still there its parent
-tells for all. A group of a thousand partitions costs a thousand reads.
+Members and partitions are read side by side. A partition costs one read, of its offset's node: a claim also
+writes the owner there, and one list for each topic says whose nodes still exist.
 """
 
 from collections.abc import Iterable
-from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,9 +21,9 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class PartitionState(msgspec.Struct, frozen=True):
-    """A partition of a group: who shall own it by the plan, who does, what is committed.
+    """A partition of a group: assignee by the plan, assignee that owns it, and its offset's node.
 
-    `planned` and `owner` are assignee ids. `offset` is None, too, if the node is not `legible`.
+    `offset` is None if there is no node or it is not `legible`.
     """
 
     partition: TopicPartition
@@ -37,15 +34,12 @@ class PartitionState(msgspec.Struct, frozen=True):
 
     @property
     def has_offset(self) -> bool:
-        """Whether something is committed, as far as can be read: an offset that was forgotten is None."""
+        """True if an offset is committed; an illegible one counts."""
         return not self.legible or (self.offset is not None and self.offset.offset is not None)
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """A group, read piece by piece while it goes on: not a snapshot of one moment.
-
-    `members` by their assignee ids, as in plans and owners' nodes.
-    """
+    """A group, read piece by piece while it changes; `members` by assignee id."""
 
     name: str
     plan: Plan
@@ -54,7 +48,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """empty: nobody; rebalancing: some partition is not owned as planned; else stable."""
+        """empty (no members), rebalancing (some partition is not owned as planned) or stable."""
         if not self.members:
             return "empty"
         planned = [self.state_of(each) for each in self.partitions if each.planned is not None]
@@ -62,12 +56,15 @@ class GroupState(msgspec.Struct, frozen=True):
         return "stable" if settled else "rebalancing"
 
     def state_of(self, each: PartitionState) -> str:
-        """How ownership stands against the plan, whose members may be gone by now.
+        """Compare ownership with the plan, whose members may be gone by now.
 
-        stable: owned as planned; draining: its owner is to give it up; claiming: its next owner is
-        about to take it; kept: it waits for a static member to come back; unowned: nobody will;
-        unsubscribed: no member wants its topic any more; malformed: its offset was written over, and nobody
-        can take it before a reset.
+        - stable: owned as planned
+        - draining: its owner must give it up
+        - claiming: its next owner is about to take it
+        - kept: reserved for an absent static member
+        - unowned
+        - unsubscribed: no member subscribes to its topic any more
+        - malformed: its offset is illegible, and no member can claim it before a reset
         """
         if not each.legible:
             return "malformed"
@@ -80,65 +77,62 @@ class GroupState(msgspec.Struct, frozen=True):
         return "unowned" if self.wants(each.partition.topic) else "unsubscribed"
 
     def wants(self, topic: str) -> bool:
-        """Whether the group divides a topic, or is about to; one that has no members may come to."""
+        """Return whether the plan or a member has a topic; a group without members may have any."""
         wanted = any(each.info.wants(topic) for each in self.members.values())
         return wanted or topic in self.plan.topics or not self.members
 
 
 def names() -> Recipe[list[str]]:
-    """The names of all groups, sorted."""
+    """Return the names of all groups, sorted."""
     return sorted((yield from children(paths.GROUPS)))
 
 
 def describe(
     session: Session, groups: Iterable[str], timeout: float | None = None
 ) -> list[GroupState]:
-    """Those of these groups that exist, read side by side in three steps.
-
-    Each step has the `timeout` of `execute_all`.
-    """
+    """Return those of these groups that exist. Each step has the `timeout` of `execute_all`."""
     outlines = execute_all(session, map(_outline, groups), timeout=timeout)
-    found = [each for each in outlines if each is not None]
-    reads = (membership.read(each.name, name) for each in found for name in each.sitting)
-    members = iter(execute_all(session, reads, timeout=timeout))
-    looks = (
-        partition(each.name, key, each.plan.owners.get(key), key in each.owned)
-        for each in found
-        for key in each.partitions
-    )
-    partitions = iter(execute_all(session, looks, timeout=timeout))
-    states = []
-    for each in found:
-        there = [member for member in islice(members, len(each.sitting)) if member is not None]
-        by_assignee = {membership.assignee(member.name): member for member in there}
-        divided = _planned(each.plan)
-        rows = [
-            row
-            for row in islice(partitions, len(each.partitions))
-            if row.partition in divided or row.owner is not None or row.has_offset
-        ]
-        states.append(GroupState(each.name, each.plan, by_assignee, rows))
-    return states
+    return [_describe(session, timeout, *each) for each in outlines if each is not None]
 
 
-class _Outline(NamedTuple):
-    """What of a group says what else to read."""
-
-    name: str
-    plan: Plan
-    sitting: list[str]
-    owned: set[TopicPartition]
-    partitions: list[TopicPartition]
+_Outline = tuple[str, Plan, Iterable[str], set[TopicPartition], set[TopicPartition]]
 
 
 def _outline(group: str) -> Recipe[_Outline | None]:
+    """Read which members and partitions there are to read."""
     if not (yield from children(paths.group(group))):
         return None
-    sitting = membership.assignees((yield from membership.names(group))).values()
+    names = membership.assignees((yield from membership.names(group))).values()
     plan = (yield from planning.get(group)).plan
     owned = yield from with_owners(group)
-    every = _planned(plan) | (yield from with_offsets(group))
-    return _Outline(group, plan, list(sitting), owned, sorted(every))
+    return group, plan, names, owned, (yield from with_offsets(group))
+
+
+def _describe(
+    session: Session,
+    timeout: float | None,
+    group: str,
+    plan: Plan,
+    names: Iterable[str],
+    owned: set[TopicPartition],
+    with_offset: set[TopicPartition],
+) -> GroupState:
+    planned = {
+        TopicPartition(topic, number)
+        for topic, basis in plan.topics.items()
+        for number in range(basis.partitions)
+    }
+    every = sorted(planned | with_offset)
+    reads = (membership.read(group, name) for name in names)
+    members = [each for each in execute_all(session, reads, timeout=timeout) if each is not None]
+    looks = (partition(group, each, plan.owners.get(each), each in owned) for each in every)
+    rows = [
+        row
+        for row in execute_all(session, looks, timeout=timeout)
+        if row.partition in planned or row.owner is not None or row.has_offset
+    ]
+    by_assignee = {membership.assignee(each.name): each for each in members}
+    return GroupState(group, plan, by_assignee, rows)
 
 
 def partition(
@@ -147,7 +141,7 @@ def partition(
     planned: str | None = None,
     is_owned: bool = False,
 ) -> Recipe[PartitionState]:
-    """A partition as it is now; whom the plan gives it to and whether it has an owner the caller knows."""
+    """Read a partition; the caller knows who shall own it, and whether it has an owner."""
     owner: str | None = None
     offset: OffsetState | None = None
     legible = True
@@ -157,35 +151,25 @@ def partition(
         legible = False
     if is_owned:
         owner = None if offset is None else offset.member
-        if not owner:  # a reset was faster than we, or somebody has made nodes by hand
+        if not owner:  # a reset happened meanwhile, or nodes were made by hand
             found = yield from ownership.owner_of(group, partition)
             owner = None if found is None else found.member
     return PartitionState(partition, planned, owner, offset, legible)
 
 
 def with_offsets(group: str) -> Recipe[set[TopicPartition]]:
-    """The partitions of which the group has an offset's node, of deleted topics, too."""
+    """Return the partitions that have an offset's node, also of deleted topics."""
     return (yield from _below(paths.all_offsets(group)))
 
 
 def with_owners(group: str) -> Recipe[set[TopicPartition]]:
-    """The partitions that have an owner's node."""
+    """Return the partitions that have an owner's node."""
     return (yield from _below(paths.all_owners(group)))
 
 
 def _below(path: str) -> Recipe[set[TopicPartition]]:
-    """The partitions that have a node there, below one for their topic."""
     found: set[TopicPartition] = set()
     for topic in (yield from children(path)):
-        of_topic = yield from numbers(f"{path}/{topic}")
-        found.update(TopicPartition(topic, number) for number in of_topic)
+        partitions = yield from numbers(f"{path}/{topic}")
+        found.update(TopicPartition(topic, number) for number in partitions)
     return found
-
-
-def _planned(plan: Plan) -> set[TopicPartition]:
-    """The partitions of a plan, also those that nobody shall own."""
-    return {
-        TopicPartition(topic, number)
-        for topic, basis in plan.topics.items()
-        for number in range(basis.partitions)
-    }

@@ -1,16 +1,14 @@
-"""Resets: an offset moved to somewhere else by an administrator, also while the group runs.
+"""Resets: an administrator moves an offset, also while the group runs.
 
-A reset is a claim by nobody. One transaction writes the offset's node with the next epoch, on condition
-of the version just read, and takes the owner's node away, if there is one. So the holder is fenced
-from that moment on: what it did under its epoch cannot be committed any more. It watches its own node,
-drops the partition, claims it again as the plan says, and goes on at the new offset.
+One transaction writes the offset's node with the next epoch, if it still has the version just read, and
+deletes the owner's node. This fences the owner: it cannot commit under its epoch any more. It watches its own
+node, drops the partition, claims it again as the plan says, and continues at the new offset.
 
-An administrator is no member, whose own node would tell that the group is still the same one. So it checks
-that no offset was deleted since it looked (group_deletion.py notes that): the version of an offset's node
-that was made anew may be the one just read.
+An administrator has no member node to check. Instead it checks that no offset was deleted since it looked
+(group_deletion.py counts that), because an offset's node that is created again can reach the version just
+read.
 """
 
-from contextlib import suppress
 from typing import Final
 
 from folkmoot.coordination import paths
@@ -23,62 +21,56 @@ from folkmoot.coordination.groups.ownership import (
     state_of,
 )
 from folkmoot.coordination.zookeeper import operations as zk
+from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import Recipe
-from folkmoot.coordination.zookeeper.recipes import (
-    Malformed,
-    check_foreseen,
-    ensured,
-)
 from folkmoot.protocol.records import TopicPartition
 
-PATIENCE: Final = 3
-"""An owner that commits without a pause may move the fence before every attempt. After so many its
-node is taken away first, so that it has to claim, which takes longer than an attempt."""
+PATIENCE: Final = 4
+"""Each such attempt deletes only the owner's node: an owner that commits without a pause could move the fence
+before every attempt, but claiming takes it longer than an attempt."""
 
 
 def reset(
     group: str, partition: TopicPartition, topic_id: str, offset: int | None, mark: str
 ) -> Recipe[OffsetState]:
-    """Have the group go on at `offset`, None: as if nothing had been committed; returns what was written.
+    """Move the group to `offset` (None: nothing is committed) and return what was written.
 
-    `mark` must be unique to this call, or to several on different partitions. What somebody else has
-    written over is mended by that.
+    `mark` must be unique to this call, or to one call for each of several partitions. A malformed offset is
+    repaired.
     """
     path, owner_path = paths.offset(group, *partition), paths.owner(group, *partition)
-    attempts = 0
+    attempt = 0
     while True:
+        attempt += 1
+        deletions = (yield from recipes.ensured(paths.GROUPS)).stat.version
+        node = (yield from offset_nodes(group, (partition,)))[partition]
+        was = _known(path, node)
+        if was.reset == mark:
+            return was  # an attempt without a reply had been done
+        new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
+        no_deletion = zk.Check(paths.GROUPS, deletions)
+        writes: list[zk.Write] = [no_deletion, zk.Set(path, encode(new), node.stat.version)]
+        # Read after the offset: a later owner has moved the fence.
+        if (yield from owner_of(group, partition)) is not None:
+            if attempt % PATIENCE == 0:
+                yield from recipes.delete_node(owner_path)
+                continue
+            writes.append(zk.Delete(owner_path))
         try:
-            deletions = (yield from ensured(paths.GROUPS)).stat.version  # of whatever group
-            node = (yield from offset_nodes(group, (partition,)))[partition]
-            was = _known(path, node)
-            if was.reset == mark:
-                return was  # an attempt of ours was not answered, and had been done
-            new = OffsetState(offset, next_epoch(was, node), "", mark, topic_id, mark)
-            no_deletion = zk.Check(paths.GROUPS, deletions)
-            writes: list[zk.Write] = [no_deletion, zk.Set(path, encode(new), node.stat.version)]
-            # Read after the offset: an owner that comes later has moved the fence.
-            if (yield from owner_of(group, partition)) is not None:
-                attempts += 1
-                if attempts > PATIENCE:
-                    with suppress(zk.NoNode):
-                        yield zk.Delete(owner_path)
-                    attempts = 0
-                    continue
-                writes.append(zk.Delete(owner_path))
             yield zk.Multi(tuple(writes))
             return new
         except zk.MultiFailed as refusal:
-            check_foreseen(refusal)
+            recipes.check_foreseen(refusal)
         except zk.ConnectionLost:
             continue
 
 
 def _known(path: str, node: zk.Node) -> OffsetState:
-    """The offset as it is; of one that is illegible, the highest epoch that it can have had.
+    """Decode an offset's node; a malformed one counts as having the highest possible epoch.
 
-    Each epoch was a write of its own, and the first came after the node was made.
+    Each epoch is a write of its own, and the first one came after the node was created.
     """
     try:
         return state_of(path, node)
-    except Malformed:
+    except recipes.Malformed:
         return OffsetState(epoch=node.stat.czxid + node.stat.version)

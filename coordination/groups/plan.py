@@ -1,12 +1,13 @@
-"""A group's plan: who shall own what. JSON in its node, compressed where it is long.
+"""A group's plan: which member shall own which partition. JSON in one node, compressed if it is long.
 
-It carries all that a member needs of the topics that it is given, and what all members subscribe to, so
-that only who is to plan has to look at topics, and nobody at the nodes of members that a plan knows.
+It has all that members need of their topics, and all subscriptions. So only the planner reads topics, and
+only those members that the plan does not know.
 
-Every kind of plan there will ever be has `protocol`, `generation`, `began_with` and `subscribed` and may be
-compressed in that way, so that whoever does not understand the rest understands what it has there. A
-thousand partitions of a hundred members take some 6 kB, a hundred thousand partitions of a thousand members
-a quarter of what a node may hold.
+Every version of plans, also in future, has `protocol`, `generation`, `began_with` and `subscribed`, and may
+be compressed in this way. These are all that a member uses of a newer plan.
+
+A thousand partitions of a hundred members take about 6 kB; a hundred thousand partitions of a thousand
+members take a quarter of a node's limit.
 """
 
 from collections.abc import Mapping
@@ -21,42 +22,40 @@ from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.protocol.records import TopicPartition
 
 PROTOCOL: Final = 1
-"""The newest kind of plan that this code makes and understands."""
-
+"""The newest version of plans that this code makes and understands."""
 MOST_REMEMBERED: Final = 1000
-"""Topics, and subscriptions, that are remembered though no member has them now."""
-
+"""Limit of topics, and of subscriptions, that are kept although no member has them now."""
 _COMPRESS_FROM: Final = 4096
 _MOST_BYTES: Final = 64 * 1024 * 1024
-"""What claims to be larger is nothing: nobody can have written it."""
+"""Limit of a plan before compression; a frame that declares more is malformed."""
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
 
 class TopicBasis(msgspec.Struct, frozen=True):
-    """A topic as the planner saw it: the id tells it from a later topic of the same name."""
+    """A topic as the planner saw it."""
 
     topic_id: str
     partitions: int
 
 
 class StaticMember(msgspec.Struct, frozen=True):
-    """A member whose partitions are kept for `rejoin_timeout` seconds when it is gone.
-
-    `absent`: it was gone when the plan was made, so its share was left as it was.
-    """
+    """A member whose partitions are kept for `rejoin_timeout` seconds when it is gone (`absent`)."""
 
     rejoin_timeout: float
     absent: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True, dict=True):
-    """`assignment[topic][partition]` is the assignee that shall own it, None if nobody can.
+    """`assignment[topic][partition]` is the assignee that shall own it, None if no member wants it.
 
-    `members` are assignee ids; `subscriptions` has what each that is there has published (as
-    MemberInfo.subscription). `generation` grows by one with every plan. `began_with` has each topic that
-    the group has divided, with the partitions that were there when it began with it (none, if the topic
-    was created later). `subscribed` has what members have subscribed to, as MemberInfo.wishes. Both have
-    the latest first, and at most what is divided now and MOST_REMEMBERED besides.
+    - `generation`: grows by one with every plan
+    - `members`: assignee ids
+    - `subscriptions`: what each present member has published (MemberInfo.subscription)
+    - `began_with`: each topic of the group with its partitions when the group began with it, 0 if the topic
+      was created later
+    - `subscribed`: all subscriptions of members (MemberInfo.wishes)
+
+    The last two have the latest first, and at most MOST_REMEMBERED that are not in use now.
     """
 
     generation: int = 0
@@ -71,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     subscribed: tuple[str, ...] = ()
 
     def start_of(self, partition: TopicPartition) -> int | None:
-        """Where to start if nothing is committed: 0 if it appeared after the group began, else None."""
+        """Return the start offset if nothing is committed: 0 if the group is older than the partition."""
         began, now = self.began_with.get(partition.topic), self.topics.get(partition.topic)
         if began is None or now is None or began.topic_id != now.topic_id:
             return None
@@ -79,7 +78,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def owners(self) -> Mapping[TopicPartition, str]:
-        """Who shall own each partition that somebody shall own."""
+        """The assignee of each partition that has one."""
         return {
             TopicPartition(topic, number): owner
             for topic, owners in self.assignment.items()
@@ -88,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         }
 
     def share(self, assignee: str) -> Mapping[TopicPartition, str]:
-        """What an assignee shall own, with the ids of the topics."""
+        """Return the partitions of an assignee, with the ids of their topics."""
         return self._shares.get(assignee, {})
 
     @cached_property
@@ -100,7 +99,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What every kind of plan has."""
+    """The fields that every version of plans has."""
 
     protocol: int
     generation: int
@@ -113,14 +112,14 @@ _plans = msgspec.json.Decoder(Plan)
 
 
 def encode(plan: Plan) -> bytes:
-    """The node's data; short ones can be read with any tool."""
+    """Return the node's data: plain JSON if it is short."""
     data = msgspec.json.encode(plan)
     return data if len(data) < _COMPRESS_FROM else zstandard.compress(data)
 
 
 @lru_cache(maxsize=8)  # many members may live in one process
 def decode(data: bytes, understands: int = PROTOCOL) -> Plan:
-    """What lies there; what is no plan counts as none, one of a newer kind as its head."""
+    """Return the plan in a node: an empty one if it is malformed, its head only if it is newer."""
     try:
         data = decompress(data)
         head = _heads.decode(data)
@@ -135,13 +134,12 @@ def decode(data: bytes, understands: int = PROTOCOL) -> Plan:
 
 
 def decompress(data: bytes) -> bytes:
-    """What was compressed, or not. Raises ValueError if it is broken, or larger than it may be."""
+    """Decompress data unless it is plain. Raises ValueError if it is broken or too large."""
     if not data.startswith(_ZSTD):
         return data
     try:
-        size = zstandard.frame_content_size(data)
-        if 0 <= size <= _MOST_BYTES:
-            return zstandard.ZstdDecompressor().decompress(data)
+        if not 0 <= zstandard.frame_content_size(data) <= _MOST_BYTES:
+            raise ValueError("the size of the zstd frame is unknown or too large")
+        return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from None
-    raise ValueError(f"{size} bytes are too many")

@@ -1,16 +1,13 @@
-"""The plan's node: read, made anew from a snapshot of the group, replaced by compare-and-set.
+"""The plan's node: read it, read what the next plan is made for, replace it by compare-and-set.
 
-A plan names its basis, the assignees and topics that it was made for; it is due for replacement when
-these are no longer the live ones. Members never obey a plan blindly: owning takes a claim
-(ownership.py), which checks the plan's version in the same transaction.
+A plan names the assignees and topics that it was made for; it is outdated once these are not the live ones.
+A plan alone makes no owner: the transaction of a claim (ownership.py) checks the plan's version.
 
-`read_snapshot`, then an assignment in as much time as it takes, then `write`. The plan is read *before*
-its basis: whatever changes after that read makes either the basis newer or the write fail.
+`read_snapshot` reads the plan *before* all else: a later change makes the snapshot newer, or `write` fail.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from itertools import chain, zip_longest
 from typing import Final
 
 import msgspec
@@ -24,24 +21,18 @@ from folkmoot.coordination.groups.plan import Plan, TopicBasis
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
-from folkmoot.coordination.zookeeper.recipes import (
-    Malformed,
-    check_foreseen,
-    ensure,
-    get_node,
-)
+from folkmoot.coordination.zookeeper.recipes import Malformed, check_foreseen, ensure, get_node
 
 TELL_FROM: Final = 100
-"""In groups of more members those are told of a plan first whose share it changes."""
-MOST_TOLD: Final = 50
-"""Unless they are more than this."""
+"""In larger groups the members whose share a plan changes hear of it first."""
+MOST_RUNG: Final = 50
+"""Unless more members than this are concerned."""
 
 
 class VersionedPlan(msgspec.Struct, frozen=True):
     """The plan and its node's version, which every claim made under it checks.
 
-    `made` is the transaction (czxid) that made the node: a group that was deleted and made anew comes to
-    the same versions again, so that only both together say which plan it is.
+    `made` is the transaction (czxid) that created the node: versions repeat after a group was deleted.
     """
 
     plan: Plan
@@ -50,16 +41,15 @@ class VersionedPlan(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[int, int]:
-        """No other plan, of this group or of one before, has the same."""
+        """Unique among all plans of groups with this name."""
         return self.made, self.version
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):
-    """What a plan is made for: live members by assignee, oldest first, and the topics that they want.
+    """The basis of a plan: live members by assignee, oldest first, and the topics they subscribe to.
 
-    `expired` are assignees that were absent for longer than their rejoin timeout; others that the
-    current plan keeps something for are kept. `racks` has the rack of each live broker that names one.
-    `names` are those of the members' nodes.
+    `expired` are assignees that were absent for longer than their rejoin timeout. `racks` maps live
+    brokers to their racks. `names` are the members' nodes.
     """
 
     current: VersionedPlan
@@ -71,17 +61,14 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
 
     @property
     def subscriptions(self) -> dict[str, MemberInfo]:
-        """As the plan that is made for it is to have them."""
+        """As a plan for this snapshot publishes them."""
         return {assignee: info.subscription() for assignee, info in self.members.items()}
 
 
 def get(
     group: str, watch: WatchCallback | None = None, understands: int = plans.PROTOCOL
 ) -> Recipe[VersionedPlan]:
-    """The current plan: an empty one if none was made yet, with version -1 if there is no group.
-
-    A plan that is none counts as empty, so that the next one heals the group.
-    """
+    """Return the current plan: empty if there is none or it is malformed, version -1 without a group."""
     node = yield from get_node(paths.plan(group), watch)
     if node is None:
         return VersionedPlan(Plan(), zk.ANY_VERSION)
@@ -96,11 +83,10 @@ def read_snapshot(
     seen: tuple[int, int] | None = None,
     understands: int = plans.PROTOCOL,
 ) -> Recipe[GroupSnapshot | None]:
-    """The group as it is now; None if somebody deletes it: look again.
+    """Return the group as it is now; None if its plan was missing: try again.
 
-    `known` is the caller's memory of what members published, which never changes: it is brought up to
-    date, so that only members are read that neither it nor the plan knows. `expired` counts under the
-    plan of the identity `seen` only.
+    `known` caches what members published, which never changes, and is updated: only members that neither
+    it nor the plan knows are read. `expired` counts only if the plan still has the identity `seen`.
     """
     current = yield from get(group, None, understands)
     if current.version == zk.ANY_VERSION:
@@ -108,7 +94,7 @@ def read_snapshot(
         return None
     infos: dict[str, MemberInfo] = {}
     for assignee, name in membership.assignees((yield from membership.names(group))).items():
-        # Who is dynamic is the member that the plan knows; behind an instance id may be another one.
+        # The plan knows static members by instance id only, which another process may have now.
         info = known.get(name) or (
             current.plan.subscriptions.get(name) if name == assignee else None
         )
@@ -131,11 +117,10 @@ def read_snapshot(
 def write(
     group: str, planner: str, snapshot: GroupSnapshot, plan: Plan
 ) -> Recipe[bool | zk.TooLarge]:
-    """Replace the plan that the snapshot was made under; True if it was written, TooLarge if it cannot be.
+    """Replace the plan of the snapshot: True if written, False if not or unknown, TooLarge if impossible.
 
-    The transaction checks that `planner` is still a member: the versions of a group that was deleted
-    and made anew meet again, and whoever was in the old one must not plan for the new one. It also
-    notes what has changed (history.py), which keeps no plan from being written.
+    The transaction checks that `planner` is still a member, since versions repeat after a group was
+    deleted. It also adds to the group's history, or does without if that is refused.
     """
     # A thousand first claims would otherwise each find that these are missing.
     yield from make_room(group, plan.topics.keys() - snapshot.current.plan.topics.keys())
@@ -144,39 +129,36 @@ def write(
     noted = yield from history.notes(
         group, planner, snapshot.current.plan, plan, snapshot.members, snapshot.names
     )
-    told = yield from _tell(group, planner, snapshot, plan)
-    for ahead, behind in ((told, noted), ([], noted), ([], [])):
+    rung = yield from _ring(group, planner, snapshot, plan)
+    for extras in ([*rung, *noted], noted, []):
         try:
-            yield zk.Multi((is_member, *ahead, replaced, *behind))
+            yield zk.Multi((is_member, replaced, *extras))
             return True
         except zk.TooLarge as refusal:
-            if not behind:
+            if not extras:
                 return refusal
         except (zk.MultiFailed, zk.ConnectionLost) as refusal:
-            needed = 0, 1 + len(ahead)
-            if isinstance(refusal, zk.MultiFailed) and refusal.failed not in needed:
+            if isinstance(refusal, zk.MultiFailed) and refusal.failed > 1:
                 continue
             check_foreseen(refusal)
-            return False  # another plan won, or nobody knows: everyone reads what is there now
+            break
     return False
 
 
-def _tell(group: str, planner: str, snapshot: GroupSnapshot, plan: Plan) -> Recipe[list[zk.Write]]:
-    """Writes that change nothing, and ring for the members whose share the plan changes.
+def _ring(group: str, planner: str, snapshot: GroupSnapshot, plan: Plan) -> Recipe[list[zk.Write]]:
+    """Return writes that change nothing, but fire the watches of members whose share changes.
 
-    Of a large group all others read the plan a little later (member_state.py), so that these need not wait.
+    Only in large groups, whose other members read the plan a little later (member_state.py).
     """
     if len(plan.members) <= TELL_FROM:
         return []
-    before = snapshot.current.plan.assignment
-    concerned: set[str | None] = set()
-    for topic in before.keys() | plan.assignment.keys():
-        pairs = zip_longest(before.get(topic, ()), plan.assignment.get(topic, ()))
-        concerned.update(chain.from_iterable(pair for pair in pairs if pair[0] != pair[1]))
-    names = {membership.assignee(name): name for name in snapshot.names}
-    told = sorted({names[each] for each in concerned if each in names} - {planner})
+    before, after = snapshot.current.plan.owners, plan.owners
+    changed = (each for each in before.keys() | after.keys() if before.get(each) != after.get(each))
+    concerned = {owner for each in changed for owner in (before.get(each), after.get(each))}
+    others = sorted(snapshot.names - {planner})
+    rung = [name for name in others if membership.assignee(name) in concerned]
     writes: list[zk.Write] = []
-    for name in told if len(told) <= MOST_TOLD else ():
+    for name in rung if len(rung) <= MOST_RUNG else ():
         path = paths.member(group, name)
         node = yield from get_node(path)
         if node is not None:
@@ -187,7 +169,7 @@ def _tell(group: str, planner: str, snapshot: GroupSnapshot, plan: Plan) -> Reci
 def wanted_topics(
     wanting: Collection[MemberInfo], watch: WatchCallback | None = None
 ) -> Recipe[dict[str, TopicBasis]]:
-    """The topics that exist and that one of these wants; `watch` tells when one comes, goes or grows."""
+    """Return the existing topics that these members want; `watch` is called when one comes, goes or grows."""
     found = yield from _topics_of(wanting, watch)
     return {
         name: TopicBasis(topic.topic_id, len(topic.partitions)) for name, topic in found.items()
@@ -208,7 +190,7 @@ def _topics_of(
 
 
 def _racks(infos: Iterable[MemberInfo]) -> Recipe[dict[int, str]]:
-    """Where brokers stand, if any member says where it stands itself."""
+    """Return the racks of live brokers, if any member has a rack."""
     if not any(each.rack for each in infos):
         return {}
     live = yield from brokers.live()

@@ -1,8 +1,8 @@
 """Deleting versions and subjects: softly first, then permanently.
 
-A version that is softly deleted counts for nothing and can still be read; its number is not given
-again. After a permanent deletion it is gone from its subject, and ids stay what they are for ever. What
-live versions refer to is not deleted: those who refer and those who delete write the same node.
+A softly deleted version can still be read, and its number is not used again. A permanently deleted one is
+gone from its subject, but its id stays in use. A version that live versions refer to is not deleted:
+references and deletions write the same node.
 """
 
 from collections.abc import Callable
@@ -17,24 +17,15 @@ from folkmoot.coordination.schemas.names import SubjectName
 from folkmoot.coordination.schemas.nodes import Subject, Version, encode, subject_decoder
 from folkmoot.coordination.schemas.registering import listing_writes, reference_paths
 from folkmoot.coordination.schemas.transaction import Transaction, decided
-from folkmoot.coordination.zookeeper.operations import Delete, Recipe, TooLarge
+from folkmoot.coordination.zookeeper.operations import Check, Delete, Recipe, TooLarge
 from folkmoot.coordination.zookeeper.recipes import children
-from folkmoot.protocol.errors import (
-    OperationNotPermitted,
-    ReferenceExists,
-    SubjectNotFound,
-    SubjectNotSoftDeleted,
-    SubjectSoftDeleted,
-    VersionNotFound,
-    VersionNotSoftDeleted,
-    VersionSoftDeleted,
-)
+from folkmoot.protocol import errors
 
 
 def delete_version(
     name: SubjectName, version: int | Literal["latest"], *, permanent: bool = False
 ) -> Recipe[int]:
-    """Delete one version → its number.
+    """Delete one version, and return its number.
 
     Raises SubjectNotFound, VersionNotFound, VersionSoftDeleted, VersionNotSoftDeleted,
     ReferenceExists, OperationNotPermitted, Malformed.
@@ -42,18 +33,18 @@ def delete_version(
 
     def choose(subject: Subject) -> list[Version]:
         if not subject.versions:
-            raise SubjectNotFound(f"subject {name} does not exist")
+            raise errors.SubjectNotFound(f"subject {name} does not exist")
         candidates = subject.versions if permanent else subject.live()
         if version != "latest":
             candidates = [each for each in subject.versions if each.version == version]
         if not candidates:
-            raise VersionNotFound(f"subject {name} has no version {version}")
+            raise errors.VersionNotFound(f"subject {name} has no version {version}")
         chosen = candidates[-1]
         what = f"version {chosen.version} of subject {name}"
         if chosen.deleted and not permanent:
-            raise VersionSoftDeleted(f"{what} was deleted before: delete it permanently")
+            raise errors.VersionSoftDeleted(f"{what} was deleted before: delete it permanently")
         if permanent and not chosen.deleted:
-            raise VersionNotSoftDeleted(f"{what} is to be deleted without permanent first")
+            raise errors.VersionNotSoftDeleted(f"{what} must be deleted without permanent first")
         return [chosen]
 
     (number,) = yield from _delete(name, choose, permanent)
@@ -61,7 +52,7 @@ def delete_version(
 
 
 def delete_subject(name: SubjectName, *, permanent: bool = False) -> Recipe[list[int]]:
-    """Delete all versions, and what was set for the subject → the numbers of those deleted now.
+    """Delete all versions and the settings of a subject, and return the versions deleted now.
 
     Raises SubjectNotFound, SubjectSoftDeleted, SubjectNotSoftDeleted, ReferenceExists,
     OperationNotPermitted, Malformed.
@@ -70,11 +61,15 @@ def delete_subject(name: SubjectName, *, permanent: bool = False) -> Recipe[list
     def choose(subject: Subject) -> list[Version]:
         live = subject.live()
         if not subject.versions:
-            raise SubjectNotFound(f"subject {name} does not exist")
+            raise errors.SubjectNotFound(f"subject {name} does not exist")
         if permanent and live:
-            raise SubjectNotSoftDeleted(f"subject {name} is to be deleted without permanent first")
+            raise errors.SubjectNotSoftDeleted(
+                f"subject {name} must be deleted without permanent first"
+            )
         if not permanent and not live:
-            raise SubjectSoftDeleted(f"subject {name} was deleted before: delete it permanently")
+            raise errors.SubjectSoftDeleted(
+                f"subject {name} was deleted before: delete it permanently"
+            )
         return list(subject.versions) if permanent else live
 
     return (yield from _delete(name, choose, permanent, whole=True))
@@ -87,16 +82,16 @@ def _delete(
     *,
     whole: bool = False,
 ) -> Recipe[list[int]]:
-    """Delete the versions that `choose` says; `whole`: what was set for the subject goes with them."""
+    """Delete the versions that `choose` returns; with `whole` also the settings of the subject."""
     if not (yield from is_known(name.context)):
-        raise SubjectNotFound(f"subject {name} does not exist")
+        raise errors.SubjectNotFound(f"subject {name} does not exist")
     path = paths.subject(name.context, name.name)
     chosen: list[Version] = []
 
     def decide(transaction: Transaction) -> Recipe[None]:
         subject = (yield from transaction.read(subject_decoder, path)) or Subject()
         if transaction.uncertain and chosen and not set(chosen) & set(subject.versions):
-            return  # done, by the try whose reply was lost or by somebody else
+            return  # done, by the try without a reply or by another client
         chosen[:] = choose(subject)
         yield from settings.check_writable(transaction, name, subject)
         left = [each for each in subject.versions if each not in chosen]
@@ -117,7 +112,7 @@ def _delete(
     try:
         yield from decided(decide)
     except TooLarge as error:
-        raise OperationNotPermitted(
+        raise errors.OperationNotPermitted(
             f"subject {name} has more versions than can be deleted at once: delete them one by one "
             f"({error})"
         ) from None
@@ -127,7 +122,7 @@ def _delete(
 def _forget_references(
     transaction: Transaction, name: SubjectName, versions: list[Version]
 ) -> Recipe[None]:
-    """Those of these versions; those to them must not be. Raises ReferenceExists."""
+    """Remove the references of these versions. Raises ReferenceExists if one is referred to itself."""
     own: set[str] = set()
     for version in versions:
         if version.refers:
@@ -135,13 +130,13 @@ def _forget_references(
             if content is not None:
                 own.update(reference_paths(name, version, content.references))
     path = paths.subject(name.context, name.name)
-    # After the subject's node was read: who refers later has written that.
+    # After the subject's node was read: later references write that node.
     numbers = {str(each.version) for each in versions}
     for child in sorted((yield from children(path))):
         version_referred_to = child.partition("-")[0]
         if version_referred_to in numbers and f"{path}/{child}" not in own:
-            transaction.rely_on(f"{path}/{child}")
-            raise ReferenceExists(
+            transaction.checks.append(Check(f"{path}/{child}"))
+            raise errors.ReferenceExists(
                 f"version {version_referred_to} of subject {name} is referred to by the schema "
                 f"with id {child.split('-')[1]}: delete that one first"
             )

@@ -1,7 +1,6 @@
-"""What the registry has, as of now: whatever can change is read after a Sync.
+"""Reads of the registry: everything that can change is read after a Sync.
 
-What an id names, and which id a guid has, never changes: a Sync is needed only before one says that it
-is not there.
+The content of an id and the id of a guid never change, so a Sync is needed only before a negative answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,15 +11,9 @@ from uuid import UUID
 import msgspec
 
 from folkmoot.coordination import paths
+from folkmoot.coordination.schemas import nodes
 from folkmoot.coordination.schemas.names import DEFAULT_CONTEXT, SubjectName
-from folkmoot.coordination.schemas.nodes import (
-    Content,
-    StoredReference,
-    Subject,
-    content_decoder,
-    number_decoder,
-    subject_decoder,
-)
+from folkmoot.coordination.schemas.nodes import Content, StoredReference, Subject
 from folkmoot.coordination.zookeeper.operations import Exists, Recipe, Sync, WatchCallback
 from folkmoot.coordination.zookeeper.recipes import children, read, retry_on_connection_loss
 from folkmoot.protocol.errors import InvalidSchema, SchemaNotFound
@@ -28,14 +21,14 @@ from folkmoot.protocol.errors import InvalidSchema, SchemaNotFound
 _T = TypeVar("_T")
 
 MAX_REFERENCES = 1_000
-"""Schemas that one refers to, through others too."""
+"""Limit of the schemas that one refers to, directly or through others."""
 
 
 def content_of(context: str, number: int) -> Recipe[Content | None]:
-    """All that an id names, None if it names nothing. Raises Malformed."""
+    """Return what an id names, None if it is not in use. Raises Malformed."""
     if number < 1:
         return None
-    return (yield from _read_certainly(content_decoder, paths.schema_id(context, number)))
+    return (yield from _read_certainly(nodes.content_decoder, paths.schema_id(context, number)))
 
 
 def unknown_id(context: str, number: int | UUID) -> SchemaNotFound:
@@ -50,12 +43,12 @@ def referred(
     references: Sequence[StoredReference],
     content: Callable[[str, int], Recipe[Content]],
 ) -> Recipe[list[str]]:
-    """The schemas that one in `context` refers to, and those that these do, which come before them.
+    """Return the schemas that one in `context` refers to, each after those that it refers to itself.
 
-    `content` has what an id of a context names. Raises InvalidSchema (too many), and what `content` does.
+    `content` reads what an id of a context names. Raises InvalidSchema if there are too many, and its errors.
     """
     found: dict[tuple[str, int], str] = {}
-    # Those to come, the next one last; True: what they refer to has been gone through.
+    # The next one is last; True: the schemas that it refers to were visited.
     stack = [(key, False) for key in reversed(_keys(context, references))]
     while stack:
         key, is_open = stack.pop()
@@ -77,13 +70,13 @@ def _keys(context: str, references: Sequence[StoredReference]) -> list[tuple[str
 
 
 def id_of(context: str, guid: str) -> Recipe[int | None]:
-    """The id of an identity in a context, None if it has none there. Raises Malformed."""
-    found = yield from _read_certainly(number_decoder, paths.schema_guid(context, guid))
+    """Return the id of a guid in a context, None if it has none there. Raises Malformed."""
+    found = yield from _read_certainly(nodes.number_decoder, paths.schema_guid(context, guid))
     return None if found is None else found.id
 
 
 def place_of(guid: UUID) -> Recipe[tuple[str, int]]:
-    """The first context that has a schema, and its id there. Raises SchemaNotFound, Malformed."""
+    """Return the first context with a schema, and its id there. Raises SchemaNotFound, Malformed."""
     found = yield from contexts()
     for context in sorted(found, key=lambda each: (each != DEFAULT_CONTEXT, each)):
         number = yield from id_of(context, str(guid))
@@ -93,14 +86,17 @@ def place_of(guid: UUID) -> Recipe[tuple[str, int]]:
 
 
 def subject_of(name: SubjectName, watch: WatchCallback | None = None) -> Recipe[Subject]:
-    """A subject's versions, none if it does not exist, which is not watched. Raises Malformed."""
+    """Return a subject, without versions if it does not exist, and watch it. Raises Malformed.
+
+    A subject that does not exist is not watched.
+    """
     yield from synced()
-    found, _ = yield from read(subject_decoder, paths.subject(name.context, name.name), watch)
+    found, _ = yield from read(nodes.subject_decoder, paths.subject(name.context, name.name), watch)
     return found or Subject()
 
 
 def subjects(context: str, prefix: str = "", *, deleted: bool = False) -> Recipe[list[SubjectName]]:
-    """The subjects of a context with live versions, or those with softly deleted ones alone."""
+    """Return a context's subjects with live versions, or those with softly `deleted` ones only."""
     listing = paths.DELETED_SUBJECTS if deleted else paths.LIVE_SUBJECTS
     yield from synced()
     names = yield from children(f"{paths.schema_context(context)}/{listing}")
@@ -109,21 +105,21 @@ def subjects(context: str, prefix: str = "", *, deleted: bool = False) -> Recipe
 
 
 def contexts() -> Recipe[list[str]]:
-    """All contexts in use, and the default one."""
+    """Return all contexts in use, and the default one."""
     yield from synced()
     names = yield from children(paths.SCHEMA_CONTEXTS)
     return sorted({DEFAULT_CONTEXT, *map(unquote, names)})
 
 
 def users(context: str, number: int) -> Recipe[list[SubjectName]]:
-    """The subjects that have a version with that id, live or softly deleted."""
+    """Return the subjects that have a version with that id, live or softly deleted."""
     yield from synced()
     names = yield from children(paths.schema_id(context, number))
     return [SubjectName(context, unquote(name)) for name in sorted(names)]
 
 
 def referrers(name: SubjectName, version: int) -> Recipe[list[int]]:
-    """The ids of those live versions that refer to a version of a subject."""
+    """Return the ids of the live versions that refer to a version of a subject."""
     yield from synced()
     names = yield from children(paths.subject(name.context, name.name))
     parts = [each.split("-") for each in names]
@@ -131,16 +127,14 @@ def referrers(name: SubjectName, version: int) -> Recipe[list[int]]:
 
 
 def is_known(context: str) -> Recipe[bool]:
-    """Whether anything was ever registered or set in a context, or tried to be."""
+    """Return whether a context's nodes exist."""
+    yield from synced()
     path = paths.schema_counter(context)
-    if (yield from retry_on_connection_loss(Exists(path))) is None:
-        yield from synced()
-        return (yield from retry_on_connection_loss(Exists(path))) is not None
-    return True
+    return (yield from retry_on_connection_loss(Exists(path))) is not None
 
 
 def synced() -> Recipe[None]:
-    """Let our server catch up with every change that was answered before."""
+    """Wait until our server has every change that was answered before."""
     yield from retry_on_connection_loss(Sync())
 
 

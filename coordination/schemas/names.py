@@ -1,4 +1,4 @@
-"""Subjects and the contexts they lie in: `:.context:subject`, or `subject` in the default context."""
+"""Subjects and their contexts: `:.context:subject`, or `subject` in the default context."""
 
 from msgspec import Struct
 
@@ -9,9 +9,9 @@ MAX_CHARACTERS = 512
 
 
 class SubjectName(Struct, frozen=True):
-    """`context` is "." or ".name"; with `name` "" it is the context itself that is meant.
+    """A subject in a context, "." or ".name"; without a `name` the context itself.
 
-    What is set for the default context itself is set globally.
+    Settings of the default context itself are global.
     """
 
     context: str
@@ -25,10 +25,7 @@ GLOBAL = SubjectName(DEFAULT_CONTEXT, "")
 
 
 def parse(subject: str, context: str = DEFAULT_CONTEXT) -> SubjectName:
-    """What a subject's name means, where those without a context lie in `context`.
-
-    Raises InvalidSubject.
-    """
+    """Parse a subject's name; without a context it is in `context`. Raises InvalidSubject."""
     if not (len(subject) <= MAX_CHARACTERS and subject.isprintable()):
         raise _invalid(subject, "")
     name = subject
@@ -40,7 +37,7 @@ def parse(subject: str, context: str = DEFAULT_CONTEXT) -> SubjectName:
 
 
 def parse_subject(subject: str, context: str = DEFAULT_CONTEXT) -> SubjectName:
-    """As `parse`; a context alone is refused, too."""
+    """Parse a subject's name as `parse` does, but refuse a context alone."""
     name = parse(subject, context)
     if not name.name:
         raise _invalid(subject, "")
@@ -48,7 +45,7 @@ def parse_subject(subject: str, context: str = DEFAULT_CONTEXT) -> SubjectName:
 
 
 def context_of(subject: str | None) -> str:
-    """The context that a subject lies in; None: the default one. Raises InvalidSubject."""
+    """Return the context of a subject, the default one for None. Raises InvalidSubject."""
     return DEFAULT_CONTEXT if subject is None else parse(subject).context
 
 

@@ -1,4 +1,4 @@
-"""What the nodes of the registry hold, and how large they may be."""
+"""The nodes of the registry, and their limits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,20 +11,17 @@ from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.protocol.errors import InvalidSchema
 
 MAX_CONTENT_BYTES = 800_000
-"""Of a schema with its references, metadata and rules, as stored, where a quotation mark takes two.
-
-ZooKeeper takes a megabyte a request.
-"""
+"""Limit of a schema with its references, metadata and rules as JSON: ZooKeeper takes a megabyte a request."""
 MAX_DEPTH = 100
-"""Of metadata and rules, which no reader shall fail to parse."""
+"""Limit of the nesting of metadata and rules, so that every reader can parse them."""
 MAX_NUMBER = 2**31 - 1
-"""Of ids and versions: clients have four bytes for them, Java's with a sign."""
+"""Limit of ids and versions: clients use signed 32-bit integers."""
 MAX_VERSIONS = 5_000
-"""Of one subject; its node has them all, and is written together with the schema of a new one."""
+"""Limit of a subject's versions: one node has them all, and is written together with a new schema."""
 
 
 class StoredReference(Struct, frozen=True, array_like=True):
-    """A reference with what it meant when it was made; `subject` as given."""
+    """A reference with the version and id that it meant when it was made."""
 
     name: str
     subject: str
@@ -32,12 +29,12 @@ class StoredReference(Struct, frozen=True, array_like=True):
     id: int
 
     def place(self, context: str) -> SubjectName:
-        """The subject that a schema in `context` refers to."""
+        """Return the subject that a schema in `context` refers to."""
         return parse_subject(self.subject, context)
 
 
 class Content(Struct, frozen=True, omit_defaults=True):
-    """An id's node: all that the id names."""
+    """An id's node."""
 
     schema: str
     guid: str
@@ -50,19 +47,19 @@ class Content(Struct, frozen=True, omit_defaults=True):
 
 
 class Number(Struct, frozen=True):
-    """A guid's node: the id that it has in this context."""
+    """A guid's node: its id in this context."""
 
     id: int
 
 
 class Counter(Struct, frozen=True):
-    """The counter's node: the last id given, or the highest one imported."""
+    """The counter's node: the highest id."""
 
     last: int
 
 
 class Version(Struct, frozen=True, array_like=True):
-    """One of a subject; `refers`: its schema has references."""
+    """A version of a subject; `refers` if its schema has references."""
 
     version: int
     id: int
@@ -71,14 +68,14 @@ class Version(Struct, frozen=True, array_like=True):
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):
-    """What was set globally or for a context."""
+    """Settings of a context, or global ones."""
 
     compatibility: str | None = None
     mode: str | None = None
 
 
 class Subject(Settings, frozen=True, omit_defaults=True):
-    """A subject's node: its versions, the lowest first, and what was set for it."""
+    """A subject's node: its versions, lowest first, and its settings."""
 
     versions: tuple[Version, ...] = ()
 
@@ -99,7 +96,7 @@ subject_decoder = msgspec.json.Decoder(Subject)
 
 
 def encode_content(content: Content) -> bytes:
-    """Raises InvalidSchema for what is too large, or no JSON."""
+    """Encode an id's node. Raises InvalidSchema if it is too large or no JSON."""
     for what, value in (("metadata", content.metadata), ("rule set", content.rule_set)):
         if not _is_flat(value, MAX_DEPTH):
             raise InvalidSchema(f"the schema's {what} is nested more than {MAX_DEPTH} deep")

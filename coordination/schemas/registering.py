@@ -1,13 +1,11 @@
-"""Registering: an identity gets one id for ever, and a subject its next version, in one transaction.
+"""Registering: a schema gets one id for ever, and a subject its next version, in one transaction.
 
-The transaction moves the context's counter on by its version, creates the nodes of the id and of the
-guid, and writes the subject's; it checks all that the verdict was made from: the subject's versions,
-the level and the mode in force, the versions referred to. No id comes out of anybody's memory, so no stale
-holder of anything can give one out twice.
+The transaction increases the context's counter, creates the nodes of the id and of the guid, and writes the
+subject's. It checks everything that the decision depends on: the subject's versions, the level and mode in
+force, the versions referred to. No id comes from a client's memory, so none is given twice.
 
-The nodes of ids and guids are never deleted and never written again, so what was read of them holds
-for ever and may be cached. Subjects' nodes are never deleted either: their version numbers in
-ZooKeeper tell of every change.
+The nodes of ids and guids are never deleted nor written again, and may be cached for ever. The nodes of
+subjects are never deleted either, so that their ZooKeeper versions reveal every change.
 """
 
 from collections.abc import Sequence
@@ -16,24 +14,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.schemas import settings
+from folkmoot.coordination.schemas import nodes, settings
 from folkmoot.coordination.schemas.names import SubjectName, parse_subject
-from folkmoot.coordination.schemas.nodes import (
-    MAX_NUMBER,
-    MAX_VERSIONS,
-    Content,
-    Counter,
-    Number,
-    StoredReference,
-    Subject,
-    Version,
-    content_decoder,
-    counter_decoder,
-    encode,
-    encode_content,
-    number_decoder,
-    subject_decoder,
-)
+from folkmoot.coordination.schemas.nodes import Content, StoredReference, Subject, Version
 from folkmoot.coordination.schemas.transaction import Transaction, decided
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.zookeeper import recipes
@@ -48,22 +31,19 @@ from folkmoot.protocol.errors import InvalidSchema, InvalidVersion, OperationNot
 
 
 class Draft(Protocol):
-    """A schema that somebody has, as far as recipes have to know it."""
+    """A schema that is about to be registered."""
 
     @property
     def references(self) -> Sequence[Reference]: ...
 
     def content(self, references: tuple[StoredReference, ...]) -> Recipe[Content]:
-        """What is to be stored, given what its references mean. Raises InvalidSchema."""
-        ...
+        """Return what to store, with these references. Raises InvalidSchema."""
 
     def judge(self, level: str, previous: Sequence[int]) -> Recipe[None]:
-        """Whether it may follow these ids, the oldest first. Raises IncompatibleSchema."""
-        ...
+        """Raises IncompatibleSchema if it may not follow these ids, oldest first."""
 
     def warn(self, subject: SubjectName, level: str, deleted: Sequence[int]) -> Recipe[None]:
-        """Log why it could not follow these ids, whose versions are deleted, if so."""
-        ...
+        """Log why it could not follow the ids of these deleted versions, if so."""
 
 
 def register(
@@ -74,16 +54,16 @@ def register(
     version: int | None = None,
     turn: AbstractContextManager[object] | None = None,
 ) -> Recipe[tuple[Version, Content | None]]:
-    """`draft` as a version of a subject, from now on or before, and what was stored if it is new.
+    """Return `draft` as a version of a subject, registered now or before, and its content if it is new.
 
-    `number` is the id to import. `turn` is entered before the next id is looked for and left when it is
-    taken: those who take turns with it do not take ids away from each other. Raises InvalidSchema,
-    InvalidVersion, InvalidSubject, IncompatibleSchema, OperationNotPermitted, Malformed.
+    `number` is the id to import. `turn` is held while a new id is taken, so that threads that share it do not
+    refuse each other. Raises InvalidSchema, InvalidVersion, InvalidSubject, IncompatibleSchema,
+    OperationNotPermitted, Malformed.
     """
-    if number is not None and not 1 <= number <= MAX_NUMBER:
-        raise InvalidSchema(f"{number} cannot be the id of a schema: use 1 to {MAX_NUMBER}")
-    if version is not None and not 1 <= version <= MAX_NUMBER:
-        raise InvalidVersion(f"{version} cannot be a version: use 1 to {MAX_NUMBER}")
+    if number is not None and not 1 <= number <= nodes.MAX_NUMBER:
+        raise InvalidSchema(f"{number} cannot be the id of a schema: use 1 to {nodes.MAX_NUMBER}")
+    if version is not None and not 1 <= version <= nodes.MAX_NUMBER:
+        raise InvalidVersion(f"{version} cannot be a version: use 1 to {nodes.MAX_NUMBER}")
     yield from settings.create_parents(name.context)
     registration = _Registration(name, draft, number, version, turn)
     try:
@@ -95,8 +75,6 @@ def register(
 
 @dataclass
 class _Registration:
-    """`turn` is left when the registration is over, if it was `entered`."""
-
     name: SubjectName
     draft: Draft
     number: int | None
@@ -107,11 +85,11 @@ class _Registration:
     def decide(self, transaction: Transaction) -> Recipe[tuple[Version, Content | None]]:
         name, context = self.name, self.name.context
         path = paths.subject(context, name.name)
-        subject = (yield from transaction.read(subject_decoder, path)) or Subject()
+        subject = (yield from transaction.read(nodes.subject_decoder, path)) or Subject()
         references = yield from referred(transaction, context, self.draft.references)
         content = yield from self.draft.content(references)
         guid_path = paths.schema_guid(context, content.guid)
-        known = yield from transaction.read(number_decoder, guid_path)
+        known = yield from transaction.read(nodes.number_decoder, guid_path)
         found = self._registered(subject, known)
         if found is not None:
             return found, None
@@ -119,15 +97,15 @@ class _Registration:
         number = yield from self._numbered(transaction, known, content)
         version = self._next_version(subject, number, bool(references))
         after = subject.with_versions([*subject.versions, version])
-        transaction.put(path, encode(after))
+        transaction.put(path, nodes.encode(after))
         transaction.writes += listing_writes(name, subject, after)
         if number not in {each.id for each in subject.versions}:
             transaction.writes.append(Create(paths.schema_use(context, number, name.name)))
         yield from self._refer(transaction, references, version)
         return version, content if known is None else None
 
-    def _registered(self, subject: Subject, known: Number | None) -> Version | None:
-        """The live version that is there already, as asked for."""
+    def _registered(self, subject: Subject, known: nodes.Number | None) -> Version | None:
+        """Return the live version if it is registered already, as requested."""
         if known is None or self.number not in (None, known.id):
             return None
         same = [each for each in subject.live() if each.id == known.id]
@@ -140,12 +118,12 @@ class _Registration:
         if mode == "IMPORT":
             if self.number is None:
                 raise OperationNotPermitted(
-                    f"subject {self.name} is in mode IMPORT: schemas come with their ids"
+                    f"subject {self.name} is in mode IMPORT: give the schema's id"
                 )
             return
         if self.number is not None or self.version is not None:
             raise OperationNotPermitted(
-                f"subject {self.name} is not in mode IMPORT: ids and versions are given by the registry"
+                f"subject {self.name} is not in mode IMPORT: the registry chooses ids and versions"
             )
         level = yield from settings.in_force(transaction, "compatibility", self.name, subject)
         live = subject.live()
@@ -156,39 +134,41 @@ class _Registration:
             return
         if live:
             yield from self.draft.judge(level, previous)
-        else:  # Confluent's registry takes any schema then, so applications count on it
+        else:  # as in Confluent's registry, any schema is accepted then
             yield from self.draft.warn(self.name, level, previous)
 
     def _numbered(
-        self, transaction: Transaction, known: Number | None, content: Content
+        self, transaction: Transaction, known: nodes.Number | None, content: Content
     ) -> Recipe[int]:
-        """The id of the content in this context: the one it has, the one given, or the next."""
+        """Return the id of the content in this context: its own, the one to import, or the next."""
         context = self.name.context
         if known is not None:
             if self.number not in (None, known.id):
                 raise OperationNotPermitted(
-                    f"the schema has the id {known.id} already, it cannot be imported as {self.number}"
+                    f"the schema has the id {known.id} already: it cannot be imported as {self.number}"
                 )
             return known.id
-        data = encode_content(content)
+        data = nodes.encode_content(content)
         if self.turn is not None:
             self.entered.enter_context(self.turn)
             self.turn = None
         counter_path = paths.schema_counter(context)
-        counter = yield from transaction.read(counter_decoder, counter_path)
-        seen, _ = yield from recipes.read(counter_decoder, paths.SEEN_SCHEMA_ID)
-        # Batches name schemas by these ids: where the counter was lost or set back none comes again.
+        counter = yield from transaction.read(nodes.counter_decoder, counter_path)
+        seen, _ = yield from recipes.read(nodes.counter_decoder, paths.SEEN_SCHEMA_ID)
+        # Batches contain ids, so none may be used again, even if the counter was lost or set back.
         last = max((each.last for each in (counter, seen) if each is not None), default=0)
         number = self.number or last + 1
         path = paths.schema_id(context, number)
         if self.number is not None:
-            if (yield from transaction.read(content_decoder, path)) is not None:
+            if (yield from transaction.read(nodes.content_decoder, path)) is not None:
                 raise OperationNotPermitted(f"the id {number} names another schema already")
-        elif number > MAX_NUMBER:
+        elif number > nodes.MAX_NUMBER:
             raise OperationNotPermitted(f"context {context} has no ids left above {last}")
         if number > (counter.last if counter else 0):
-            transaction.put(counter_path, encode(Counter(number)))
-        transaction.put(paths.schema_guid(context, content.guid), encode(Number(number)))
+            transaction.put(counter_path, nodes.encode(nodes.Counter(number)))
+        transaction.put(
+            paths.schema_guid(context, content.guid), nodes.encode(nodes.Number(number))
+        )
         if self.number is None:
             transaction.writes.append(Create(path, data))
         else:
@@ -202,7 +182,7 @@ class _Registration:
             raise OperationNotPermitted(
                 f"subject {self.name} has a version {version} already: delete it permanently first"
             )
-        if len(taken) >= MAX_VERSIONS or version > MAX_NUMBER:
+        if len(taken) >= nodes.MAX_VERSIONS or version > nodes.MAX_NUMBER:
             raise OperationNotPermitted(
                 f"subject {self.name} has {len(taken)} versions up to {max(taken)}: use another subject"
             )
@@ -211,22 +191,21 @@ class _Registration:
     def _refer(
         self, transaction: Transaction, references: Sequence[StoredReference], version: Version
     ) -> Recipe[None]:
-        """Note in the subjects referred to who refers to them.
+        """Add the references to the subjects referred to.
 
-        Their nodes are written as they are, so that the deletion of a version, which writes it as well,
-        has seen this, or this has seen the deletion.
+        Their nodes are written unchanged, because deletions write them too: of both one fails.
         """
         places = {each.place(self.name.context) for each in references} - {self.name}
         for place in sorted(places, key=str):
             path = paths.subject(place.context, place.name)
-            subject = yield from transaction.read(subject_decoder, path)
-            transaction.put(path, encode(subject or Subject()))
+            subject = yield from transaction.read(nodes.subject_decoder, path)
+            transaction.put(path, nodes.encode(subject or Subject()))
         found = reference_paths(self.name, version, references)
         transaction.writes += map(Create, found)
 
 
 def listing_writes(name: SubjectName, before: Subject, after: Subject) -> list[Write]:
-    """What keeps the lists of subjects true."""
+    """Return the writes that update the lists of subjects."""
     was, now = _listing(name, before), _listing(name, after)
     if was == now:
         return []
@@ -243,7 +222,7 @@ def _listing(name: SubjectName, subject: Subject) -> list[str]:
 def reference_paths(
     name: SubjectName, version: Version, references: Sequence[StoredReference]
 ) -> list[str]:
-    """The nodes that say what a version refers to."""
+    """Return the nodes of a version's references."""
     found = set()
     for each in references:
         to = each.place(name.context)
@@ -255,12 +234,12 @@ def reference_paths(
 def referred(
     transaction: Transaction, context: str, references: Sequence[Reference]
 ) -> Recipe[tuple[StoredReference, ...]]:
-    """What references of a schema in `context` mean now. Raises InvalidSchema, InvalidSubject."""
+    """Return what the references of a schema mean now. Raises InvalidSchema, InvalidSubject."""
     found = []
     for reference in references:
         name = parse_subject(reference.subject, context)
         path = paths.subject(name.context, name.name)
-        subject = (yield from transaction.read(subject_decoder, path)) or Subject()
+        subject = (yield from transaction.read(nodes.subject_decoder, path)) or Subject()
         live = {each.version: each.id for each in subject.live()}
         version = reference.version if reference.version != -1 else max(live, default=0)
         if version not in live:
@@ -273,10 +252,12 @@ def referred(
 
 
 def note_seen(number: int) -> Recipe[None]:
-    """Brokers have seen a schema id in a batch, so no schema may get it that was not registered yet."""
+    """Record that brokers have seen a schema id in a batch: no new schema may get it or a lower one."""
 
-    def noted(before: Counter) -> Counter:
-        return before if before.last >= number else Counter(number)
+    def noted(before: nodes.Counter) -> nodes.Counter:
+        return before if before.last >= number else nodes.Counter(number)
 
     if number > 0:
-        yield from recipes.update(counter_decoder, paths.SEEN_SCHEMA_ID, noted, Counter(0))
+        yield from recipes.update(
+            nodes.counter_decoder, paths.SEEN_SCHEMA_ID, noted, nodes.Counter(0)
+        )

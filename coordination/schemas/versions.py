@@ -1,4 +1,4 @@
-"""What the registry has of a schema, as it is handed out."""
+"""Schemas and versions as the registry returns them."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ class Reference(Struct, frozen=True):
 
 
 class StoredSchema(Struct, frozen=True):
-    """A schema by its id. `schema` is the text as it was given first; it never changes.
+    """A schema by its id. `schema` is the text that was registered first; it never changes.
 
-    `guid` is a UUID made of all that makes a schema the same schema, the same in every context.
-    `metadata` and `rule_set` are JSON objects that the registry keeps and does not interpret.
+    `guid` is a UUID of the schema's identity, the same in every context. The registry does not interpret
+    the JSON objects `metadata` and `rule_set`.
     """
 
     id: int
@@ -29,7 +29,7 @@ class StoredSchema(Struct, frozen=True):
 
 
 class SchemaVersion(Struct, frozen=True):
-    """A schema as a version of a subject; `deleted`: softly, it can still be read by its id."""
+    """A schema as a version of a subject; if it is softly `deleted` it can still be read by its id."""
 
     subject: str
     version: int

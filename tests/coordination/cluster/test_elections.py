@@ -94,7 +94,7 @@ def test_an_unclean_election_of_who_is_alone_in_sync_has_it_lead_with_what_it_ha
     [
         (4, (3, 4), r"broker 4 is none of its replicas \[1, 2, 3\]"),
         (3, (4,), "broker 3 is not registered"),
-        (3, (2, 3), "broker 2 is alive and in sync: nothing needs to be lost"),
+        (3, (2, 3), "broker 2 is alive and in sync: no record needs to be lost"),
     ],
 )
 def test_an_unclean_election_that_is_not_needed_or_not_possible_is_refused(

@@ -71,7 +71,7 @@ def test_a_partition_of_one_replica_gets_a_state_above_the_epochs_of_its_disk() 
     assert topic_of("t", [found(1, 2, 5, replicas=(1,))])[1] == {0: PartitionState(1, 4, (1,), 0)}
     unused = found(1, -1, 0, replicas=(1,), leader_epoch=-1)
     assert topic_of("t", [unused])[1] == {0: PartitionState(1, 0, (1,), 0)}
-    with pytest.raises(ConfigError, match="do not say what it is"):
+    with pytest.raises(ConfigError, match="no directory describes it"):
         topic_of("t", [FoundReplica(1, "t", "id", 0)])
 
 
