@@ -18,7 +18,7 @@
 | /groups/<group>/plan                    | persistent | plan.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
 | /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 302.0} | the owner | the owner; the next one |
 | /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…", "reset": "c0…"} | the owner, fenced by version; resets | – |
-| /groups/<group>/events/log-<number>     | persistent, sequential | history.py: a rebalance or a reset                  | planners, administrators | –                |
+| /groups/<group>/events/log-<bytes>-<number> | persistent, sequential | history.py: a rebalance or a reset                  | planners, administrators | –                |
 | /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted, or a static member is back | members that leave | –                    |
 | /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; as long                        | members                 | –                       |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |

@@ -1,13 +1,13 @@
 """A group's log for people: its last rebalances and resets. No protocol reads it.
 
 ```
-/groups/<group>/events/log-<number>      one rebalance or reset
-                      /left-<member>     it left in order: written with the removal of its node
-                      /gone-<member>     how it went otherwise, written by itself or its guardian
+/groups/<group>/events/log-<bytes>-<number>   one rebalance or reset, compressed to this size
+                      /left-<member>          it left in order: written with the removal of its node
+                      /gone-<member>          how it went otherwise, written by itself before its end
 ```
 
-The transaction that writes a plan also creates the entry, deletes the oldest ones and deletes the notes of
-members that the entry reports as gone. A member that is cut off leaves no note. A plan is written without its
+The transaction that writes a plan also creates the entry, deletes the oldest ones, so that a megabyte stays,
+and deletes the notes of members that the entry reports as gone. A member that is cut off leaves no note. A plan is written without its
 entry where the transaction would be too large, or is refused because of it.
 """
 
@@ -27,8 +27,10 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.recipes import children, ensure, get_node
 from folkmoot.protocol.records import TopicPartition
 
-ENTRIES: Final = 128
-ENTRY_BYTES: Final = 8 * 1024
+HISTORY_BYTES: Final = 1_000_000
+SMALLEST_ENTRY: Final = 500
+"""Bytes that an entry counts at least: so there are at most 2,000."""
+ENTRY_BYTES: Final = 32 * 1024
 """Limit of a compressed entry; moves and resets beyond it are left out."""
 MOST_NOTES: Final = 200
 """Limit of the notes that one plan takes in; the next plan takes others."""
@@ -105,8 +107,8 @@ def record_reset(group: str, by: str, offsets: Mapping[TopicPartition, int]) -> 
 def entries(group: str) -> Recipe[list[Entry]]:
     """Return the legible entries, oldest first, each with the time when ZooKeeper created it."""
     found: list[Entry] = []
-    for path in _logged(group, (yield from children(paths.events(group)))):
-        node = yield from get_node(path)
+    for name in _logged((yield from children(paths.events(group)))):
+        node = yield from get_node(f"{paths.events(group)}/{name}")
         if node is not None:
             with suppress(msgspec.MsgspecError, ValueError):
                 entry = _decoder.decode(decompress(node.data))
@@ -162,9 +164,9 @@ def _present(plan: Plan) -> list[str]:
     return [each for each in plan.members if each not in absent]
 
 
-def _logged(group: str, events: Collection[str]) -> list[str]:
-    """Return the paths of the entries, oldest first."""
-    return [f"{paths.events(group)}/{name}" for name in sorted(events) if name.startswith("log-")]
+def _logged(events: Collection[str]) -> list[str]:
+    """Return the names of the entries, oldest first: names end with ZooKeeper's ten digits."""
+    return sorted((name for name in events if name.startswith("log-")), key=lambda name: name[-10:])
 
 
 def _append(group: str, events: Collection[str], entry: Entry) -> list[zk.Write]:
@@ -173,8 +175,14 @@ def _append(group: str, events: Collection[str], entry: Entry) -> list[zk.Write]
         most //= 2
         reset = dict(islice(entry.reset.items(), most))
         entry = msgspec.structs.replace(entry, moves=entry.moves[:most], reset=reset)
-    creation = zk.Create(f"{paths.events(group)}/log-", data, sequence=True)
-    return [creation, *map(zk.Delete, _logged(group, events)[: 1 - ENTRIES])]
+    creation = zk.Create(f"{paths.events(group)}/log-{len(data):05}-", data, sequence=True)
+    room = HISTORY_BYTES - max(len(data), SMALLEST_ENTRY)
+    deletions = []
+    for name in reversed(_logged(events)):
+        room -= max(int(name[4:9]), SMALLEST_ENTRY)
+        if room < 0:
+            deletions.append(zk.Delete(f"{paths.events(group)}/{name}"))
+    return [creation, *deletions]
 
 
 def _reason(path: str) -> Recipe[tuple[str, int]]:
