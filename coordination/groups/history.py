@@ -11,6 +11,7 @@ and deletes the notes of members that the entry reports as gone. A member that i
 entry where the transaction would be too large, or is refused because of it.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -65,6 +66,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     reset: dict[str, int] = {}
 
 
+_NAME: Final = re.compile(r"log-\d{5}-\d{10}")
 _decoder = msgspec.msgpack.Decoder(Entry)
 
 
@@ -166,7 +168,7 @@ def _present(plan: Plan) -> list[str]:
 
 def _logged(events: Collection[str]) -> list[str]:
     """Return the names of the entries, oldest first: names end with ZooKeeper's ten digits."""
-    return sorted((name for name in events if name.startswith("log-")), key=lambda name: name[-10:])
+    return sorted(filter(_NAME.fullmatch, events), key=lambda name: name[-10:])
 
 
 def _append(group: str, events: Collection[str], entry: Entry) -> list[zk.Write]:

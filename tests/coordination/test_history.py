@@ -225,7 +225,8 @@ def test_nonsense_among_what_was_noted_is_left_out(a: Someone) -> None:
     for nonsense in (b"", b"\xff", b"[]", b"\x90", b"\x28\xb5\x2f\xfd123"):
         execute(a.session, Set(f"{paths.events(GROUP)}/{name}", nonsense))
         assert execute(a.session, history.entries(GROUP)) == []
-    execute(a.session, Create(f"{paths.events(GROUP)}/something"))
+    for name in ("something", "log-", "log-0000000009", "log-large-0000000009"):
+        execute(a.session, Create(f"{paths.events(GROUP)}/{name}"))
     assert len(note(a, Plan(), plan(2, "x"))) == 1
 
 
