@@ -253,7 +253,7 @@ class Broker:
             *(self._link.write_states, self._post, time.monotonic),
         )
         reports = DamageReports(submit)
-        schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
+        schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause)
         scrubber = Scrubber(logs, submit, config.scrub_period)
         memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)

@@ -162,7 +162,7 @@ def no_schemas() -> Schemas:
     def schema(key: Key) -> NoReturn:
         raise unknown_id(*key)
 
-    return Schemas(lambda *_: (), schema, at_once, lambda _seconds: None, lambda: 0.0)
+    return Schemas(lambda *_: (), schema, at_once, lambda _seconds: None)
 
 
 def show(
