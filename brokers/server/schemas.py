@@ -129,7 +129,7 @@ class Schemas:
         return {number: refusal for number, refusal in refusals if refusal is not None}
 
     def _read(self, subject: str) -> frozenset[int]:
-        """Read and watch a subject's node, on any thread. Requests that come from now on need a later read."""
+        """Read and watch a subject's node, on any thread. Later requests need a later read."""
         self._reads.pop(subject, None)
         return frozenset(self._live_ids(subject, partial(self._changed.add, subject)))
 

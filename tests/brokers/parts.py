@@ -16,7 +16,6 @@ from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView, M
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.server.schemas import Key, Schemas
 from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
@@ -172,7 +171,7 @@ def show(
     number = handlers.metadata.broker_id
     for active in (False, True):
         whole = led(view, number, active=active)
-        handlers.show(
+        handlers.updates.show(
             ClusterChange(whole=whole, deleted=deleted, is_registered=True), lambda work: work()
         )
 
@@ -207,7 +206,7 @@ def carried_out(
 ) -> Response | DelayedResponse | None:
     """What a request of this peer, with this correlation id, comes to in the end or waits for."""
     views = [memoryview(each) for each in payloads]
-    outcome = handle(handlers, Request(peer, number, request), views, now)
+    outcome = handlers.handle(Request(peer, number, request), views, now)
     if outcome is None or isinstance(outcome, Response | DelayedResponse):
         return outcome
     ended: Response | DelayedResponse | None = None
@@ -218,7 +217,7 @@ def carried_out(
                 job.finish(result_of(job.run))
     except StopIteration as end:
         ended = end.value
-    if isinstance(ended, DelayedResponse) and ended.is_complete:
+    if isinstance(ended, DelayedResponse) and not ended.missing:
         return ended.response()
     return ended
 

@@ -25,7 +25,6 @@ from folkmoot.brokers.replication.partition import (
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
-from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import log as log_module
 from folkmoot.brokers.storage.files.atomic_file import disk_error
 from folkmoot.brokers.storage.log import Log
@@ -99,7 +98,7 @@ def committed(node: Node) -> list[bytes | None]:
     offset = node.log.log_start
     while offset < node.log.high_watermark:
         request = fetch(out_of(0, offset, topic_id=TOPIC_ID, epoch=-1))
-        outcome = handle(node.handlers, Request(b"consumer", 1, request), (), node.now)
+        outcome = node.handlers.handle(Request(b"consumer", 1, request), (), node.now)
         if isinstance(outcome, Response):  # else an index is read by a job first
             for chunk in outcome.payloads:
                 found += values_of(memoryview(chunk))
@@ -310,7 +309,7 @@ def test_who_waits_is_told_of_what_is_committed_later_though_nothing_is_produced
     request = Request(
         b"consumer", 1, fetch(out_of(0, offset, topic_id=TOPIC_ID, epoch=-1), max_wait=5.0)
     )
-    assert handle(two.handlers, request, (), two.now) is None
+    assert two.handlers.handle(request, (), two.now) is None
     cluster.mend()
     cluster.run()
     cluster.now += 1.0
@@ -332,7 +331,7 @@ def test_a_fetch_that_waits_at_a_follower_hears_that_it_may_not_read_there_any_m
     request = Request(
         b"consumer", 1, fetch(out_of(0, end, topic_id=TOPIC_ID, epoch=1), max_wait=30.0)
     )
-    assert handle(two.handlers, request, (), two.now) is None
+    assert two.handlers.handle(request, (), two.now) is None
     cluster.run()
     assert not two.consumed
     if cause == "it leaves the ISR":
@@ -671,7 +670,7 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_two_writes(
         for number in range(20):
             create(logs, "t", TOPIC_ID, number)
         monkeypatch.setattr(handlers.partitions, "_post", posted.append)
-        handlers.show(change, posted.append)
+        handlers.updates.show(change, posted.append)
         while posted:
             posted.popleft()()
         for _ in range(2):  # what comes while the first is written is in the second
@@ -725,7 +724,7 @@ def test_a_new_leader_tells_no_offset_before_it_knows_what_is_committed(cluster:
     two.replica.leader.high_watermark = 0
     assert latest(two) == latest(two, timestamp=0) == (OffsetNotAvailable.code, -1)
     request = fetch(out_of(0, 1, topic_id=TOPIC_ID, epoch=-1), max_wait=10.0)
-    waiting = handle(two.handlers, Request(b"consumer", 1, request), (), two.now)
+    waiting = two.handlers.handle(Request(b"consumer", 1, request), (), two.now)
     assert waiting is None, "an offset that is committed is not out of range"
     cluster.mend()
     cluster.later(1.0)
@@ -787,7 +786,9 @@ def test_an_isr_change_whose_outcome_is_not_known_is_not_settled_by_what_was_rea
     cluster.start(3)
     whole = ClusterView(cluster.registrations, {**others, "t": cluster.topic}, states)
     steps: deque[Callable[[], None]] = deque()
-    one.handlers.show(ClusterChange(whole=whole, is_settled=True, is_registered=True), steps.append)
+    one.handlers.updates.show(
+        ClusterChange(whole=whole, is_settled=True, is_registered=True), steps.append
+    )
     assert steps, "t is still to come"
     cluster.lose_answers = True
     cluster.show(2, 3)
@@ -2371,7 +2372,7 @@ def ask(node: Node, entry: ReplicaFetchEntry, **changed: Any) -> object:
     request = ReplicaFetchRequest(2, mine, True, 0.0, 1000, [entry])
     request = msgspec.structs.replace(request, **changed)
     try:
-        response = handle(node.handlers, Request(b"2", 77, request), (), node.now)
+        response = node.handlers.handle(Request(b"2", 77, request), (), node.now)
     except FolkmootError as error:
         return type(error)
     assert isinstance(response, Response)
@@ -2449,7 +2450,7 @@ def test_a_fetch_that_goes_on_with_nothing_names_all_again(cluster: Cluster) -> 
     one = cluster.nodes[1]
     request = ReplicaFetchRequest(2, cluster.registrations[2].nonce, False, 0.0, 1000, [])
     with pytest.raises(UnknownFetch, match="name all partitions again"):
-        handle(one.handlers, Request(b"another connection", 1, request), (), one.now)
+        one.handlers.handle(Request(b"another connection", 1, request), (), one.now)
 
 
 def test_a_follower_that_its_leader_has_forgotten_names_all_again_at_once(
@@ -2484,7 +2485,7 @@ def test_nothing_is_kept_of_a_replica_whose_topic_was_deleted(
         is_registered=True,
     )
     for node in cluster.nodes.values():
-        node.handlers.show(gone, lambda work: work())
+        node.handlers.updates.show(gone, lambda work: work())
     cluster.run()
     cluster.later(60.0)
     one.handlers.purgatory.take_completed(cluster.now, 10)

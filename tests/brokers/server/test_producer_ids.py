@@ -10,7 +10,6 @@ import pytest
 from folkmoot.brokers.jobs.jobs import Lane, Now, at_once
 from folkmoot.brokers.server.producer_ids import BLOCK, ProducerIds
 from folkmoot.brokers.server.purgatory import Request, Response
-from folkmoot.brokers.server.request_table import handle
 from folkmoot.coordination import producer_ids
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.errors import NoProducerId, ZooKeeperUnreachable
@@ -139,7 +138,7 @@ def test_a_request_is_answered_with_an_id(tmp_path: Path) -> None:
     handlers = make_handlers(make_logs(tmp_path), take_ids=counter.take)
     handlers.producer_ids.refill()
     answers = [
-        handle(handlers, Request(b"peer", number, InitProducerIdRequest()), [], Now(0.0, 0))
+        handlers.handle(Request(b"peer", number, InitProducerIdRequest()), [], Now(0.0, 0))
         for number in range(3)
     ]
     assert answers == [Response(InitProducerIdResponse(number)) for number in range(3)]

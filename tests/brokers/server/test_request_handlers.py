@@ -15,7 +15,6 @@ from folkmoot.brokers.server.fetch_sessions import ConsumerSession
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.files.atomic_file import read_checked
 from folkmoot.brokers.storage.log import Log
@@ -37,6 +36,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.messages import (
+    APIS,
     EARLIEST,
     LATEST,
     Api,
@@ -534,7 +534,7 @@ def test_all_cold_partitions_of_a_request_are_opened_by_a_few_jobs(
             if life and what == "look up":
                 looks = [ListOffsetsEntry("t", "id-1", number, 1000) for number in range(count)]
                 request, payloads = ListOffsetsRequest(looks), []
-            steps = handle(handlers, Request(b"peer", 1, request), payloads, NOW)
+            steps = handlers.handle(Request(b"peer", 1, request), payloads, NOW)
             assert isinstance(steps, Generator)
             jobs.clear()
             try:
@@ -581,7 +581,7 @@ def test_batches_of_a_cold_partition_keep_their_order(tmp_path: Path) -> None:
 def test_entries_that_are_refused_are_no_more_in_one_step_than_others(
     handlers: RequestHandlers, request_of: Any
 ) -> None:
-    steps = handle(handlers, Request(b"peer", 1, request_of(range(100))), [], NOW)
+    steps = handlers.handle(Request(b"peer", 1, request_of(range(100))), [], NOW)
     assert isinstance(steps, Generator)
     refused = handlers.counters.errors
     before = most = 0
@@ -631,3 +631,7 @@ def test_who_waits_to_hear_of_a_producer_brings_a_reader_no_bytes(tmp_path: Path
         hands.work_all()
         assert not any(each.waiting_produces for each in handlers.partitions)
         assert not handlers.purgatory.take_completed(NOW.monotonic, 10)
+
+
+def test_every_api_has_a_handler() -> None:
+    assert set(request_handlers._HANDLERS) == set(APIS) == set(Api)

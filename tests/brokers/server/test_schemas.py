@@ -1,7 +1,6 @@
 """Topics that take values of one subject only, and schemas by id: what is asked of ZooKeeper, and when."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
