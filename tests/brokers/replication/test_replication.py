@@ -2459,7 +2459,9 @@ def test_a_follower_that_its_leader_has_forgotten_names_all_again_at_once(
     """A leader that was started anew: all that is produced waits for its followers."""
     one = cluster.nodes[1]
     for follower in (2, 3):
-        one.handlers.replica_fetches._forget(follower)
+        session = one.handlers.replica_fetches._sessions.pop(follower)
+        session.supersede()
+        session.forget(*session.entries)
     cluster.run()
     answer = one.produce(b"a")
     cluster.run()

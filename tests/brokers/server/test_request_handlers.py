@@ -14,6 +14,7 @@ from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.fetch_sessions import ConsumerSession
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
+from folkmoot.brokers.server.replica_fetches import FollowerSession
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage import producer_state
 from folkmoot.brokers.storage.files.atomic_file import read_checked
@@ -320,8 +321,12 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
         def is_delayed(offset: int) -> bool:
             if follower:
                 entry = ReplicaFetchEntry("t", "id-1", 0, log.leader_epoch, 0, offset, 0)
-                chunk = handlers.replica_fetches._chunk(partition, entry, 1, at_least_one=True)
-                return chunk is None
+                followed = FollowerSession(handlers.purgatory, b"peer", OTHER, 1)
+                followed.watch(partition, entry)
+                followed.changed[partition] = None
+                answers: list[Any] = []
+                handlers.replica_fetches._read(followed, 1, answers)
+                return not answers
             request = fetch(out_of(0, offset=offset), max_bytes=1)
             session = ConsumerSession(handlers.purgatory, b"peer", 0.0)
             return bool(handlers._read(request, session, request.entries).preparing)
