@@ -83,7 +83,7 @@ def test_before_its_first_view_a_broker_calls_no_topic_missing(tmp_path: Path) -
         metadata = make_handlers(logs, NOTHING_READ).metadata
         metadata.view = NOTHING_READ
         for names in (["t"], None):
-            with pytest.raises(ZooKeeperUnreachable, match="not read of any topic yet"):
+            with pytest.raises(ZooKeeperUnreachable, match="not read any topic yet"):
                 ended(metadata.answer(names))
         metadata.view = ClusterView(BROKERS)
         ended(metadata.answer(["t"]))
