@@ -49,14 +49,10 @@ class ClusterView:
         self.topics = dict(topics)
         self.states = dict(states)
         self._names = {topic.topic_id: name for name, topic in topics.items()}
-        self._version = 0
-        self._all: msgspec.Raw | None = None
         self._set_brokers(brokers)
 
     def apply(self, change: "ClusterChange") -> list[str | TopicIdPartition]:
         """Take a change over → the topics and states that differ. A state costs that one partition."""
-        self._version += 1
-        self._all = None
         if change.brokers != self.registrations:
             self._set_brokers(change.brokers)
         topics = {
@@ -105,9 +101,7 @@ class ClusterView:
 
         Gives way after each PARTITIONS_PER_STEP partitions that are encoded. Raises ResponseTooLarge.
         """
-        if names is None and self._all is not None:
-            return self._all
-        version, topics, encoded = self._version, [], 0
+        topics, encoded = [], 0
         for name in dict.fromkeys(self.topics if names is None else names):
             if encoded >= PARTITIONS_PER_STEP:
                 encoded = 0
@@ -115,16 +109,17 @@ class ClusterView:
             if name not in self._encoded and name in self.topics:
                 self._encoded[name] = self._topic_metadata(name)
                 encoded += 1 + len(self.topics[name].partitions)
-            topics.append(self._encoded.get(name) or _unknown(name))
+            found = self._encoded.get(name)
+            if found is None:
+                unknown = TopicMetadata(name, UnknownTopicOrPartition.code, "", [])
+                found = msgspec.Raw(_encode(unknown))
+            topics.append(found)
         if sum(memoryview(topic).nbytes for topic in topics) > MAX_ENVELOPE_BYTES:
             raise ResponseTooLarge(
                 f"the metadata of {len(topics)} topics exceeds {MAX_ENVELOPE_BYTES} bytes: "
                 "ask for less at a time"
             )
-        response = msgspec.Raw(_encode([self._brokers, topics]))
-        if names is None and version == self._version:
-            self._all = response
-        return response
+        return msgspec.Raw(_encode([self._brokers, topics]))
 
     def leader_of(self, topic: TopicInfo, partition: int) -> tuple[int, int]:
         """The leader's broker id, or NO_LEADER, and the leader epoch."""
@@ -165,10 +160,6 @@ class ClusterChange:
 
 NOTHING_READ: Final = ClusterView()
 """Before the first view: a topic that is not in it may exist."""
-
-
-def _unknown(name: str) -> msgspec.Raw:
-    return msgspec.Raw(_encode(TopicMetadata(name, UnknownTopicOrPartition.code, "", [])))
 
 
 class MetadataCache:

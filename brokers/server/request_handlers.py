@@ -91,11 +91,6 @@ class _Read(NamedTuple):
     """The number of results without their bytes: a job reads those, and its end alters the partition. A
     client that gets such a result asks again."""
 
-    @property
-    def has_to_wait(self) -> bool:
-        """Whether jobs have to end before there is anything to answer."""
-        return 0 < self.preparing == len(self.results)
-
 
 class _Produce(NamedTuple):
     """A PRODUCE that is carried out: the payload of an entry has the same number."""
@@ -317,66 +312,59 @@ class RequestHandlers:
                     f"fetch {body.after} is not kept here: name all partitions again"
                 )
             session = kept
-        try:
-            if len(session.entries) + len(body.entries) > messages.MAX_ENTRIES:
-                raise InvalidRequest(
-                    f"a fetch of more than {messages.MAX_ENTRIES} partitions: name fewer"
-                )
-            read = self._read(body, session, [*session.take_changed(), *body.entries])
-            missing = body.min_bytes - sum(map(len, read.chunks))
-            waits = missing > 0 and body.max_wait > 0 and session.entries
-            waits = waits and not read.failed and not session.changed
-            if not waits and not read.has_to_wait:
-                return self._fetched(session, request, read, now)
-            wait = MAX_WAIT if read.preparing else min(body.max_wait, MAX_WAIT)
-            self._delay_fetch(session, request, read, now.monotonic + wait, missing)
-            return None
-        except BaseException:
-            self.sessions.release(session)
-            raise
-
-    def _delay_fetch(
-        self,
-        session: ConsumerSession,
-        request: Request,
-        read: _Read,
-        deadline: float,
-        missing: int,
-    ) -> None:
-        """Let a fetch wait. Raises Overloaded."""
-        self.purgatory.require_room(request.peer)
-        self.sessions.require_room(session)
-        session.changed = dict.fromkeys(read.answered)
-        session.missing = missing
-        session.delay(request, deadline, partial(self._complete_fetch, session))
+        return self._serve_fetch(session, request, now, body.entries)
 
     def _complete_fetch(
         self, session: ConsumerSession, delayed: DelayedFetch, now: Now
     ) -> Response | None:
-        """The response to a fetch that has waited, None if it has to wait for another index."""
-        session.delayed, request = None, delayed.request
+        session.delayed = None
+        return self._serve_fetch(session, delayed.request, now, deadline=delayed.deadline)
+
+    def _serve_fetch(
+        self,
+        session: ConsumerSession,
+        request: Request,
+        now: Now,
+        entries: Sequence[messages.FetchEntry] = (),
+        deadline: float | None = None,
+    ) -> Response | None:
+        """Answer a fetch, or let it wait (None). `deadline`: it has waited already."""
+        body: messages.FetchRequest = request.body
         try:
-            read = self._read(request.body, session, session.take_changed())
-            if read.has_to_wait and now.monotonic < delayed.deadline:
-                self._delay_fetch(session, request, read, delayed.deadline, 1)
+            if len(session.entries) + len(entries) > messages.MAX_ENTRIES:
+                raise InvalidRequest(
+                    f"a fetch of more than {messages.MAX_ENTRIES} partitions: name fewer"
+                )
+            read = self._read(body, session, [*session.take_changed(), *entries])
+            waits, missing = False, 1
+            if deadline is None:
+                missing = body.min_bytes - sum(map(len, read.chunks))
+                waits = missing > 0 and body.max_wait > 0 and bool(session.entries)
+                waits = waits and not read.failed and not session.changed
+                wait = MAX_WAIT if read.preparing else min(body.max_wait, MAX_WAIT)
+                deadline = now.monotonic + wait
+            if not waits and 0 < read.preparing == len(read.results):
+                waits = (
+                    now.monotonic < deadline
+                )  # jobs have to end before there is anything to answer
+            if waits:
+                self.purgatory.require_room(request.peer)
+                self.sessions.require_room(session)
+                session.changed = dict.fromkeys(read.answered)
+                session.missing = missing
+                session.delay(request, deadline, partial(self._complete_fetch, session))
                 return None
-            return self._fetched(session, request, read, now)
+            session.forget(*read.answered)
+            kept = bool(body.keep and session.entries) and now.monotonic - session.begun < KEEP_FOR
+            if kept:
+                forget_at = now.monotonic + FORGET_AFTER
+                kept = self.sessions.keep(session, request.correlation_id, forget_at)
+            else:
+                self.sessions.release(session)
+            return Response(messages.FetchResponse(read.results, kept), read.chunks)
         except BaseException:
             self.sessions.release(session)
             raise
-
-    def _fetched(
-        self, session: ConsumerSession, request: Request, read: _Read, now: Now
-    ) -> Response:
-        """The response; the session is kept for the other partitions if the client wants that."""
-        kept = False
-        session.forget(*read.answered)
-        if request.body.keep and session.entries and now.monotonic - session.begun < KEEP_FOR:
-            forget_at = now.monotonic + FORGET_AFTER
-            kept = self.sessions.keep(session, request.correlation_id, forget_at)
-        else:
-            self.sessions.release(session)
-        return Response(messages.FetchResponse(read.results, kept), read.chunks)
 
     def _read(
         self,
