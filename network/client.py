@@ -237,18 +237,17 @@ class Connections:
         self._catch_up(time.monotonic())
         return -inf if self._replies else self._due
 
-    def late(self, since: float) -> dict[str, dict[int, Any]]:
-        """Brokers that have not answered what was asked before then, whatever they have answered since:
-        address → correlation id → request, of all that are under way.
+    def late(self, since: float) -> dict[str, list[Any]]:
+        """Brokers that owe an answer to a request from before then: address → all requests under way there.
 
-        A fetch is owed nothing before its `max_wait`.
+        A fetch is owed no answer before its `max_wait`.
         """
         return {
-            peer.address: {number: each.body for number, each in peer.requests.items()}
+            peer.address: [request.body for request in peer.requests.values()]
             for peer in self._peers.values()
             if any(
-                each.started + getattr(each.body, "max_wait", 0.0) < since
-                for each in peer.requests.values()
+                request.started + getattr(request.body, "max_wait", 0.0) < since
+                for request in peer.requests.values()
             )
         }
 
@@ -257,10 +256,9 @@ class Connections:
         peer = self._peers.get(address)
         return peer is not None and any(each.api is api for each in peer.requests.values())
 
-    def give_up(self, address: str, number: int, error: FolkmootError) -> None:
-        """End a request under way with this error; an answer that still comes is passed over."""
-        peer = self._peers[address]
-        self._finish(peer, peer.requests[number], error)
+    def drop(self, address: str, reason: str) -> None:
+        """End the connection to a broker, and all requests under way there."""
+        self._break(self._peers[address], reason)
 
     def close(self, *, linger: float = 0.0) -> None:
         """Drop all connections and replies. What was handed over has `linger` seconds to leave."""
