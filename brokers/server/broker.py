@@ -45,7 +45,7 @@ from folkmoot.coordination.zookeeper.operations import WatchCallback
 from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.network.accepted import ConnectionLimits
 from folkmoot.network.client import Connections
-from folkmoot.network.server import ServerConfig, ServerSocket
+from folkmoot.network.server import ServerSocket
 from folkmoot.protocol.errors import ConfigError, FolkmootError, NoCluster, RequestTimeout
 from folkmoot.protocol.messages import GetSchemaResponse
 
@@ -172,7 +172,7 @@ class Broker:
         logs.start()
         self._logs = logs
         stack.callback(logs.close)
-        socket = ServerSocket(ServerConfig(limits=_connection_limits(open_files, segments)))
+        socket = ServerSocket(_connection_limits(open_files, segments))
         stack.callback(socket.close)
         for listener in config.listeners:
             port = socket.bind(listener.bind_host, listener.bind_port)
