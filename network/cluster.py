@@ -55,13 +55,13 @@ class Cluster:
     Metadata is fetched inside `poll`, whenever it is due, from the broker that BrokerChoice names.
     `discover`, which reads ZooKeeper, or has fixed addresses, runs on the owner's thread, must not wait for
     long, and returns None while it looks. Producer ids are fetched in the same way. `poll` gives out all
-    other replies, after it has taken in what they say about leaders: an answer that names the leader counts
-    at once; a wrong leader or a lost broker has metadata asked for.
+    other replies. It also learns from them: an answer that names the leader counts at once, and a wrong
+    leader or a lost broker has metadata asked for.
 
-    A broker that owes an answer for SILENCE (its process stands still, the network is cut, or its followers
-    have left it) may have been replaced: another one is asked for metadata. Once metadata lacks the silent
+    A broker that owes an answer for SILENCE may have been replaced: its process stands still, the network is
+    cut, or its followers have left it. Then another one is asked for metadata. Once that lacks the silent
     broker, or names another leader in a newer epoch, its connection ends, and all requests under way to it
-    with BrokerUnreachable.
+    fail with BrokerUnreachable.
 
     Requests are never repeated here. One thread owns it, `close` included.
     """

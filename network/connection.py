@@ -56,8 +56,8 @@ class Connection:
     show a process that was stopped.
 
     The owner polls `descriptor` (messages, room in the queue) and `monitor_descriptor` (a break). Each
-    becomes readable once per event, and any other call may clear it: after each call the owner reads
-    all `messages` before it waits.
+    becomes readable once per event, and any other call may clear it. So after each call the owner reads all
+    `messages` before it waits.
 
     One thread may call. `is_ready` once the peer has answered the HELLO.
     """

@@ -11,8 +11,8 @@ def keep_freed_memory() -> None:
     """Have the allocator keep freed blocks of up to LARGEST_BYTES, from now on.
 
     Requests and decompressed batches are blocks of hundreds of kilobytes. By default glibc takes such a block
-    from the kernel and returns it when it is freed, and the kernel clears each page again: up to half of the
-    cost of serving uncompressed batches. Once glibc has seen a block freed, it keeps memory for blocks of
+    from the kernel and returns it when it is freed. The kernel then clears each page again: up to half of
+    the cost of serving uncompressed batches. Once glibc has seen a block freed, it keeps memory for blocks of
     that size. So one is freed here; it was never touched, and costs nothing. Other allocators, and processes
     with MALLOC_TRIM_THRESHOLD_ or the like in their environment, do not change.
 

@@ -37,11 +37,14 @@ class _Topic(NamedTuple):
 class Metadata:
     """The known brokers and wanted topics, and when to ask again. No I/O, no clock.
 
-    It is *due* when it is older than `max_age`; after `expire`; after a look-up of an unknown partition;
-    while a wanted topic, or the leader or an in-sync replica of one of its partitions, is not known (the
-    replica may lead next); and for DOUBT after a leader said that it is none, unless an answer brings a
-    change. Between two requests lies a pause that grows while answers do not help. While a request is
-    under way nothing is due.
+    It is *due*
+
+    - when it is older than `max_age`, after `expire`, and after a look-up of an unknown partition;
+    - while a wanted topic is not known, or the leader or an in-sync replica of one of its partitions;
+    - for DOUBT after a leader has said that it is none, unless an answer brings a change.
+
+    Between two requests lies a pause that grows while answers do not help. While a request is under way
+    nothing is due.
 
     One request names at most `at_a_time` wanted topics, half as many after an answer that would have been
     too large. The next request names the others.
@@ -115,7 +118,7 @@ class Metadata:
         return -1 if leader is None else leader.epoch
 
     def is_replicated(self, partition: TopicPartition) -> bool:
-        """Whether it has several replicas, in sync or not."""
+        """True if it has several replicas, in sync or not."""
         leader = self._leader(partition)
         return leader is not None and len(leader.replicas) > 1
 
@@ -131,7 +134,7 @@ class Metadata:
         return range(0) if known is None else range(len(known.leaders))
 
     def has_moved(self, address: str, request: Any) -> bool:
-        """Whether a partition of a request to that broker has another leader, in a newer epoch than the
+        """True if a partition of a request to that broker has another leader, in a newer epoch than the
         request has."""
         for entry in getattr(request, "entries", ()):
             known = self._topics.get(entry.topic)
@@ -143,7 +146,7 @@ class Metadata:
         return False
 
     def is_missing(self, topic: str) -> bool:
-        """Whether the topic does not exist, by the last answer."""
+        """True if the topic does not exist, by the last answer."""
         return topic in self._missing
 
     def gone(self, patience: float) -> list[str]:

@@ -58,15 +58,16 @@ class Message(NamedTuple):
 class ServerSocket:
     """A ROUTER socket that never waits for a peer.
 
-    - Frames arrive as views of ZeroMQ's own memory, and large ones are sent without a copy; a sent
-      payload is kept alive until its last byte is out.
-    - An answer to a peer that is gone, or whose queue is full because it does not read, is dropped: its
-      client asks again. `send` refuses answers that exceed the bytes allowed under way, so that peers
-      that do not read cannot fill the memory.
-    - A frame beyond MAX_FRAME_BYTES costs its sender the connection. Frames beyond MAX_FRAMES of a message
-      are thrown away; the others fail as a request. ZeroMQ collects all frames of a message before it
-      hands over the first: `look` ends connections whose messages do not end.
-    - A routing id that a peer chose for itself and another one has is refused, never handed over.
+    Frames arrive as views of ZeroMQ's own memory. Large ones are sent without a copy, and kept alive until
+    their last byte is out.
+
+    An answer to a peer that is gone or does not read is dropped: its client asks again. `send` refuses
+    answers that exceed the bytes allowed under way, so that such peers cannot fill the memory.
+
+    A frame beyond MAX_FRAME_BYTES costs its sender the connection. Frames beyond MAX_FRAMES of a message are
+    thrown away; the others fail as a request. ZeroMQ collects all frames of a message before it hands over
+    the first: `look` ends connections whose messages do not end. A routing id that another peer has is
+    refused.
 
     Any one thread at a time may call; `bind` and `watch` before the loop, then the loop's thread only.
     """

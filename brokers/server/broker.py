@@ -67,10 +67,10 @@ _FILES_PER_SEGMENT: Final = OPEN_FILES_PER_SEGMENT + 1
 class Broker:
     """One broker, in this process, from `start` to `close`.
 
-    Starting in order: check that ZooKeeper belongs to the cluster of the data directory; lock the directory
-    and recover its logs; open the ports; run the event loop; register, so that others find a broker that
-    answers. Stopping is the reverse: hand partitions over, end the registration, answer all requests that
-    wait, flush and close the logs.
+    The order of starting: check that ZooKeeper belongs to the cluster of the data directory; lock it and
+    recover its logs; open the ports; run the event loop; register. So others find a broker that answers.
+    Stopping is the reverse: hand partitions over, end the registration, answer all requests that wait,
+    flush and close the logs.
 
     Start and close it from one thread.
     """
@@ -118,7 +118,7 @@ class Broker:
         return found
 
     def health(self, timeout: float = SNAPSHOT_TIMEOUT) -> BrokerHealth:
-        """Whether it lives and is ready. From any thread but its event loop's, for which it waits at most
+        """Its health. From any thread but its event loop's, for which it waits at most
         `timeout` seconds."""
         watcher, loop = self._watcher, self._loop
         started = loop is not None and loop.has_begun

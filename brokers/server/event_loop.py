@@ -54,10 +54,10 @@ LOOK_AT_CONNECTIONS: Final = 0.1
 class EventLoop:
     """One thread, no locks. All that the broker keeps is touched here and nowhere else.
 
-    Turn: wait for messages, a wake-up or the next deadline; then, each a bounded number: callbacks
-    that were posted, leaders' answers to the followers here, messages, unfinished requests of many
-    entries (for TURN_TIME together), completed fetches, and one task that is due. Appends of one turn
-    complete a delayed fetch once.
+    A turn waits for messages, a wake-up or the next deadline. Then it handles, each in a bounded number,
+    posted callbacks, leaders' answers to the followers here, messages, unfinished requests of many entries
+    (for TURN_TIME together), completed fetches, and one due task. Appends of one turn complete a delayed
+    fetch once.
 
     Each of these is a step. No step waits for a disk or handles more than a bounded number of items.
     Steps above SLOW_STEP seconds are counted (`slow_steps`, `longest_step`) and logged.
@@ -123,7 +123,7 @@ class EventLoop:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it was started. From any thread."""
+        """True once it was started. From any thread."""
         return self._thread.ident is not None
 
     def call(self, work: Callable[[], _T], timeout: float) -> _T:

@@ -141,7 +141,7 @@ class ClusterView:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterChange:
-    """What the cluster watcher has read since the previous change."""
+    """The nodes that the cluster watcher has read since the previous change."""
 
     brokers: Mapping[int, Registration] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo | None] = field(default_factory=dict)

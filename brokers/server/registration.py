@@ -61,8 +61,8 @@ class ClusterWatcher:
     quota) ends the session.
 
     **Writes.** States of partitions are written between two refreshes. If the session ends meanwhile,
-    their outcome is not known; the first view of the next session has it, since writes of an ended
-    session are done before that or never.
+    their outcome is not known. The first view of the next session shows it: later, no write of the ended
+    session takes effect.
 
     **Deletions.** A topic counts as deleted only by the record of its deletion (deletions.py): no missing
     node, and no emptied, older or wrong ZooKeeper, makes a broker delete data. Deletions that were
@@ -134,7 +134,7 @@ class ClusterWatcher:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the broker is, as far as this session has read. From any thread."""
+        """True if this session has read the broker's registration. From any thread."""
         found = self._reader.brokers.get(self._broker_id)
         return found is not None and found.nonce == self._mine.nonce
 
@@ -179,7 +179,7 @@ class ClusterWatcher:
                     pause = RECONNECT_PAUSE if has_gone_well else min(2 * pause, LONGEST_PAUSE)
                     refused_at = now
                     logger.error("ZooKeeper: %s; another session is opened in %g s", error, pause)
-                    while not self._stopping and (left := now + pause - time.monotonic()) > 0:
+                    while (left := now + pause - time.monotonic()) > 0 and not self._stopping:
                         self._wakeup.wait(left)
                     self._link.close_session()
                     self._reopen()

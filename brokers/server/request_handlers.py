@@ -100,16 +100,17 @@ class _Produce(NamedTuple):
     now: Now
     delayed: DelayedResponse
     refusals: dict[int, FolkmootError]
-    """Of entries with another schema than their topic takes."""
+    """The errors of entries with another schema than their topic takes."""
 
 
 @dataclass(eq=False, kw_only=True)
 class RequestHandlers:
     """Carries requests out on the logs that this broker leads.
 
-    The entries of a request succeed or fail one by one. A request of many entries gives way between
-    them, and work that waits for a disk is a job beside the event loop: so no request holds up others
-    for long. Owner: the event loop.
+    The entries of a request succeed or fail one by one. No request holds up others for long: one of many
+    entries gives way between them, and work that waits for a disk is a job beside the event loop.
+
+    Owner: the event loop.
     """
 
     max_batch_bytes: int
@@ -233,8 +234,8 @@ class RequestHandlers:
     def _append(self, produce: _Produce, numbers: Sequence[int]) -> None:
         """Append to one partition by one write; a batch that is refused does not hold up others.
 
-        The answer comes now, or when the batches are committed: on disk, if their topic asks for that,
-        and at all in-sync replicas. acks=1 waits for the disk alone, and only of one replica.
+        The answer comes now, or once the batches are committed: at all in-sync replicas, and on disk if
+        their topic asks for that. With acks=1 only a topic of one replica waits, for its disk.
 
         Raises NotCached: nothing was done.
         """
@@ -601,7 +602,7 @@ def _divergence(log: Log, entry: messages.FetchEntry) -> EpochEnd:
 
 
 def _is_of_other_epoch(log: Log, offset: int, epoch: int) -> bool:
-    """Whether the log has that offset from another leader epoch; False where compaction has removed it.
+    """True if the log has that offset from another leader epoch; False if compaction has removed it.
 
     Raises OffsetNotAvailable where it is about to be copied anew, StorageError.
     """

@@ -51,7 +51,7 @@ class BrokerSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerHealth:
-    """Whether a broker lives and is ready."""
+    """The health of a broker."""
 
     event_loop: bool
     """It moves, or has not begun: a start that recovers long logs needs no restart."""

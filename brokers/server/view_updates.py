@@ -120,7 +120,7 @@ class ViewUpdates:
             self._partitions.topic_is(name, topic, states, numbers=numbers, settled=settled)
 
     def _is_set_back(self, name: str, topic: TopicInfo) -> bool:
-        """Whether a topic's node is older than this disk knows it. Then the topic is out of use here: its
+        """True if a topic's node is older than this disk knows it. Then the topic is out of use here: its
         retention, partitions and replicas may have changed since."""
         known, topic_id = self._logs.revision_of(topic.topic_id), topic.topic_id
         if topic.revision >= known:

@@ -44,12 +44,12 @@ class ZooKeeperLink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether ZooKeeper answers at the moment."""
+        """True if ZooKeeper answers at the moment."""
         session = self.session
         return session is not None and session.state is SessionState.CONNECTED
 
     def is_cut_off(self) -> bool:
-        """Whether a session was opened, and ZooKeeper does not answer at the moment."""
+        """True if a session was opened, and ZooKeeper does not answer at the moment."""
         return self.session is not None and not self.is_connected
 
     def execute(self, recipe: Recipe[_T], timeout: float) -> _T:
