@@ -190,7 +190,7 @@ class Broker:
             *(self._connect, self._link, config.broker_id, mine, config.session_timeout),
             *(loop.show, loop.post),
             failed=self._fail,
-            told_to_stop=self._ended.set,
+            stop_requested=self._ended.set,
             takes_over=partial(self._take_over, logs),
         )
         self._watcher = watcher

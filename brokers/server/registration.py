@@ -91,14 +91,14 @@ class ClusterWatcher:
         show: Callable[[ClusterChange], None],
         post: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
-        told_to_stop: Callable[[], None],
+        stop_requested: Callable[[], None],
         takes_over: Callable[[], None],
     ) -> None:
         """`link` gets each session, and has the writes that wait.
 
         `mine` is registered, with another nonce in each session. `post` has something done on the event
         loop. On the watcher's thread: `show` gets each change and must not wait; `failed` gets the error
-        that ends the broker; `told_to_stop` is called when its registration says `leaving`; `takes_over`
+        that ends the broker; `stop_requested` is called when its registration says `leaving`; `takes_over`
         before any view has the broker registered."""
         self._connect = connect
         self._link = link
@@ -107,7 +107,7 @@ class ClusterWatcher:
         self._show = show
         self._post = post
         self._failed = failed
-        self._told_to_stop = told_to_stop
+        self._stop_requested = stop_requested
         self._takes_over = takes_over
         self._former: str | None = None
         """The data directory that had the id last, once this broker has registered."""
@@ -254,7 +254,7 @@ class ClusterWatcher:
             if self._leaving:
                 self._leave(session)
             elif self._reader.brokers[number].leaving:
-                self._told_to_stop()
+                self._stop_requested()
             return True
         directory = self._mine.directory
         if self._former is None:
