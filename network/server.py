@@ -49,7 +49,7 @@ _NOT_BINDABLE: Final = {
 
 
 class Message(NamedTuple):
-    """A peer's message: its routing id, for the answer, and its frames, still in ZeroMQ's memory."""
+    """A peer's message: its routing id, for the answer, and its frames (at least one), in ZeroMQ's memory."""
 
     peer: bytes
     frames: list[memoryview]

@@ -235,7 +235,7 @@ class EventLoop:
         held = self._held.get(message.peer)
         request = Request(message.peer, NO_CORRELATION, None)
         try:
-            envelope = _envelope(message)
+            envelope = wire.decode_envelope(message.frames[0])
             request = Request(message.peer, envelope.correlation_id, None)
             # A HELLO is a ping too, and is answered at once.
             if held is not None and envelope.api != Api.HELLO:
@@ -370,11 +370,5 @@ class EventLoop:
         held = (message for _, messages in self._held.values() for message in messages)
         for message in (*held, *self._socket.receive(LAST_MESSAGES)):
             with suppress(InvalidRequest):
-                number = _envelope(message).correlation_id
+                number = wire.decode_envelope(message.frames[0]).correlation_id
                 self._refuse(Request(message.peer, number, None), stopping)
-
-
-def _envelope(message: Message) -> wire.RequestEnvelope:
-    if not message.frames:
-        raise InvalidRequest("a message without frames is not a request")
-    return wire.decode_envelope(message.frames[0])
