@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from folkmoot.network.metadata import Metadata
@@ -22,10 +22,10 @@ _log = thread_log(__name__)
 
 
 class BrokerChoice:
-    """Chooses any known broker that has not failed since it last answered; without one, `discover` finds
-    others. If all have failed, the one that failed first is next.
+    """Chooses any known broker that has not failed since it last answered, if possible none that owes an
+    answer; without one, `discover` finds others. If all have failed, the one that failed first is next.
 
-    A broker fails when it is not reachable, gives no metadata, or owes an answer.
+    A broker fails when it is not reachable or gives no metadata.
 
     Until `discover` has answered once, an error that is not retriable is raised: an address or a listener
     is misspelt. Later any error is waited out, as `trouble`.
@@ -41,6 +41,8 @@ class BrokerChoice:
         """Why there is no metadata, or None."""
         self.failed: dict[str, None] = {}
         """The addresses that have failed, in order."""
+        self.late: Collection[str] = ()
+        """The addresses of brokers that owe answers."""
         self.discover = discover
         self._metadata = metadata
         self._found = list(found or ())
@@ -54,8 +56,12 @@ class BrokerChoice:
 
     def reachable(self) -> str | None:
         """A known broker that has not failed."""
-        usable = sorted(set(self.addresses()) - self.failed.keys())
-        return random.choice(usable) if usable else None
+        known = self.addresses()
+        usable = sorted(set(known) - self.failed.keys())
+        prompt = [address for address in usable if address not in self.late]
+        if not prompt and len(known) > 1:
+            prompt = usable
+        return random.choice(prompt) if prompt else None
 
     def choose(self) -> str | None:
         """The broker to ask for metadata; None if there is none, or while `discover` looks for one."""
@@ -77,7 +83,7 @@ class BrokerChoice:
             return None
         usable = [address for address in self._found if address not in self.failed]
         if usable:
-            return random.choice(usable)
+            return random.choice([each for each in usable if each not in self.late] or usable)
         known_or_found = {*self._metadata.addresses(), *self._found}
         return next(address for address in self.failed if address in known_or_found)
 
@@ -109,7 +115,7 @@ class BrokerChoice:
         self.note(error, logging.WARNING if all_failed else logging.DEBUG)
 
     def avoid(self, address: str) -> None:
-        """This broker is not reachable, or owes an answer."""
+        """This broker is not reachable."""
         self.failed.setdefault(address)
 
     def answered(self, address: str) -> None:

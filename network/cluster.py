@@ -158,7 +158,7 @@ class Cluster:
         """Replies, as `Connections.poll`; ends early, with none, after replies to its own requests."""
         now = self._clock()
         try:
-            if self._connections.owed and self._look_at <= now:
+            if (self._connections.owed or self._choice.late) and self._look_at <= now:
                 self._look_for_silence(now)
             if self._metadata.due() <= now:
                 self._ask(now)
@@ -215,9 +215,9 @@ class Cluster:
     def _look_for_silence(self, now: float) -> None:
         """Ask about brokers that owe answers, and end the connections to those that were replaced."""
         self._look_at = now + LOOK_PAUSE
-        known = self.addresses()
-        for address, requests in self._connections.late(now - SILENCE).items():
-            self._choice.avoid(address)
+        known, late = self.addresses(), self._connections.late(now - SILENCE)
+        self._choice.late = late.keys()
+        for address, requests in late.items():
             self._metadata.expire()
             if address not in known or any(
                 self._metadata.has_moved(address, request) for request in requests

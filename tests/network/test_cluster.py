@@ -557,7 +557,7 @@ def test_any_of_several_brokers_is_asked_but_one_that_owes_an_answer() -> None:
             poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
             one.handler = lambda envelope, body, payloads: None
             cluster.send(one.address, Api.LIST_OFFSETS, ASK)
-            poll_until(cluster, lambda: one.address in cluster._choice.failed)
+            poll_until(cluster, lambda: one.address in cluster._choice.late)
             assert {cluster._choice.reachable() for _ in range(50)} == {two.address}
 
 
