@@ -1,4 +1,4 @@
-"""The connections that a server's socket has accepted: how many, and what they make the process hold."""
+"""The connections that a server's socket has accepted, and the memory that they hold."""
 
 import logging
 import socket
@@ -23,16 +23,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionLimits:
-    """What the peers of a socket may take together, and each of them."""
+    """Limits of the connections of a server's socket."""
 
     connections: int = 10_000
     connections_per_address: int = 5_000
 
     unfinished_bytes: int = 512 * 1024 * 1024
-    """Bytes of messages whose ends have not come, of all connections together."""
+    """Bytes of unfinished messages, of all connections together."""
 
     unfinished_bytes_per_connection: int = 128 * 1024 * 1024
-    """The same of one connection; more than a request that a client sends."""
+    """The same of one connection; larger than any request of a client."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,22 +41,21 @@ class _Accepted:
     host: str
     port: int
     counted: int = 0
-    """Bytes received when a message was last known to have come."""
+    """Bytes received up to its last known message."""
     unfinished: int = 0
     suspected_in: int | None = None
-    """Round of receiving after which it held too much."""
+    """The round of receiving after which it held too much."""
     is_ended: bool = False
 
 
 class AcceptedConnections:
     """Ends, with a log line, connections beyond the limits.
 
-    ZeroMQ bounds whole messages, and collects the frames of an unfinished one without a bound. The
-    kernel counts the bytes that a connection has received. Bytes that came since its last message, and
-    no message, are an unfinished message.
+    ZeroMQ bounds each frame, and collects the frames of an unfinished message without a bound. The kernel
+    counts the bytes that a connection has received; those since its last message are an unfinished one.
 
-    The monitor tells of each descriptor before it is closed. A descriptor that is closed meanwhile is
-    recognised by its peer's address.
+    The monitor reports each descriptor before it is closed. A descriptor that another connection has by
+    now is recognised by its peer's address.
 
     Owner: the thread that receives.
     """
@@ -86,16 +85,30 @@ class AcceptedConnections:
         return len(self._connections)
 
     def update(self) -> None:
-        """Take in which connections came and went, and end those beyond the limits."""
+        """Take in new and ended connections, and end those beyond the limits."""
         with suppress(zmq.Again):
             while True:
-                number, descriptor = struct.unpack(
-                    "=HI", self._monitor.recv_multipart(zmq.NOBLOCK)[0]
-                )
-                self._forget(descriptor)
+                event = self._monitor.recv_multipart(zmq.NOBLOCK)[0]
+                number, descriptor = struct.unpack("=HI", event)
+                gone = self._connections.pop(descriptor, None)
+                if gone is not None:
+                    self._unfinished -= gone.unfinished
+                    gone.is_ended = True
+                    self._of_host[gone.host] -= 1
+                    if not self._of_host[gone.host]:
+                        del self._of_host[gone.host]
                 if number == zmq.Event.ACCEPTED:
                     self._accept(descriptor)
-        self._report()
+        if self._refused and time.monotonic() >= self._report_at:
+            self._report_at = time.monotonic() + REPORT_REFUSED
+            limits = self._limits
+            logger.warning(
+                "refused %d connections: the limits are %d (fewer with a low `ulimit -n`), and "
+                "%d from one address; most are from %s",
+                *(self._refused, limits.connections, limits.connections_per_address),
+                ", ".join(f"{host} ({count})" for host, count in self._of_host.most_common(3)),
+            )
+            self._refused = 0
 
     def _accept(self, descriptor: int) -> None:
         try:
@@ -115,33 +128,12 @@ class AcceptedConnections:
         else:
             self._order.append(accepted)
 
-    def _forget(self, descriptor: int) -> None:
-        gone = self._connections.pop(descriptor, None)
-        if gone is not None:
-            self._unfinished -= gone.unfinished
-            gone.is_ended = True
-            self._of_host[gone.host] -= 1
-            if not self._of_host[gone.host]:
-                del self._of_host[gone.host]
-
-    def _report(self) -> None:
-        if self._refused and time.monotonic() >= self._report_at:
-            self._report_at = time.monotonic() + REPORT_REFUSED
-            limits = self._limits
-            logger.warning(
-                "refused %d connections: the limits are %d (fewer with a low `ulimit -n`), and "
-                "%d from one address; most are from %s",
-                *(self._refused, limits.connections, limits.connections_per_address),
-                ", ".join(f"{host} ({count})" for host, count in self._of_host.most_common(3)),
-            )
-            self._refused = 0
-
     def look(self, heard: Collection[int], round_: int, *, all_received: bool, batch: int) -> bool:
-        """End connections that hold too much without messages; → whether some may: look again soon.
+        """End connections that hold too much without messages. True: some may; look again soon.
 
-        `heard` are the descriptors from which messages came since the last look. Rounds of receiving
-        are numbered, and take up to `batch` messages by turns from all peers. `all_received`: the last
-        one left no whole message.
+        `heard` are the descriptors of messages since the last look. A round of receiving takes up to
+        `batch` messages, from all peers by turns; `round_` is its number. `all_received`: the last round
+        left no whole message.
         """
         self.update()
         for descriptor in heard:
@@ -157,14 +149,16 @@ class AcceptedConnections:
                 self._count(connection)
         limits, connections = self._limits, self._connections.values()
         suspects = [
-            each for each in connections if each.unfinished > limits.unfinished_bytes_per_connection
+            connection
+            for connection in connections
+            if connection.unfinished > limits.unfinished_bytes_per_connection
         ]
         if not suspects and self._unfinished > limits.unfinished_bytes:
             suspects = [max(connections, key=lambda each: each.unfinished)]
         for each in suspects:
             if each.suspected_in is None:
                 each.suspected_in = round_
-            # What had come whole by then was received since: peers have their turns.
+            # Messages that were whole by then have been received since: peers have their turns.
             elif round_ - each.suspected_in > (
                 0 if all_received else len(connections) // batch + 1
             ):
@@ -177,7 +171,7 @@ class AcceptedConnections:
 
     def _count(self, connection: _Accepted) -> None:
         try:
-            # In this order: what is not taken from the kernel yet is no more than what was received.
+            # In this order: the bytes left in the kernel are at most the bytes received.
             waiting = unread_bytes(connection.descriptor)
             taken = byte_counts(connection.descriptor)[1] - waiting
         except OSError:
@@ -198,7 +192,7 @@ class AcceptedConnections:
         self._end(connection)
 
     def _end(self, connection: _Accepted) -> None:
-        """ZeroMQ closes the descriptor, and the monitor tells of it."""
+        """Shut a connection down: ZeroMQ closes the descriptor, and the monitor reports it."""
         connection.is_ended = True
         with suppress(OSError), borrowed(connection.descriptor) as found:
             if found.getpeername()[:2] == (connection.host, connection.port):

@@ -1,4 +1,4 @@
-"""Asking brokers for what any of them can answer."""
+"""Questions that any broker can answer."""
 
 import time
 from collections import deque
@@ -22,11 +22,11 @@ def ask_any(
     patience: float | None = None,
     again: bool = True,
 ) -> Iterator[Reply]:
-    """Ask brokers, and yield each reply; the caller stops when it has what it wants.
+    """Ask brokers, and yield each reply; the caller stops when it has its answer.
 
-    All are asked at once. With `patience`, one is asked after another: the next one after so many seconds
-    without an answer. Those that have replied are asked `again` after a pause, until `timeout` seconds are
-    over.
+    All are asked at once. With `patience` they are asked one by one, each after that many seconds without
+    an answer. With `again` those that have replied are asked anew after a pause, for `timeout` seconds in
+    all.
     """
     deadline, ask_at = time.monotonic() + timeout, -inf
     waiting, in_flight = deque(addresses), 0

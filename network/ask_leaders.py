@@ -1,4 +1,4 @@
-"""Asking the leaders of partitions, each for all of its own, until every one has answered."""
+"""Requests to the leaders of partitions, repeated until every partition has an answer."""
 
 import math
 import time
@@ -22,15 +22,14 @@ ENTRIES: Final = 1_000
 PAUSE: Final = 0.1
 
 Entries = Mapping[TopicPartition, Callable[[int], Any]]
-"""What makes the entry of each partition from the leader epoch known."""
+"""For each partition a function that makes its entry from the known leader epoch."""
 
 
 class LeaderRequests:
-    """One request of every partition's leader, repeated where that may help. One thread.
+    """One question to every partition's leader, repeated after retriable errors. One thread.
 
-    For requests that are harmless to repeat: a lost answer and a leader that has moved are followed by
-    another attempt. A broker that owes an answer to the same kind of request is not asked again.
-    Errors of the types `final` are not retried either.
+    Only for requests that are harmless to repeat. A broker that owes an answer to the same kind of request
+    is not asked meanwhile. Errors of the types `final` are not retried.
     """
 
     def __init__(
@@ -45,9 +44,9 @@ class LeaderRequests:
     ) -> None:
         """`request` makes a request of entries and of a timeout in seconds."""
         self.results: dict[TopicPartition, Any] = {}
-        """Of each partition that has answered without an error."""
+        """The results without an error."""
         self.failed: dict[TopicPartition, FolkmootError] = {}
-        """Why each of the others has not, or perhaps has not."""
+        """The last errors of the other partitions, which may be asked again."""
         self._cluster = cluster
         self._api = api
         self._entries = entries
@@ -65,14 +64,14 @@ class LeaderRequests:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing is under way, and nothing can be: no partition left has a leader that is free."""
+        """True if nothing is under way and no partition left has a leader that is free."""
         return not self._in_flight and all(
             each in self._cluster.leaderless or self._is_busy(self._cluster.leader_address(each))
             for each in self._left
         )
 
     def ask(self, timeout: float) -> None:
-        """Ask the leaders of what is left, once metadata is new or PAUSE is over."""
+        """Ask the leaders of the partitions left, once metadata is new or PAUSE is over."""
         now = self.clock()
         if not self._left or (now < self._ask_at and self._answers == self._cluster.answers):
             return
@@ -105,7 +104,7 @@ class LeaderRequests:
         return True
 
     def end(self, timeout: float) -> None:
-        """Note why the partitions without an answer have none."""
+        """Set the errors of the partitions without an answer."""
         for partition in self._entries.keys() - self.results.keys() - self.failed.keys():
             why = f"no leader of {partition} answered within {timeout:g} s"
             if (awaited := self._cluster.leaderless.get(partition)) is not None:
@@ -146,14 +145,14 @@ def ask_leaders(
 ) -> LeaderRequests:
     """Ask until all partitions have answered, or `timeout` seconds are over; see LeaderRequests.
 
-    Between them `results` and `failed` have all partitions then. An impatient caller does not wait for a
-    partition without a leader, nor for a broker that still owes the answer to an earlier call. `others`
-    gets the replies to other requests.
+    Then each partition is in `results` or `failed`. Without `patient` the call waits neither for leaders to
+    be elected nor for brokers that owe the answer to an earlier call. `others` gets the replies to other
+    requests.
     """
     requests = LeaderRequests(cluster, api, entries, request, **options)
     deadline = requests.clock() + timeout
     while not requests.is_done and (left := deadline - requests.clock()) > 0:
-        # A request of an impatient caller outlives the call: until its answer its broker is busy.
+        # An impatient caller's request outlives the call: its broker is busy until it answers.
         requests.ask(left if patient else REQUEST_TIMEOUT)
         is_stuck = not patient and requests.is_stuck
         for reply in cluster.poll(0.0 if is_stuck else min(PAUSE, left)):

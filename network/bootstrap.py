@@ -1,4 +1,4 @@
-"""Finding brokers at addresses that were given, without ZooKeeper."""
+"""Brokers at given addresses, for clients without ZooKeeper."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ CONNECT_WAIT: Final = 10.0
 
 
 class BootstrapConfig(ClientConfig, Protocol):
-    """What a client's configuration says about its way to brokers without ZooKeeper."""
+    """The options of a client that finds brokers without ZooKeeper."""
 
     @property
     def bootstrap(self) -> str | Sequence[str]: ...
@@ -22,9 +22,8 @@ class BootstrapConfig(ClientConfig, Protocol):
 
 
 class Bootstrap:
-    """Some of a cluster's brokers, of which one is enough: it tells of all others.
+    """The addresses of some of a cluster's brokers; metadata names all others, and counts from then on.
 
-    From then on the brokers that metadata names count, also when none of these is one of them any more.
     One thread at a time may call.
     """
 
@@ -56,4 +55,4 @@ class Bootstrap:
         return self._addresses
 
     def close(self) -> None:
-        """There is nothing to close: connections are their users'."""
+        """Do nothing: connections belong to their users."""

@@ -1,9 +1,9 @@
-"""Which broker a client asks for metadata, and why it has none."""
+"""The broker that a client asks for metadata, and why it has no metadata."""
 
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from folkmoot.network.metadata import Metadata
 from folkmoot.protocol.errors import (
@@ -15,20 +15,19 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.process.thread_log import thread_log
 
 METADATA_TIMEOUT: Final = 5.0
-AVOID_FOR: Final = 2.0
 SILENCE: Final = 1.0
-"""A broker that owes an answer for so long may have been replaced: others are asked, every LOOK_PAUSE."""
-LOOK_PAUSE: Final = 0.3
+"""Seconds after which a broker that owes an answer may have been replaced: others are asked."""
 
 _log = thread_log(__name__)
 
 
 class BrokerChoice:
-    """Any broker that is known, but one that was unreachable in the last AVOID_FOR seconds, that has failed
-    to give metadata since there was any, or that owes an answer. If there is none, those that `discover`
-    finds.
+    """Chooses any known broker that has not failed since it last answered, if possible none that owes an
+    answer; without one, `discover` finds others. If all have failed, the one that failed first is next.
 
-    Until `discover` has answered once, an error that will not go away is raised: an address or a listener
+    A broker fails when it is not reachable or gives no metadata.
+
+    Until `discover` has answered once, an error that is not retriable is raised: an address or a listener
     is misspelt. Later any error is waited out, as `trouble`.
     """
 
@@ -40,39 +39,34 @@ class BrokerChoice:
     ) -> None:
         self.trouble: FolkmootError | None = None
         """Why there is no metadata, or None."""
-        self.late: dict[str, dict[int, Any]] = {}
-        """Brokers that owe answers, with the requests by their numbers."""
+        self.failed: dict[str, None] = {}
+        """The addresses that have failed, in order."""
+        self.late: Collection[str] = ()
+        """The addresses of brokers that owe answers."""
         self.discover = discover
         self._metadata = metadata
         self._found = list(found or ())
         self._has_discovered = found is not None
-        self._avoid: dict[str, float] = {}
-        # Where metadata was not to be had since it last was: without this, addresses of brokers that
-        # have all moved would be tried by turns for ever, each while the others are avoided.
-        self.failed: set[str] = set()
-        self._silent: set[str] = set()  # all brokers that were known when none of them answered
         self._slack = 1.0  # grows while no broker answers in time: all may be slow
 
     def addresses(self) -> list[str]:
-        """Where the brokers listen that are known. What was found counts until metadata names brokers: one
-        that is gone for good is found for ever where addresses were given."""
+        """The addresses of all known brokers. Those that metadata names replace those that were found: a
+        given address may be dead for good."""
         return list(self._metadata.addresses() or self._found)
 
-    def choose(self, now: float) -> str | None:
-        """A broker to be asked for metadata; None if there is none, or while they are looked for."""
-        return self.reachable(now) or self._discovered(now)
-
-    def reachable(self, now: float) -> str | None:
-        """Some broker, not one that has just failed."""
-        known = set(self.addresses()) - self.failed
-        usable = sorted(address for address in known if self._avoid.get(address, now) <= now)
+    def reachable(self) -> str | None:
+        """A known broker that has not failed."""
+        known = self.addresses()
+        usable = sorted(set(known) - self.failed.keys())
         prompt = [address for address in usable if address not in self.late]
-        if not prompt and len(self._metadata.addresses()) > 1:
+        if not prompt and len(known) > 1:
             prompt = usable
         return random.choice(prompt) if prompt else None
 
-    def _discovered(self, now: float) -> str | None:
-        """Some broker that was found just now, even if it has just failed, if there is no other."""
+    def choose(self) -> str | None:
+        """The broker to ask for metadata; None if there is none, or while `discover` looks for one."""
+        if (known := self.reachable()) is not None:
+            return known
         try:
             found = self.discover()
         except FolkmootError as error:
@@ -87,54 +81,50 @@ class BrokerChoice:
         if not self._found:
             self.note(BrokerUnreachable("no broker is registered: is one running?"))
             return None
-        if self.failed.issuperset(self._found):
-            # All have failed, these too: any that was known may be back before them, so each has a turn.
-            self.failed.clear()
-        fresh = [address for address in self._found if address not in self.failed]
-        usable = [address for address in fresh if self._avoid.get(address, now) <= now]
-        prompt = [address for address in usable if address not in self.late]
-        return random.choice(prompt or usable or fresh)
+        usable = [address for address in self._found if address not in self.failed]
+        if usable:
+            return random.choice([each for each in usable if each not in self.late] or usable)
+        known_or_found = {*self._metadata.addresses(), *self._found}
+        return next(address for address in self.failed if address in known_or_found)
 
-    def wait(self, address: str) -> float:
-        """How long (s) a broker may take to answer: where others can be asked, not long at first, and least
-        if it owes answers."""
+    def wait(self) -> float:
+        """Seconds that a broker gets to answer: fewer where others can be asked."""
         if len(self.addresses()) < 2:
             return METADATA_TIMEOUT
-        patience = LOOK_PAUSE if address in self.late else SILENCE
-        return min(METADATA_TIMEOUT, self._slack * patience)
+        return min(METADATA_TIMEOUT, self._slack * SILENCE)
 
-    # -- what became of a request -------------------------------------------------------------------
+    # -- outcomes of requests -----------------------------------------------------------------------
 
     def timed_out(self) -> None:
         self._slack *= 2.0
 
-    def fail(self, address: str, error: FolkmootError, now: float) -> None:
+    def fail(self, address: str, error: FolkmootError) -> None:
         """This broker gave no metadata."""
         if isinstance(error, RequestTimeout):
             self.timed_out()
-        self.avoid(address, now)
-        self.failed.add(address)
+        self.failed.pop(address, None)
+        self.avoid(address)
         known = {*self._metadata.addresses(), *self._found}
-        if len(known) > 1 and known <= self.failed:
-            self._silent = known
-            listed = ", ".join(sorted(known))
-            error = BrokerUnreachable(f"no broker answers, of {listed}: at last, {error}")
-        elif known <= self._silent and isinstance(self.trouble, BrokerUnreachable):
-            return  # one of them again: what is known of all says more
-        # Where others are asked next, one that is slow is no trouble yet.
-        self.note(error, logging.DEBUG if known - self.failed else logging.WARNING)
+        all_failed = known <= self.failed.keys()
+        if all_failed and len(known) > 1:
+            none_answers = f"no broker answers, of {', '.join(sorted(known))}"
+            if str(self.trouble).startswith(none_answers):
+                return
+            error = BrokerUnreachable(f"{none_answers}: at last, {error}")
+        # While another broker can be asked, a slow one is no trouble.
+        self.note(error, logging.WARNING if all_failed else logging.DEBUG)
 
-    def avoid(self, address: str, now: float) -> None:
-        """It was not reachable."""
-        self._avoid[address] = now + AVOID_FOR
+    def avoid(self, address: str) -> None:
+        """This broker is not reachable."""
+        self.failed.setdefault(address)
 
     def answered(self, address: str) -> None:
-        self._avoid.pop(address, None)
+        self.failed.pop(address, None)
 
     def succeeded(self) -> None:
         """There is metadata."""
-        self.failed.clear()
-        self._silent.clear()
+        known = {*self._metadata.addresses(), *self._found}
+        self.failed = {address: None for address in self.failed if address in known}
         self._slack, self.trouble = 1.0, None
 
     def note(self, error: FolkmootError, level: int = logging.WARNING) -> None:

@@ -1,4 +1,4 @@
-"""Requests to brokers and their replies, for whichever one thread owns them."""
+"""Requests to brokers and their replies, for the one thread that owns them."""
 
 import itertools
 import random
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 import zmq
 
-from folkmoot.network.connection import Connection, misfit
+from folkmoot.network.connection import Connection, mismatch
 from folkmoot.protocol import wire
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -30,9 +30,8 @@ REQUEST_TIMEOUT: Final = 30.0
 MAX_IN_FLIGHT: Final = 64
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
-FORGET_AFTER: Final = 60.0
 SILENT_FOR: Final = 10.0
-"""A request that times out, after so long without any message, ends its connection."""
+"""Seconds without a message after which the first request that times out ends its connection."""
 
 _Bytes = bytes | bytearray | memoryview
 _SOFTWARE = "folkmoot-python"
@@ -45,17 +44,17 @@ class SupportsFileno(Protocol):
 
 
 class ClientConfig(Protocol):
-    """What the configuration of every client says about its connections."""
+    """The options of every client that concern its connections."""
 
     @property
     def client_id(self) -> str: ...
 
 
 class Reply(NamedTuple):
-    """How a request ended: with `response` and payload frames, or with `error`.
+    """The end of a request: a response with its payload frames, or an error.
 
-    Both are None when a request that expects no reply was handed to the connection. `sent` is False
-    if it never was, so that the broker cannot have got it.
+    Both are None when a request without a reply was handed to the connection. `sent` is False if the
+    broker cannot have got the request.
     """
 
     correlation_id: int
@@ -69,7 +68,7 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request whose reply has not come. `frames` is let go once ZeroMQ has them."""
+    """A request without its reply. `frames` is None once ZeroMQ has them."""
 
     correlation_id: int
     api: Api
@@ -82,7 +81,7 @@ class _Request:
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """What is known of one address: its connection, if there is one, and what waits for it."""
+    """One address: its connection, if there is one, and its requests."""
 
     address: str
     connection: Connection | None = None
@@ -92,43 +91,37 @@ class _Peer:
     retry_at: float = -inf
     requests: dict[int, _Request] = field(default_factory=dict)
     unsent: deque[_Request] = field(default_factory=deque)
-    """In the order of `send`; those that have ended meanwhile have no frames."""
+    """In the order of `send`; those that have ended have no frames."""
     deadline: float = inf
     """No request times out before."""
     heard_at: float = -inf
     is_ipv6: bool = False
-    """A name may have addresses of one kind only: each is tried by turns until one answers."""
+    """A name may have addresses of one family only: both are tried by turns until one answers."""
 
     def due(self) -> float:
-        """When something is to be done for it, at the earliest, without any message."""
+        """The earliest time at which `_advance` has something to do."""
         if self.connection is None:
-            return min(
-                self.deadline, self.retry_at if self.requests else self.retry_at + FORGET_AFTER
-            )
+            return min(self.deadline, self.retry_at) if self.requests else inf
         return self.deadline if self.connection.is_ready else min(self.deadline, self.connect_by)
 
 
 class Connections:
     """The connections of one client to any number of brokers.
 
-    `send` never waits: a request leaves at once, or as soon as the connection stands and both sides
-    have agreed on versions. Every request has exactly one reply, given out by `poll`: the answer, the
-    typed error that the broker answered, `RequestTimeout` after its timeout, `BrokerUnreachable` as
-    soon as the connection breaks or cannot be made, `InvalidRequest` for an answer that breaks the
-    protocol. A peer whose envelopes cannot be read loses its connection.
+    `send` never waits: a request leaves at once, or when both sides of a new connection have agreed on
+    versions. `poll` gives out exactly one reply for each request: the answer; the broker's typed error;
+    `RequestTimeout`; `BrokerUnreachable` as soon as the connection breaks or cannot be made;
+    `InvalidRequest` for an answer that breaks the protocol. Unreadable envelopes end the connection.
 
-    A peer whose process stands still keeps its connection until a request times out: see SILENT_FOR.
+    Requests are never repeated here. After a break, pauses before the next attempt to connect grow to
+    LONGEST_PAUSE, and new requests wait for it. A peer whose process stands still keeps its connection
+    until a request times out: see SILENT_FOR.
 
-    After a break nothing is sent again by itself: whether a request may be repeated is known to
-    whoever made it. New requests to that address wait for the next attempt to connect, whose pauses
-    grow to LONGEST_PAUSE, so that a caller without a pause of its own does no harm.
+    At most MAX_IN_FLIGHT requests per address are under way; envelopes and frames are bounded as in
+    `wire`. Large payloads are not copied, and must not change before the reply.
 
-    Bounds: MAX_IN_FLIGHT requests per address (then `send` raises Overloaded), frames and envelopes
-    of the sizes of `wire` (refused before they cost the connection). Payloads are neither joined nor
-    copied when they are large; they may not change until the reply is there.
-
-    A round costs by what happens in it, not by how many brokers or requests there are: peers are gone
-    through only when something may be due, and sockets are looked at when they have news or were used.
+    `poll` goes through the peers only when something may be due, and reads only sockets that have news or
+    were used.
 
     One thread owns it, `close` included.
     """
@@ -140,7 +133,7 @@ class Connections:
         connect_timeout: float = CONNECT_TIMEOUT,
         poller: "select.poll | None" = None,
     ) -> None:
-        """`poller`: the owner waits with it, for other things too, and calls `turn` instead of `poll`."""
+        """With a `poller` of its own the owner calls `turn` instead of `poll`."""
         self._client_id = client_id
         self._connect_timeout = connect_timeout
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -150,13 +143,13 @@ class Connections:
         self._wake_descriptor = -1
         self._peers: dict[str, _Peer] = {}
         self._by_descriptor: dict[int, _Peer] = {}
-        # Sockets that were used since they were read: their descriptors may not tell what has come.
+        # Sockets that were used since they were read: the poller may miss their news.
         self._used: set[_Peer] = set()
-        self._due = inf  # nothing is due before
+        self._due = inf
         self._ids = itertools.count(1)
         self._replies: list[Reply] = []
         self.owed = 0
-        """Requests whose replies have not come."""
+        """The number of requests without their replies."""
 
     @classmethod
     def of(cls, config: ClientConfig, poller: Any = None) -> Self:
@@ -205,9 +198,9 @@ class Connections:
         return number
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> list[Reply]:
-        """The replies that are there; waits for the first one, for `wake` or for `timeout` seconds.
+        """The replies that have come; waits for the first one, for `wake` or for `timeout` seconds.
 
-        `wake` is only looked at: silencing it is the owner's business.
+        The owner clears `wake`.
         """
         if self._closed:
             raise ClosedError("the connections are closed")
@@ -226,48 +219,45 @@ class Connections:
                 return replies
 
     def turn(self, events: Mapping[int, int]) -> list[Reply]:
-        """The replies that are there, after the owner's poller has found these events; never waits."""
+        """The replies that have come, after the owner's poller has found these events; never waits."""
         self._take_in(events)
         self._catch_up(time.monotonic())
         replies, self._replies = self._replies, []
         return replies
 
     def next_event(self) -> float:
-        """When to call `turn` at the latest, in `time.monotonic`'s time; to be asked right before waiting."""
+        """The latest time for `turn`, in `time.monotonic`'s time; call this right before waiting."""
         self._catch_up(time.monotonic())
         return -inf if self._replies else self._due
 
-    def late(self, since: float) -> dict[str, dict[int, Any]]:
-        """Brokers that have not answered what was asked before then, whatever they have answered since:
-        address → correlation id → request, of all that are under way.
+    def late(self, since: float) -> dict[str, list[Any]]:
+        """Brokers that owe an answer to a request from before then: address → all requests under way there.
 
-        A fetch is owed nothing before its `max_wait`.
+        A fetch is owed no answer before its `max_wait`.
         """
         return {
-            peer.address: {number: each.body for number, each in peer.requests.items()}
+            peer.address: [request.body for request in peer.requests.values()]
             for peer in self._peers.values()
             if any(
-                each.started + getattr(each.body, "max_wait", 0.0) < since
-                for each in peer.requests.values()
+                request.started + getattr(request.body, "max_wait", 0.0) < since
+                for request in peer.requests.values()
             )
         }
 
     def is_asked(self, address: str, api: Api) -> bool:
-        """Whether a request of this kind is under way there."""
+        """True if a request of this kind is under way there."""
         peer = self._peers.get(address)
         return peer is not None and any(each.api is api for each in peer.requests.values())
 
-    def give_up(self, address: str, number: int, error: FolkmootError) -> None:
-        """End a request under way with this error; an answer that still comes is passed over."""
-        peer = self._peers[address]
-        self._finish(peer, peer.requests[number], error)
+    def drop(self, address: str, reason: str) -> None:
+        """End the connection to a broker, and all requests under way there."""
+        self._break(self._peers[address], reason)
 
     def close(self, *, linger: float = 0.0) -> None:
-        """Drop all connections and replies. What was handed over has `linger` seconds to leave."""
+        """Drop all connections and replies. Sent messages have `linger` seconds to leave."""
         self._closed = True
-        for (
-            descriptor
-        ) in self._by_descriptor:  # its number may soon be another's, in the owner's poller
+        # In the owner's poller their numbers may soon belong to other files.
+        for descriptor in self._by_descriptor:
             self._poller.unregister(descriptor)
         for peer in self._peers.values():
             if peer.connection is not None:
@@ -302,7 +292,7 @@ class Connections:
                 self._receive(peer, monitor=descriptor == peer.connection.monitor_descriptor)
 
     def _catch_up(self, now: float) -> None:
-        """Do what is due, and read the connections that may have news of which the poller knows nothing."""
+        """Do all that is due, and read connections whose news the poller may miss."""
         if now >= self._due:
             for peer in list(self._peers.values()):
                 self._advance(peer, now)
@@ -314,28 +304,26 @@ class Connections:
     # -- a peer's life ------------------------------------------------------------------------------
 
     def _advance(self, peer: _Peer, now: float) -> None:
-        """Whatever time makes due: time out, connect, break, forget."""
+        """Time out, connect or break, whichever is due."""
         if peer.deadline <= now:
             self._time_out(peer, now)
         if peer.connection is not None:
             if not peer.connection.is_ready and peer.connect_by <= now:
                 self._break(peer, f"it did not answer within {self._connect_timeout:g} s")
-        elif peer.requests:
-            if peer.retry_at <= now:
-                self._connect(peer, now)
-        elif peer.retry_at + FORGET_AFTER <= now:
-            del self._peers[peer.address]
+        elif peer.requests and peer.retry_at <= now:
+            self._connect(peer, now)
 
     def _time_out(self, peer: _Peer, now: float) -> None:
-        """End the requests whose time is over, and a connection that was silent meanwhile."""
-        self._receive(peer)  # the owner may have stood still: an answer that lies there counts
-        late = [each for each in peer.requests.values() if each.deadline <= now]
+        """End requests whose time is over, and a connection that was silent meanwhile."""
+        self._receive(peer)  # the owner may have stood still: answers that have come count
+        late = [request for request in peer.requests.values() if request.deadline <= now]
         for request in late:
             error = RequestTimeout(f"broker {peer.address} did not answer in time")
             self._finish(peer, request, error)
-        peer.deadline = min((each.deadline for each in peer.requests.values()), default=inf)
+        deadlines = (request.deadline for request in peer.requests.values())
+        peer.deadline = min(deadlines, default=inf)
         since, is_open = now - SILENT_FOR, peer.connection is not None and peer.connection.is_ready
-        if is_open and peer.heard_at <= since and any(each.started <= since for each in late):
+        if is_open and peer.heard_at <= since and any(request.started <= since for request in late):
             self._break(peer, f"it has been silent for {SILENT_FOR:g} s")
 
     def _connect(self, peer: _Peer, now: float) -> None:
@@ -344,7 +332,7 @@ class Connections:
                 self._context = zmq.Context()
             peer.connection = connection = Connection(self._context, peer.address)
         except zmq.ZMQError as error:
-            self._break(peer, str(error))  # too many open files, it may be
+            self._break(peer, str(error))  # as for too many open files
             return
         for descriptor in connection.descriptor, connection.monitor_descriptor:
             self._poller.register(descriptor, select.POLLIN)
@@ -362,7 +350,7 @@ class Connections:
         connection.hand_over(envelope, ())
 
     def _break(self, peer: _Peer, reason: str, error: FolkmootError | None = None) -> None:
-        """End the connection: everything in flight there fails now, with the reason."""
+        """End the connection, and all requests under way there."""
         connection, peer.connection = peer.connection, None
         if connection is not None:
             peer.is_ipv6 ^= not connection.is_ready
@@ -380,7 +368,7 @@ class Connections:
         peer.deadline = inf
 
     def _send_waiting(self, peer: _Peer, connection: Connection) -> None:
-        """Hand over what waits, in order, as far as ZeroMQ's queue takes it."""
+        """Hand over unsent requests in order, as far as ZeroMQ's queue takes them."""
         self._used.add(peer)
         unsent = peer.unsent
         while unsent:
@@ -398,7 +386,7 @@ class Connections:
             unsent.popleft()
 
     def _adapt(self, connection: Connection, request: _Request) -> FolkmootError | None:
-        """Encode it anew if the peer speaks an older version; or why the peer cannot get it."""
+        """Encode a request anew for a peer of an older version. Return why it cannot be sent, or None."""
         version = connection.older.get(request.api)
         if version is None or request.frames is None:
             return connection.refused.get(request.api)
@@ -411,13 +399,13 @@ class Connections:
         return None
 
     def _receive(self, peer: _Peer, *, monitor: bool = False) -> None:
-        """Take in what a connection has; `monitor`: its monitor may tell of a break."""
+        """Read a connection; `monitor`: its monitor may report a break."""
         connection = peer.connection
         if connection is None:
             self._used.discard(peer)
             return
-        self._used.add(peer)  # until all is read, whatever interrupts this
-        # The monitor is asked first and the socket read after it: what came before the break counts.
+        self._used.add(peer)  # until all is read, in spite of interruptions
+        # The monitor is asked before the socket is read: messages that came before a break count.
         reason = connection.broken() if monitor or not connection.is_ready else None
         for frames in connection.messages():
             if not self._take(peer, connection, frames):
@@ -442,13 +430,13 @@ class Connections:
                 peer, connection, envelope
             )
         if request.frames is not None:
-            return True  # nobody can have answered it
+            return True  # it was not sent: this answers another request
         peer.failures = 0
         payloads = frames[1:]
         try:
             version = connection.older.get(request.api)
             response = wire.response_body(request.api, envelope, version)
-            wrong = misfit(request.api, request.body, response, payloads)
+            wrong = mismatch(request.api, request.body, response, payloads)
             if wrong is not None:
                 raise InvalidRequest(f"broker {peer.address} sent {wrong}")
         except FolkmootError as error:

@@ -12,18 +12,18 @@ from folkmoot.protocol.messages import APIS, Api, HelloResponse
 
 HANDSHAKE_TIMEOUT: Final = 5.0
 TCP_USER_TIMEOUT: Final = 10.0
-"""The connection ends when the peer's machine has taken none of the bytes sent for so long."""
+"""Seconds after which the connection ends if the peer's machine takes none of the sent bytes."""
 KEEPALIVE_IDLE: Final = 10
 KEEPALIVE_INTERVAL: Final = 5
 SEND_QUEUE: Final = 8
 COPY_BELOW: Final = 128 * 1024
-"""A payload below this is copied: that costs less than to be told when its memory is free again."""
+"""Smaller payloads are copied: that costs less than to learn when their memory is free again."""
 
 _NEVER_MS = 3_600_000
 _BROKEN = {
     zmq.Event.DISCONNECTED: "the connection was closed",
-    zmq.Event.CONNECT_RETRIED: "nobody listens there, or the name is not known",
-    zmq.Event.CLOSED: "nobody listens there",
+    zmq.Event.CONNECT_RETRIED: "no process listens there, or the name is not known",
+    zmq.Event.CLOSED: "no process listens there",
     zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed: is it a Folkmoot broker?",
     zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: it does not speak ZeroMQ",
     zmq.Event.HANDSHAKE_FAILED_AUTH: "the handshake failed: it refused us",
@@ -47,18 +47,17 @@ _Bytes = bytes | bytearray | memoryview
 class Connection:
     """A socket that lives exactly as long as one TCP connection.
 
-    ZeroMQ would reconnect by itself and send what it still holds to whoever listens then, without a
-    HELLO and after the request was reported as failed. So it is kept from reconnecting: the monitor
-    tells of the break, the owner closes this object and, after a pause, opens another. Frames beyond
-    MAX_FRAME_BYTES cost the connection.
+    ZeroMQ would reconnect, without a HELLO, and send messages of requests that were reported as failed. So
+    it is kept from that: the monitor reports a break, the owner closes this object and, after a pause,
+    opens another. Frames beyond MAX_FRAME_BYTES cost the connection.
 
     ZeroMQ's own heartbeats stay off: libzmq 4.3.5 aborts a process that limits what it receives and
     takes in a PING after its sender has gone. TCP notices a machine that is gone; requests that time out
     show a process that was stopped.
 
-    The owner waits for `descriptor` (messages, room in the queue) and `monitor_descriptor` (a break)
-    with the system's own `poll`. They become readable once for what is new, and any other call may
-    take that note: so after each one the owner asks for all `messages`, and only then may wait.
+    The owner polls `descriptor` (messages, room in the queue) and `monitor_descriptor` (a break). Each
+    becomes readable once per event, and any other call may clear it. So after each call the owner reads all
+    `messages` before it waits.
 
     One thread may call. `is_ready` once the peer has answered the HELLO.
     """
@@ -73,17 +72,16 @@ class Connection:
         self.has_room = True
         self.is_ready = False
         self.refused: dict[Api, UnsupportedVersion] = {}
-        """The apis of which both sides share no version, and why."""
+        """The apis without a version that both sides speak, and the error."""
         self.older: dict[Api, int] = {}
-        """The version of each api of which the peer does not speak our highest one."""
-        # What pyzmq does in Python before it sends or receives is not needed here, and costs as much
-        # as the sending.
+        """The version of each api whose highest one the peer does not speak."""
+        # pyzmq's Python code around these is not needed here, and costs as much as the sending.
         plain: Any = super(zmq.Socket, self.socket)
         self._send, self._recv = plain.send, plain.recv
 
     def open(self, *, ipv6: bool = False) -> None:
-        """Start to connect, to a name's IPv6 address if that is asked for. Raises BrokerUnreachable if the
-        address is not one."""
+        """Start to connect, to a name's IPv6 address with `ipv6`. Raises BrokerUnreachable if the address is
+        malformed."""
         options = {
             zmq.LINGER: 0,
             zmq.MAXMSGSIZE: wire.MAX_FRAME_BYTES,
@@ -106,7 +104,7 @@ class Connection:
             raise BrokerUnreachable(f"{self.address!r} is not an address: {error}") from None
 
     def close(self, linger: float = 0.0) -> None:
-        """Disconnect; what was handed over has `linger` seconds to leave, in the background."""
+        """Disconnect; sent messages have `linger` seconds to leave, in the background."""
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close(linger=int(linger * 1000))
@@ -127,7 +125,7 @@ class Connection:
         return True
 
     def messages(self) -> Iterator[list[memoryview]]:
-        """The messages that have arrived, each as the views of its frames; then `has_room` is up to date."""
+        """The messages that have arrived, as views of their frames; then `has_room` is up to date."""
         receive = self._recv
         while (events := _events(self._socket_item)) & _IN:
             frame = receive(_NOBLOCK, copy=False)
@@ -139,9 +137,9 @@ class Connection:
         self.has_room = bool(events & _OUT)
 
     def broken(self) -> str | None:
-        """Why the connection is over, or None."""
+        """The reason of a break, or None."""
         while _events(self._monitor_item):
-            # zmq.utils.monitor would import asyncio, a fifth of what a client imports.
+            # zmq.utils.monitor would import asyncio, a fifth of a client's imports.
             number, _ = struct.unpack("=HI", self.monitor.recv_multipart()[0])
             event = zmq.Event(number)
             if event in _BROKEN:
@@ -149,7 +147,7 @@ class Connection:
         return None
 
     def welcome(self, hello: HelloResponse) -> None:
-        """Take the highest version of each api that both sides speak: from here on requests may be sent."""
+        """Take the highest version of each api that both sides speak; then requests may be sent."""
         spoken = {api.api: (api.lowest, api.highest) for api in hello.apis}
         for api, spec in APIS.items():
             lowest, highest = spoken.get(api, _NO_VERSION)
@@ -166,25 +164,25 @@ class Connection:
 
 
 def _events(item: "list[tuple[zmq.Socket[bytes], int]]") -> int:
-    """What a socket has now; this way it costs half of asking for its option EVENTS."""
+    """A socket's events; its option EVENTS costs twice as much."""
     found = zmq.zmq_poll(item, 0)
     return found[0][1] if found else 0
 
 
-def misfit(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]) -> str | None:
+def mismatch(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]) -> str | None:
     """Why a well-formed response cannot be the answer to this request, or None.
 
-    Whoever has partitions kept from one fetch to the next looks itself whether it has asked for them.
+    A fetch with `keep` may be answered for partitions of earlier fetches: its sender checks those.
     """
     if api in _WITH_RESULTS and not (api is Api.FETCH and request.keep):
-        told = [(each.topic, each.partition) for each in response.results]
-        asked = [(each.topic, each.partition) for each in request.entries]
-        if api is not Api.FETCH:
-            fits = told == asked
-        else:  # in any order, and what there is nothing to tell of is left out
-            fits = len(set(told)) == len(told) and set(told) <= set(asked)
+        found = [(result.topic, result.partition) for result in response.results]
+        asked = [(entry.topic, entry.partition) for entry in request.entries]
+        if api is Api.FETCH:  # in any order, without partitions that have no news
+            fits = len(set(found)) == len(found) and set(found) <= set(asked)
+        else:
+            fits = found == asked
         if not fits:
-            return "results for other partitions than were asked for"
+            return "results for other partitions than the request's"
     expected = len(response.results) if api in (Api.FETCH, Api.REPLICA_FETCH) else 0
     if len(payloads) != expected:
         return f"{len(payloads)} payload frames instead of {expected}"

@@ -1,4 +1,4 @@
-"""Partitions that nobody leads: which, whom they wait for, and one log line when that begins and ends."""
+"""Partitions without a leader, the brokers that they wait for, and log lines when that begins and ends."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
@@ -8,34 +8,34 @@ from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
 TOLD_AFTER: Final = 2.0
-"""An election takes less."""
+"""Seconds without a leader after which a partition is logged. Elections normally end sooner."""
 MOST_NAMED: Final = 5
 
 Waiting = Mapping[TopicPartition, tuple[int, ...]]
-"""Partitions without a leader, and the brokers of which one has to come back: those that were in sync."""
+"""Partitions without a leader, and the brokers that were in sync: one of them has to come back."""
 
 _log = thread_log(__name__)
 
 
 class Leaderless:
-    """Kept by who takes metadata in. `waiting` is replaced as a whole: any thread may read it."""
+    """Logs partitions without a leader. Any thread may read `waiting`, which is replaced as a whole."""
 
     def __init__(self) -> None:
         self.waiting: Waiting = {}
         self._since: dict[TopicPartition, float] = {}
-        self._told: set[TopicPartition] = set()
+        self._logged: set[TopicPartition] = set()
 
     def update(self, waiting: Waiting, now: float) -> None:
-        """What the last answer says of all topics that are wanted."""
+        """Take in the last answer about all wanted topics."""
         self.waiting = waiting
-        self._since = {each: self._since.get(each, now) for each in waiting}
+        self._since = {partition: self._since.get(partition, now) for partition in waiting}
         new = {
-            each: brokers
-            for each, brokers in waiting.items()
-            if each not in self._told and now - self._since[each] >= TOLD_AFTER
+            partition: brokers
+            for partition, brokers in waiting.items()
+            if partition not in self._logged and now - self._since[partition] >= TOLD_AFTER
         }
-        over = sorted(self._told - waiting.keys())
-        self._told = self._told & waiting.keys() | new.keys()
+        over = sorted(self._logged - waiting.keys())
+        self._logged = self._logged & waiting.keys() | new.keys()
         if new:
             _log.warning("%s", said_of(new))
         if over:
@@ -44,29 +44,26 @@ class Leaderless:
 
 
 def said_of(waiting: Waiting) -> str:
-    """In one line: "orders-1 has no leader: it waits for broker 2"."""
-
-    def brokers(partition: TopicPartition) -> tuple[int, ...]:
-        return waiting[partition]
-
+    """One line: "orders-1 has no leader: it waits for broker 2"."""
     parts = []
-    for awaited, alike in groupby(sorted(waiting, key=lambda each: (brokers(each), each)), brokers):
-        partitions = list(alike)
+    ordered = sorted(waiting, key=lambda partition: (waiting[partition], partition))
+    for brokers, group in groupby(ordered, lambda partition: waiting[partition]):
+        partitions = list(group)
         has, waits = ("has", "it waits") if len(partitions) == 1 else ("have", "they wait")
-        whom = " or ".join(map(str, awaited)) or "of its replicas"
-        parts.append(f"{_names(partitions)} {has} no leader: {waits} for broker {whom}")
+        replicas = " or ".join(map(str, brokers)) or "of its replicas"
+        parts.append(f"{_names(partitions)} {has} no leader: {waits} for broker {replicas}")
     return "; ".join(parts)
 
 
 def unreadable_said(troubles: Mapping[TopicPartition, str]) -> Iterator[str]:
-    """One sentence for each reason: "nothing comes of orders-1: broker 10.0.0.2:9191 is not reachable"."""
+    """One line for each reason: "cannot fetch orders-1: broker 10.0.0.2:9191 is not reachable"."""
     for why in sorted({*troubles.values()}):
-        alike = sorted(each for each, its in troubles.items() if its == why)
-        yield f"nothing comes of {_names(alike)}: {why}"
+        alike = sorted(partition for partition, its in troubles.items() if its == why)
+        yield f"cannot fetch {_names(alike)}: {why}"
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:
-    names = [str(each) for each in partitions]
+    names = [str(partition) for partition in partitions]
     if len(names) > MOST_NAMED:
         names[MOST_NAMED:] = [f"{len(names) - MOST_NAMED} more"]
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

@@ -1,4 +1,4 @@
-"""What a client knows of brokers and topics, and when to ask again."""
+"""A client's metadata of brokers and topics, and when to ask for it again."""
 
 from collections.abc import Sequence
 from math import inf
@@ -19,7 +19,7 @@ MAX_AGE: Final = 300.0
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 1.0
 DOUBT: Final = 2.0
-"""So long a leader that says it is none is not believed in; then nobody has replaced it."""
+"""Seconds for which metadata is asked for again after a leader has said that it is none."""
 
 
 class _Leader(NamedTuple):
@@ -35,23 +35,25 @@ class _Topic(NamedTuple):
 
 
 class Metadata:
-    """What is known of brokers and topics, and when to ask again. No I/O, no clock.
+    """The known brokers and wanted topics, and when to ask again. No I/O, no clock.
 
-    It holds the topics that somebody wants, and is *due* when it is older than `max_age`, when it
-    was told that it must be wrong (`expire`) or asked for a partition that it does not know, and as
-    long as a wanted topic, or the leader or an in-sync replica of one of its partitions, is not known (who
-    registers a moment later may lead next), or the leader known has just said that it is none. Between
-    two requests lies a pause that grows while answers do not help; while one is under way nothing is due.
+    It is *due*
 
-    Wanted topics are asked for and no others: `at_a_time` in one request, half as many from then on
-    when an answer would have been too large, and the rest as soon as the answer is there.
+    - when it is older than `max_age`, after `expire`, and after a look-up of an unknown partition;
+    - while a wanted topic is not known, or the leader or an in-sync replica of one of its partitions;
+    - for DOUBT after a leader has said that it is none, unless an answer brings a change.
 
-    An answer may come from a broker that knows less than another: a leader of an older epoch never
-    replaces one of a newer epoch of the same topic id. A hint (the leader that a broker names when
-    it is not the leader itself) counts at once, until the next answer, as long as nothing newer is known.
+    Between two requests lies a pause that grows while answers do not help. While a request is under way
+    nothing is due.
 
-    `version` grows whenever what is known of brokers or topics changes, and only then: what was made
-    of it is right as long as it is the same. One thread may call.
+    One request names at most `at_a_time` wanted topics, half as many after an answer that would have been
+    too large. The next request names the others.
+
+    A broker may answer with older metadata than another one: a leader of an older epoch never replaces one
+    of a newer epoch of the same topic id. A leader that a broker names in place of itself counts at once,
+    until the next answer.
+
+    `version` grows with each change of known brokers or topics. One thread may call.
     """
 
     def __init__(self, listener: str = "client", max_age: float = MAX_AGE) -> None:
@@ -60,47 +62,49 @@ class Metadata:
         self._brokers: dict[int, str] = {}
         self._racks: dict[int, str] = {}
         self._topics: dict[str, _Topic] = {}
-        self._missing: dict[
-            str, tuple[float, float]
-        ] = {}  # since when that was said, and said last
+        self._missing: dict[str, tuple[float, float]] = {}
+        """Topics that do not exist: when a broker first said so, and last."""
         self._wanted: set[str] = set()
-        self._rest: list[str] = []
+        self._next: list[str] = []
+        """The wanted topics that the next request names."""
         self._at_a_time = MAX_ENTRIES
         self._expired = False
         self._asked = False
         self._answered_at = -inf
         self._not_before = -inf
         self._unhelpful = 0.0
-        self._doubted: dict[TopicPartition, tuple[_Leader, float]] = {}
+        self._doubt_until = -inf
         self.version = 0
         self.answers = 0
-        """How many there were."""
+        """The number of answers."""
 
-    # -- what is known ------------------------------------------------------------------------------
+    # -- look-ups -----------------------------------------------------------------------------------
 
     def addresses(self) -> list[str]:
-        """Where brokers listen."""
+        """The addresses of all brokers."""
         return list(self._brokers.values())
 
     def leader_address(self, partition: TopicPartition) -> str | None:
-        """Where the leader listens; None if nobody leads now or it is not known yet."""
+        """The leader's address; None if there is none or it is not known yet."""
         leader = self._leader(partition)
         return None if leader is None else self._brokers.get(leader.broker_id)
 
     def nearest_address(self, partition: TopicPartition, rack: str) -> str | None:
-        """Where an in-sync replica of that rack listens, else the leader, as `leader_address`."""
+        """The address of an in-sync replica of that rack, else the leader's, as `leader_address`."""
         leader = self._leader(partition)
         if leader is None or leader.broker_id not in self._brokers:
             return None
         near = [
-            each for each in leader.isr if each in self._brokers and self._racks.get(each) == rack
+            replica
+            for replica in leader.isr
+            if replica in self._brokers and self._racks.get(replica) == rack
         ]
         if not near or leader.broker_id in near:
             return self._brokers[leader.broker_id]
         return self._brokers[near[partition.partition % len(near)]]
 
     def leaderless(self) -> Waiting:
-        """The partitions of wanted topics that nobody leads, as far as is known."""
+        """The partitions of wanted topics without a known leader, and the brokers that they wait for."""
         return {
             TopicPartition(name, number): tuple(leader.isr or leader.replicas)
             for name, topic in self._topics.items()
@@ -109,12 +113,12 @@ class Metadata:
         }
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """The epoch of the leader known, or -1."""
+        """The epoch of the known leader, or -1."""
         leader = self._leader(partition)
         return -1 if leader is None else leader.epoch
 
     def is_replicated(self, partition: TopicPartition) -> bool:
-        """Whether it has several replicas; which of them are in sync may have changed since."""
+        """True if it has several replicas, in sync or not."""
         leader = self._leader(partition)
         return leader is not None and len(leader.replicas) > 1
 
@@ -124,29 +128,30 @@ class Metadata:
         return None if known is None else known.topic_id
 
     def partitions(self, topic: str) -> range:
-        """The partitions of a topic, none as long as it is not known."""
+        """The partitions of a topic; empty while it is not known."""
         self.want(topic)
         known = self._topics.get(topic)
         return range(0) if known is None else range(len(known.leaders))
 
     def has_moved(self, address: str, request: Any) -> bool:
-        """Whether others lead what a request to that broker is about, in a newer epoch than it knew."""
+        """True if a partition of a request to that broker has another leader, in a newer epoch than the
+        request has."""
         for entry in getattr(request, "entries", ()):
             known = self._topics.get(entry.topic)
             if known is not None and entry.partition < len(known.leaders):
                 leader = known.leaders[entry.partition]
-                where = self._brokers.get(leader.broker_id, address)
-                if where != address and leader.epoch > getattr(entry, "leader_epoch", -1):
+                leads_at = self._brokers.get(leader.broker_id, address)
+                if leads_at != address and leader.epoch > getattr(entry, "leader_epoch", -1):
                     return True
         return False
 
     def is_missing(self, topic: str) -> bool:
-        """Whether a broker has said, most recently, that the topic does not exist."""
+        """True if the topic does not exist, by the last answer."""
         return topic in self._missing
 
     def gone(self, patience: float) -> list[str]:
         """Wanted topics that all answers of at least `patience` seconds have called missing."""
-        return [each for each, (first, last) in self._missing.items() if last - first >= patience]
+        return [topic for topic, (first, last) in self._missing.items() if last - first >= patience]
 
     def _leader(self, partition: TopicPartition) -> _Leader | None:
         self.want(partition.topic)
@@ -154,60 +159,60 @@ class Metadata:
         if known is None:
             return None
         if not 0 <= partition.partition < len(known.leaders):
-            self.expire()  # whoever asks for it has heard that it was added
+            self.expire()  # it may have been added
             return None
         return known.leaders[partition.partition]
 
-    # -- what is wanted -----------------------------------------------------------------------------
+    # -- wanted topics ------------------------------------------------------------------------------
 
     def want(self, topic: str) -> None:
         """Keep this topic known from now on. Every look-up wants its topic."""
         if topic not in self._wanted:
             self._wanted.add(topic)
-            if self._rest:
-                self._rest.append(topic)
+            if self._next:
+                self._next.append(topic)
             self._expired = True
-            self._not_before = -inf  # what others miss is no reason for this one to wait
+            self._not_before = -inf  # pauses for missing topics do not delay a new one
 
     def forget(self, topic: str) -> None:
-        """Nobody needs this topic any more."""
+        """Stop wanting this topic."""
         self._wanted.discard(topic)
         self._topics.pop(topic, None)
         self._missing.pop(topic, None)
 
     def expire(self) -> None:
-        """Something that is known has proven wrong, or a broker is gone: ask again soon."""
+        """Ask again soon: something has proven wrong, or a broker is gone."""
         self._expired = True
 
     def due(self) -> float:
-        """When to ask next."""
+        """The time of the next request."""
         if self._asked:
             return inf
         if self._expired:
             return self._not_before
         return max(self._not_before, self._answered_at + self._max_age)
 
-    # -- what happens -------------------------------------------------------------------------------
+    # -- requests and answers -----------------------------------------------------------------------
 
     def ask(self, now: float) -> MetadataRequest:
-        """The request to send now; then comes `update` or `fail`."""
+        """The request to send now; `update`, `fail` or `ask_for_less` follows."""
         self._asked = True
         self._pause(now)
-        topics = self._rest or sorted(self._wanted)
-        self._rest = topics[self._at_a_time :]
+        topics = self._next or sorted(self._wanted)
+        self._next = topics[self._at_a_time :]
         return MetadataRequest(topics[: self._at_a_time])
 
     def fail(self, now: float) -> None:
         """The request was not answered, or there was no broker to send it to."""
         self._asked = False
         self._expired = True
-        self._rest = []
+        self._next = []
         self._unhelpful += 1
         self._pause(now)
 
     def ask_for_less(self, now: float) -> bool:
-        """The answer would have been too large. False if it was asked for one topic."""
-        self._asked, self._not_before, self._rest = False, now, []
+        """The answer would have been too large. False if the request named one topic."""
+        self._asked, self._not_before, self._next = False, now, []
         can_be_less = self._at_a_time > 1
         self._at_a_time = max(1, min(self._at_a_time, len(self._wanted)) // 2)
         return can_be_less
@@ -222,55 +227,44 @@ class Metadata:
             for broker in response.brokers
             if self._listener in broker.listeners
         }
-        # A broker that has just lost ZooKeeper may know of nobody; then what was known is better.
+        # A broker that has just lost ZooKeeper may name no brokers; the known ones stay then.
         if brokers:
-            self._racks = {each.broker_id: each.rack for each in response.brokers}
+            self._racks = {broker.broker_id: broker.rack for broker in response.brokers}
         if brokers and brokers != self._brokers:
             self._brokers = brokers
             self.version += 1
         for topic in response.topics:
             self._take(topic, now)
-        if self._rest:
+        if self._next:
             self._expired, self._not_before = True, now
             return
-        self._expired = not self._is_complete() or self._is_doubted(now)
-        # What exists has a leader soon: then the pauses grow by a fifth, else they double.
+        self._expired = not self._is_complete() or now < self._doubt_until
+        # A topic that exists has a leader soon: then the pauses grow by a fifth, else they double.
         exists = self._topics.keys() >= self._wanted
         self._unhelpful += 0.25 if exists else 1.0
         if not self._expired:
             self._unhelpful = 0.0
 
-    def hint(self, partition: TopicPartition, broker: BrokerInfo, said_by: str) -> None:
-        """A broker said that another one leads this partition. It knows better only where it was taken
-        for the leader itself: what has been learned since, of a newer epoch, may be more."""
-        known = self._topics.get(partition.topic)
-        address = broker.listeners.get(self._listener)
-        if known is None or address is None or partition.partition >= len(known.leaders):
-            return
-        former = known.leaders[partition.partition]
-        if self._brokers.get(former.broker_id) != said_by or address == said_by:
-            return
-        self._brokers[broker.broker_id] = address
-        known.leaders[partition.partition] = former._replace(broker_id=broker.broker_id)
-        self.version += 1
+    def refused(
+        self, partition: TopicPartition, address: str, leader: BrokerInfo | None, now: float
+    ) -> None:
+        """The broker at `address` does not lead this partition, or not for long; it may name the leader.
 
-    def doubt(self, partition: TopicPartition, said_by: str, now: float) -> None:
-        """A broker that was taken for the leader said that it is not, or is about not to be: for a
-        while an answer that names it again, in the same epoch, does not help."""
+        Its word counts only if it is the known leader: metadata of a newer epoch may be better.
+        """
         self._expired = True
         known = self._topics.get(partition.topic)
-        if known is not None and partition.partition < len(known.leaders):
-            leader = known.leaders[partition.partition]
-            if self._brokers.get(leader.broker_id) == said_by:
-                self._doubted[partition] = leader, now + DOUBT
-
-    def _is_doubted(self, now: float) -> bool:
-        for partition, (leader, until) in list(self._doubted.items()):
-            known = self._topics.get(partition.topic)
-            leaders = () if known is None else known.leaders[partition.partition :]
-            if until <= now or not leaders or leaders[0][:2] != leader[:2]:
-                del self._doubted[partition]
-        return bool(self._doubted)
+        if known is None or partition.partition >= len(known.leaders):
+            return
+        former = known.leaders[partition.partition]
+        if self._brokers.get(former.broker_id) != address:
+            return
+        self._doubt_until = now + DOUBT
+        named = None if leader is None else leader.listeners.get(self._listener)
+        if leader is not None and named is not None and named != address:
+            self._brokers[leader.broker_id] = named
+            known.leaders[partition.partition] = former._replace(broker_id=leader.broker_id)
+            self.version += 1
 
     def _take(self, topic: TopicMetadata, now: float) -> None:
         if topic.topic not in self._wanted:
@@ -292,7 +286,9 @@ class Metadata:
                     if number in leaders and leaders[number].epoch < leader.epoch:
                         leaders[number] = leader
             known = _Topic(topic.topic_id, [leaders[number] for number in range(len(numbers))])
-            self.version += known != former
+            if known != former:
+                self.version += 1
+                self._doubt_until = -inf
             self._topics[topic.topic] = known
 
     def _is_complete(self) -> bool:

@@ -4,7 +4,6 @@ import errno
 import select
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
@@ -18,10 +17,23 @@ from folkmoot.protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES
 
 Payload = bytes | bytearray | memoryview
 
+RECEIVE_QUEUE: Final = 100
+"""Messages of one peer that wait to be received; more stay on its side."""
+SEND_QUEUE: Final = 256
+"""Answers that wait for one peer to read; more are dropped."""
+PEER_UNSENT_BYTES: Final = 128 * 1024 * 1024
+"""The most bytes under way to one peer; a message to a peer without any is always taken."""
+UNSENT_BYTES: Final = 1024 * 1024 * 1024
+"""The most bytes under way to all peers, likewise."""
+KEEPALIVE_INTERVAL: Final = 10
+"""Seconds of silence after which TCP probes the peer's machine, and between probes."""
+USER_TIMEOUT: Final = 30.0
+"""Seconds after which a connection ends whose peer's machine takes no bytes."""
+HANDSHAKE_TIMEOUT: Final = 5.0
 LARGE_BYTES: Final = 128 * 1024
-"""Below this a frame is copied: that costs less than to be told when its memory is free again."""
+"""Smaller frames are copied: that costs less than to learn when their memory is free again."""
 FRAME_OVERHEAD: Final = 64
-"""What ZeroMQ needs for a frame besides its bytes."""
+"""ZeroMQ's own bytes for a frame."""
 _PEERS_COUNTED: Final = 10_000
 
 # As plain integers: two of zmq's flags joined by `|` cost more than the call that they are for.
@@ -29,7 +41,7 @@ _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 _NOT_BINDABLE: Final = {
-    errno.EADDRINUSE: "is in use: stop what listens there, or choose another port",
+    errno.EADDRINUSE: "is in use: stop the program that listens there, or choose another port",
     errno.EADDRNOTAVAIL: "is not an address of this machine",
     errno.ENODEV: "is not an address of this machine",
     errno.EACCES: "may not be listened on by this user: choose a port above 1023",
@@ -37,95 +49,62 @@ _NOT_BINDABLE: Final = {
 
 
 class Message(NamedTuple):
-    """What a peer sent: its routing id, for the answer, and its frames, still in ZeroMQ's memory."""
+    """A peer's message: its routing id, for the answer, and its frames (at least one), in ZeroMQ's memory."""
 
     peer: bytes
     frames: list[memoryview]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerConfig:
-    """Limits of a server's socket."""
-
-    receive_queue: int = 100
-    """Messages of one peer that wait to be received; more stay on its side."""
-
-    send_queue: int = 256
-    """Answers that wait for one peer to read; more are dropped."""
-
-    peer_unsent_bytes: int = 128 * 1024 * 1024
-    """Bytes on their way to one peer; what comes when there are none is always taken."""
-
-    unsent_bytes: int = 1024 * 1024 * 1024
-    """Bytes on their way to all peers; what comes when there are none to its peer is always taken."""
-
-    keepalive_interval: int = 10
-    """Seconds without a word of a peer after which TCP asks its machine, and asks again."""
-
-    user_timeout: float = 30.0
-    """Seconds after which a connection ends whose peer's machine takes none of what was sent."""
-
-    handshake_timeout: float = 5.0
-    io_threads: int = 1
-    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-
-
 class ServerSocket:
     """A ROUTER socket that never waits for a peer.
 
-    - Frames arrive as views of ZeroMQ's own memory and are sent without a copy when they are large;
-      a sent payload is kept alive until the last byte is out.
-    - An answer to a peer that is gone, or whose queue is full because it does not read, is dropped:
-      its client asks again. Nobody else notices. Answers too large for what else is on its way are
-      refused by `send`, so that peers that ask and do not read cannot fill the memory: every byte
-      counts, in small answers too.
-    - A frame beyond MAX_FRAME_BYTES costs its sender the connection. Of a message with more than
-      MAX_FRAMES frames the rest is thrown away; what is left fails as a request. ZeroMQ itself
-      collects a message's frames, however many, before it hands over the first: `look` ends
-      connections whose messages do not end.
-    - A routing id that a peer chose for itself and another one has is refused, never handed over.
+    Frames arrive as views of ZeroMQ's own memory. Large ones are sent without a copy, and kept alive until
+    their last byte is out.
+
+    An answer to a peer that is gone or does not read is dropped: its client asks again. `send` refuses
+    answers that exceed the bytes allowed under way, so that such peers cannot fill the memory.
+
+    A frame beyond MAX_FRAME_BYTES costs its sender the connection. Frames beyond MAX_FRAMES of a message are
+    thrown away; the others fail as a request. ZeroMQ collects all frames of a message before it hands over
+    the first: `look` ends connections whose messages do not end. A routing id that another peer has is
+    refused.
 
     Any one thread at a time may call; `bind` and `watch` before the loop, then the loop's thread only.
     """
 
-    def __init__(self, config: ServerConfig | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
         keep_freed_memory()
-        self._config = config or ServerConfig()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(self._config.io_threads)
-        self._socket = self._context.socket(zmq.ROUTER)
-        # What pyzmq does in Python before it sends or receives is not needed here, and costs as much
-        # as the sending.
-        plain: Any = super(zmq.Socket, self._socket)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = socket = self._context.socket(zmq.ROUTER)
+        # pyzmq's Python code around these is not needed here, and costs as much as the sending.
+        plain: Any = super(zmq.Socket, socket)
         self._send, self._recv = plain.send, plain.recv
-        self._item = [(self._socket, int(zmq.POLLIN))]
-        self._descriptor = self._socket.fileno()
-        self._poller = select.poll()
-        self._unsent = _Unsent(self._config)
+        self._item = [(socket, int(zmq.POLLIN))]
+        self._descriptor = socket.fileno()
+        self.poller = select.poll()
+        """`wait` waits with it; others may register descriptors of their own."""
+        self._unsent = _Unsent()
         self._open = True
-        self._set_options()
-        self.accepted = AcceptedConnections(self._context, self._socket, self._config.limits)
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.ROUTER_MANDATORY, 0)
+        socket.set(zmq.ROUTER_HANDOVER, 0)
+        socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        socket.set(zmq.RCVHWM, RECEIVE_QUEUE)
+        socket.set(zmq.SNDHWM, SEND_QUEUE)
+        socket.set(zmq.HANDSHAKE_IVL, round(HANDSHAKE_TIMEOUT * 1000))
+        # No heartbeats of ZeroMQ's: with a limit on what is received, libzmq 4.3.5 aborts the process.
+        socket.set(zmq.TCP_KEEPALIVE, 1)
+        socket.set(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_INTERVAL)
+        socket.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL)
+        socket.set(zmq.TCP_MAXRT, round(USER_TIMEOUT * 1000))
+        self.accepted = AcceptedConnections(self._context, socket, limits or ConnectionLimits())
         self._heard: dict[bytes, zmq.Frame] = {}
         self._round, self._limit, self._all_received = 0, 1, False
         self.watch(self._descriptor)
         self.watch(self.accepted.descriptor)
 
-    def _set_options(self) -> None:
-        config, socket = self._config, self._socket
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.ROUTER_MANDATORY, 0)
-        socket.set(zmq.ROUTER_HANDOVER, 0)
-        socket.set(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        socket.set(zmq.RCVHWM, config.receive_queue)
-        socket.set(zmq.SNDHWM, config.send_queue)
-        socket.set(zmq.HANDSHAKE_IVL, round(config.handshake_timeout * 1000))
-        # No heartbeats of ZeroMQ's: with a limit on what is received, libzmq 4.3.5 aborts the process.
-        socket.set(zmq.TCP_KEEPALIVE, 1)
-        socket.set(zmq.TCP_KEEPALIVE_IDLE, config.keepalive_interval)
-        socket.set(zmq.TCP_KEEPALIVE_INTVL, config.keepalive_interval)
-        socket.set(zmq.TCP_MAXRT, round(config.user_timeout * 1000))
-
     def bind(self, host: str, port: int) -> int:
-        """Listen on an address too; port 0 is a free one. → the port. Raises AddressTaken.
+        """Listen on one more address and return the port; port 0 is a free one. Raises AddressTaken.
 
         IPv6 hosts are written in brackets.
         """
@@ -140,29 +119,24 @@ class ServerSocket:
 
     def watch(self, descriptor: int) -> None:
         """Let `wait` end when a descriptor becomes readable too."""
-        self._poller.register(descriptor, select.POLLIN)
-
-    @property
-    def poller(self) -> "select.poll":
-        """What `wait` waits with, for others to be waited for as well."""
-        return self._poller
+        self.poller.register(descriptor, select.POLLIN)
 
     def wait(self, timeout: float | None) -> dict[int, int]:
-        """Wait for a message, or what else the poller has, at most `timeout` seconds; rarely, for less.
+        """Wait for a message or another event of the poller, at most `timeout` seconds; rarely, for less.
 
-        Returns what is there besides messages: descriptors, with their events.
+        Returns the other events: descriptor → events.
         """
         if zmq.zmq_poll(self._item, 0):
-            timeout = 0.0  # its descriptor tells of what is new, not of what is there
+            timeout = 0.0  # its descriptor is readable for new messages, not for waiting ones
         # Rounded up, so that a loop with a deadline does not spin through its last millisecond.
-        ready = dict(self._poller.poll(None if timeout is None else ceil(timeout * 1000)))
+        ready = dict(self.poller.poll(None if timeout is None else ceil(timeout * 1000)))
         ready.pop(self._descriptor, None)
         if ready.pop(self.accepted.descriptor, None):
             self.accepted.update()
         return ready
 
     def receive(self, limit: int) -> list[Message]:
-        """What has arrived, at most `limit` messages; never waits."""
+        """The messages that have arrived, at most `limit`; never waits."""
         messages: list[Message] = []
         receive = self._recv
         is_readable, item = zmq.zmq_poll, self._item
@@ -181,9 +155,9 @@ class ServerSocket:
         return messages
 
     def look(self) -> bool:
-        """End connections that hold memory without sending whole messages, a few times a second.
+        """End connections that hold memory without sending whole messages; call it a few times a second.
 
-        True: some may; look again after the next `receive`.
+        True: some may hold memory; look again after the next `receive`.
         """
         heard = [int(frame.get(zmq.SRCFD)) for frame in self._heard.values()]
         self._heard.clear()
@@ -194,7 +168,7 @@ class ServerSocket:
     def send(self, peer: bytes, frames: Sequence[Payload]) -> bool:
         """Send a message, or drop it if the peer is gone or does not read.
 
-        False, and nothing is sent, if too much is on its way to the peer already.
+        False, and nothing is sent, if too many bytes are under way already.
         """
         send = self._send
         size = self._unsent.count(peer, sum(map(len, frames)) + FRAME_OVERHEAD * len(frames))
@@ -207,7 +181,7 @@ class ServerSocket:
             if not size:
                 send(frames[-1], _NOBLOCK)
                 return True
-            # A message's last frame leaves behind all others, and those of earlier messages.
+            # A message's last frame leaves after all its others, and after earlier messages.
             last = memoryview(frames[-1])
             send(zmq.Frame(last, copy=False), _NOBLOCK, copy=False)
             self._unsent.watch(peer, size, last)
@@ -225,19 +199,18 @@ class ServerSocket:
 class _Unsent:
     """Bytes that ZeroMQ still holds, by peer.
 
-    To watch a message leave costs more than to send a small one. So what goes to a peer is counted,
-    and one message is watched for every LARGE_BYTES: messages leave in order.
+    To watch a message leave costs more than to send a small one. So the bytes to a peer are counted, and
+    one message is watched for every LARGE_BYTES: messages leave in order.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self._watched: dict[bytes, deque[tuple[int, ReferenceType[memoryview]]]] = {}
         self._held: dict[bytes, int] = {}
         self._bytes = 0
         self._since_watched: dict[bytes, int] = {}
 
     def count(self, peer: bytes, size: int) -> int:
-        """The bytes that a message of this size stands for if it is to be watched, else 0."""
+        """The bytes that a message of this size stands for if it has to be watched, else 0."""
         size += self._since_watched.get(peer, 0)
         if size >= LARGE_BYTES:
             return size
@@ -247,7 +220,7 @@ class _Unsent:
         return 0
 
     def watch(self, peer: bytes, size: int, frame: memoryview) -> None:
-        """So many bytes are on their way, until ZeroMQ lets go of this frame, which nobody else keeps."""
+        """Count these bytes until ZeroMQ lets go of this frame, to which there is no other reference."""
         self._since_watched.pop(peer, None)
         self._watched.setdefault(peer, deque()).append((size, ref(frame)))
         self._held[peer] = self._held.get(peer, 0) + size
@@ -255,17 +228,14 @@ class _Unsent:
 
     def has_room(self, peer: bytes, size: int) -> bool:
         self._let_go(peer)
-        if self._bytes + size > self._config.unsent_bytes:
-            for each in list(self._watched):
-                self._let_go(each)
+        if self._bytes + size > UNSENT_BYTES:
+            for other in list(self._watched):
+                self._let_go(other)
         held = self._held.get(peer, 0)
-        return not held or (
-            held + size <= self._config.peer_unsent_bytes
-            and self._bytes + size <= self._config.unsent_bytes
-        )
+        return not held or (held + size <= PEER_UNSENT_BYTES and self._bytes + size <= UNSENT_BYTES)
 
     def _let_go(self, peer: bytes) -> None:
-        """Count no more what has left."""
+        """Stop counting the bytes that have left."""
         watched = self._watched.get(peer, ())
         while watched and watched[0][1]() is None:
             size, _ = watched.popleft()

@@ -1,7 +1,7 @@
-"""TCP connections that ZeroMQ owns, looked at by their descriptors.
+"""TCP connections that ZeroMQ owns, by their descriptors.
 
 ZeroMQ may close a descriptor at any time, and the system may give its number to another file. Callers
-read the socket's monitor first, and must bear what they learn about another connection.
+read the socket's monitor first, and must cope with numbers of another connection.
 """
 
 import fcntl

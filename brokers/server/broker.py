@@ -3,11 +3,11 @@
 import logging
 import resource
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from threading import Event
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from folkmoot import __version__
 from folkmoot.brokers.controller.thread import ControllerThread
@@ -45,43 +45,34 @@ from folkmoot.coordination.zookeeper.operations import WatchCallback
 from folkmoot.coordination.zookeeper.session import Connect, Session
 from folkmoot.network.accepted import ConnectionLimits
 from folkmoot.network.client import Connections
-from folkmoot.network.server import ServerConfig, ServerSocket
-from folkmoot.protocol.errors import (
-    ConfigError,
-    FolkmootError,
-    NoCluster,
-    RequestTimeout,
-)
+from folkmoot.network.server import ServerSocket
+from folkmoot.protocol.errors import ConfigError, FolkmootError, NoCluster, RequestTimeout
 from folkmoot.protocol.messages import GetSchemaResponse
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 RELEASE_FILES_AFTER: Final = 60.0
 HANDOVER_TIMEOUT: Final = 5.0
 TAKEOVER_TIMEOUT: Final = 300.0
-"""A thousand replicas are noted as incomplete in some seconds."""
+"""Noting a thousand replicas as incomplete takes some seconds."""
 IDS_WAIT: Final = 5.0
 JOIN_TIMEOUT: Final = 15.0
 SNAPSHOT_TIMEOUT: Final = 5.0
 _OTHER_DESCRIPTORS: Final = 400
 _OWN_DESCRIPTORS: Final = 100
 _FILES_PER_SEGMENT: Final = OPEN_FILES_PER_SEGMENT + 1
-"""With that of one that waits to be flushed."""
+"""One of them for a file that waits to be flushed."""
 
 
 class Broker:
     """One broker, in this process, from `start` to `close`.
 
-    The order of starting is the order of trust: ZooKeeper is that of the cluster which the data directory
-    belongs to before anything in there is touched; the directory is locked and its logs recovered before a
-    port is opened; the port is open before ZooKeeper tells others of it; the event loop
-    runs before the registration, so that whoever finds the broker is answered. Stopping is the reverse:
-    others lead what they can, then out of ZooKeeper, then an answer for all who wait, then the logs are
-    flushed and closed.
+    The order of starting: check that ZooKeeper belongs to the cluster of the data directory; lock it and
+    recover its logs; open the ports; run the event loop; register. So others find a broker that answers.
+    Stopping is the reverse: hand partitions over, end the registration, answer all requests that wait,
+    flush and close the logs.
 
-    Start and close it from one thread. `failed` is set when something ended it from within.
+    Start and close it from one thread.
     """
 
     def __init__(self, config: BrokerConfig, connect: Connect) -> None:
@@ -106,12 +97,12 @@ class Broker:
 
     @property
     def event_loop(self) -> EventLoop:
-        """What serves, from `start` on, and how long its steps take."""
+        """The event loop, from `start` on."""
         assert self._loop is not None
         return self._loop
 
     def snapshot(self, timeout: float = SNAPSHOT_TIMEOUT) -> BrokerSnapshot:
-        """What is to be known of it now. From any thread but its own, while it runs.
+        """Its present state, for metrics. From any thread but its event loop's, while it runs.
 
         Raises RequestTimeout if its event loop stands still for `timeout` seconds, or has not begun.
         """
@@ -127,7 +118,8 @@ class Broker:
         return found
 
     def health(self, timeout: float = SNAPSHOT_TIMEOUT) -> BrokerHealth:
-        """Whether it lives and is ready. From any thread but its own; waits so long for the event loop."""
+        """Its health. From any thread but its event loop's, for which it waits at most
+        `timeout` seconds."""
         watcher, loop = self._watcher, self._loop
         started = loop is not None and loop.has_begun
         moves, view = not started, False
@@ -163,7 +155,13 @@ class Broker:
         segments = min(config.open_segments, _segments_affordable(open_files))
         files = OpenSegments(segments)
         stack.callback(self._link.close)
-        self._join()
+        try:
+            self._cluster = cluster_of(config.data)
+        except OSError as error:
+            raise ConfigError(
+                f"data={config.data}: {error.strerror}: use another directory"
+            ) from error
+        self._connect(config.session_timeout).close()  # to learn which cluster this is
         logs = LogManager(
             *(config.data, config.broker_id, config.log, files, jobs.submit),
             cluster=self._cluster,
@@ -174,7 +172,7 @@ class Broker:
         logs.start()
         self._logs = logs
         stack.callback(logs.close)
-        socket = ServerSocket(ServerConfig(limits=_connection_limits(open_files, segments)))
+        socket = ServerSocket(_connection_limits(open_files, segments))
         stack.callback(socket.close)
         for listener in config.listeners:
             port = socket.bind(listener.bind_host, listener.bind_port)
@@ -192,7 +190,7 @@ class Broker:
             *(self._connect, self._link, config.broker_id, mine, config.session_timeout),
             *(loop.show, loop.post),
             failed=self._fail,
-            told_to_stop=self._ended.set,
+            stop_requested=self._ended.set,
             takes_over=partial(self._take_over, logs),
         )
         self._watcher = watcher
@@ -207,18 +205,9 @@ class Broker:
         controller.start()
         stack.callback(self._hand_over, watcher)
 
-    def _join(self) -> None:
-        """Learn which cluster this is; it is the one that the directory belongs to, or the start ends."""
-        data = self._config.data
-        try:
-            self._cluster = cluster_of(data)
-        except OSError as error:
-            raise ConfigError(f"data={data}: {error.strerror}: use another directory") from error
-        with closing(self._connect(self._config.session_timeout)):
-            pass
-
     def _connect(self, session_timeout: float) -> Session:
-        """Open a session with the cluster's ZooKeeper: never with an emptied one, or another's."""
+        """Open a session with the ZooKeeper of the directory's cluster: an emptied one, or another
+        cluster's, is refused."""
         try:
             session = self._connect_anywhere(session_timeout)
         except NoCluster as error:
@@ -241,22 +230,25 @@ class Broker:
     def _event_loop(
         self, logs: LogManager, files: OpenSegments, jobs: JobPool, socket: ServerSocket
     ) -> EventLoop:
-        """What works on the logs; it is stopped before they are closed."""
+        """Make the event loop and its parts; it is stopped before the logs are closed."""
         config, submit = self._config, jobs.submit
         flusher = Flusher(logs, self._disk_failed)
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
-        connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
-        fetcher = ReplicaFetcher(config.broker_id, connections)
+        fetcher = ReplicaFetcher(
+            config.broker_id, Connections(f"broker-{config.broker_id}", poller=socket.poller)
+        )
         partitions = Partitions(
             *(config.broker_id, logs, flusher, retention, creation, fetcher),
-            *(self._link.write_states, self._post, time.monotonic),
+            *(self._link.write_states, lambda work: self.event_loop.post(work), time.monotonic),
         )
         reports = DamageReports(submit)
-        schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
+        schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause)
         scrubber = Scrubber(logs, submit, config.scrub_period)
-        memory_bytes, pace = config.compaction_memory_bytes, config.compaction_bytes_per_second
-        cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
+        cleaner = LogCleaner(
+            *(logs, submit, jobs.pause),
+            *(config.compaction_memory_bytes, config.compaction_bytes_per_second),
+        )
         tasks = (
             partial(_release_idle, files),
             jobs.task,
@@ -291,8 +283,8 @@ class Broker:
         return loop
 
     def _take_over(self, logs: LogManager) -> None:
-        """Before any replica here begins."""
-        logger.warning("broker id %d was another data directory's last", self._config.broker_id)
+        """Another data directory had this broker id: mark all logs, before any replica begins."""
+        logger.warning("broker id %d belonged to another data directory", self._config.broker_id)
         self.event_loop.call(logs.mark_incomplete, TAKEOVER_TIMEOUT)
 
     def _take_producer_ids(self, count: int) -> range:
@@ -302,21 +294,21 @@ class Broker:
         return self._link.execute(taken, IDS_WAIT)
 
     def _note_seen(self, jobs: JobPool, ids: HighestIds) -> None:
-        """New schemas get higher ids; what could not be said is said by the next session."""
+        """Have new schemas get higher ids. If this fails, the next session does it."""
         work = partial(self._link.execute, registering.note_seen(ids.schema), IDS_WAIT)
         jobs.submit(Lane.ZOOKEEPER, work, lambda outcome: None)
 
     def _live_ids(self, subject: str, watch: WatchCallback) -> Collection[int]:
-        """As `_take_producer_ids`."""
+        """Read a subject's live ids, as `_take_producer_ids`."""
         found = self._link.execute(lookups.subject_of(parse_subject(subject), watch), IDS_WAIT)
-        return {each.id for each in found.live()}
+        return {version.id for version in found.live()}
 
     def _schema(self, key: Key) -> GetSchemaResponse:
         return self._link.execute(described(*key), IDS_WAIT)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until something ends the broker from within, which is raised, or it is told to stop
-        through ZooKeeper. False when time is up."""
+        """Wait until a failure ends the broker, which is raised, or its registration asks it to stop. False
+        when time is up."""
         if not self._ended.wait(timeout):
             return False
         if self._failure is not None:
@@ -324,26 +316,26 @@ class Broker:
         return True
 
     def close(self) -> None:
-        """Stop in order. Raises StorageError if a log could not be flushed; stopped all the same.
+        """Stop in order. Raises StorageError if a log could not be flushed; it is stopped all the same.
 
-        What has ended the broker from within, which `wait` raises, is not hidden by that.
+        After a failure, which `wait` raises, later errors are only logged.
         """
         with nullcontext() if self._failure is None else self._logged():
             self._stack.close()
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
-        """What goes wrong is said in the log alone, since something worse has before."""
+        """Only log errors, since a worse one came before."""
         try:
             yield
         except FolkmootError as error:
             logger.error("%s", error)
 
     def _hand_over(self, watcher: ClusterWatcher) -> None:
-        """First of all, while everything still works; who was ended from within has nothing to hand over."""
+        """Have others lead its partitions while all its parts still work."""
         if self._failure is None and not watcher.leave(HANDOVER_TIMEOUT):
             logger.warning(
-                "others lead its partitions from its end on, not before: is there a controller?"
+                "partitions get other leaders only after the broker's end: is there a controller?"
             )
 
     def __enter__(self) -> Self:
@@ -353,15 +345,12 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _post(self, work: Callable[[], None]) -> None:
-        self.event_loop.post(work)
-
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
         self._ended.set()
 
     def _disk_failed(self, error: Exception) -> None:
-        """A flush has failed: what the disk holds is not known. Nothing is acknowledged from here on."""
+        """A flush has failed, so that the disk's content is unknown: acknowledge nothing from here on."""
         logger.critical("the broker stops: %s", error)
         if self._loop is not None:
             self._loop.end()
@@ -374,7 +363,7 @@ def _release_idle(files: OpenSegments, _now: Now) -> float:
 
 
 def _raise_open_files() -> int:
-    """Raise the limit of open files, which is meant for `select`; → the limit."""
+    """Raise the soft limit of open files, which is low for the sake of `select`, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -386,14 +375,13 @@ def _raise_open_files() -> int:
 
 
 def _segments_affordable(open_files: int) -> int:
-    """How many segments may have files open, and as many again that wait to be flushed: a quarter of all
-    files stays for connections."""
+    """The number of segments that may have files open; a quarter of all files stays for connections."""
     others = max(_OTHER_DESCRIPTORS, open_files // 4)
     return max(1, (open_files - others) // _FILES_PER_SEGMENT)
 
 
 def _connection_limits(open_files: int, segments: int) -> ConnectionLimits:
-    """As many connections as the limit of open files allows, so that it is never reached by them."""
+    """Limits of connections that leave the limit of open files unreached."""
     affordable = open_files - segments * _FILES_PER_SEGMENT - _OWN_DESCRIPTORS
     connections = max(1, min(ConnectionLimits().connections, affordable))
     return ConnectionLimits(

@@ -1,4 +1,4 @@
-"""What a broker process can be told, each option with its range.
+"""The options of a broker process, each with its range.
 
 Every value is checked where the object is made; a ConfigError names the option.
 """
@@ -23,10 +23,10 @@ _ANY_ADDRESS: Final = ("0.0.0.0", "[::]")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address that a broker binds, and the one under which clients are to find it.
+    """An address that a broker binds, and the advertised one, under which clients find it.
 
-    They differ where a network lies between (containers). Port 0 binds a free port; an advertised
-    port 0 is the port that was bound. IPv6 hosts are written in brackets.
+    They differ across networks, as with containers. Port 0 binds a free port; an advertised port 0 is the
+    port that was bound. IPv6 hosts are written in brackets.
     """
 
     name: str
@@ -95,27 +95,27 @@ class BrokerConfig:
     """The cluster's address: ZooKeeper's connect string with its chroot."""
 
     listeners: tuple[Listener, ...] = (DEFAULT_LISTENER,)
-    """Where the broker answers, and how others reach that: `NAME=HOST:PORT[@HOST:PORT]`, as text several
-    with commas between them; port 0 is a free one. Clients use the listener `client` unless told another,
+    """Addresses at which the broker answers, and their addresses for others: `NAME=HOST:PORT[@HOST:PORT]`, in
+    text with commas between several; port 0 is a free one. Clients use the listener `client` by default,
     other brokers `internal` if there is one of that name, else `client`."""
 
     session_timeout: Annotated[Seconds, Meta(ge=0.5, le=300)] = 6.0
     """Seconds after which ZooKeeper takes a silent broker for dead."""
 
     rack: str = ""
-    """Where the broker stands; members of a group may prefer what is led near them."""
+    """The broker's location; members of a group may prefer leaders near them."""
 
     default_replicas: Annotated[int, Meta(ge=1, le=100)] = 1
-    """How many replicas a new topic gets that says nothing else; of several brokers the most counts."""
+    """The number of replicas of a new topic by default; the highest of all brokers counts."""
 
     open_segments: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
-    """How many segments may have files open at a time."""
+    """The number of segments that may have files open at a time."""
 
     scrub_period: Annotated[Seconds, Meta(ge=1, le=FOREVER)] = 7 * DAY
-    """Every sealed segment is read, and compared with its checksums, once in so many seconds."""
+    """The seconds in which each sealed segment is read once and compared with its checksums."""
 
     compaction_memory_bytes: Annotated[Bytes, Meta(ge=4096, le=2**40)] = 64 * 1024 * 1024
-    """What compaction may take to remember keys, 96 bytes each; what has more takes several passes."""
+    """Memory of compaction for keys, 96 bytes each; a log with more keys takes several passes."""
 
     compaction_bytes_per_second: Annotated[BytesPerSecond, Meta(ge=1024, le=2**40)] = (
         64 * 1024 * 1024
@@ -123,16 +123,16 @@ class BrokerConfig:
     """The most that compaction reads and writes."""
 
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-    """Where /metrics for Prometheus, /healthz and /readyz are served; 0 is a free port, None: nowhere."""
+    """The port of /metrics for Prometheus, /healthz and /readyz; 0 is a free port, None: there is none."""
 
     metrics_host: str = "127.0.0.1"
-    """The address for that; 0.0.0.0 is everywhere."""
+    """The address of that port; 0.0.0.0 stands for all addresses of the machine."""
 
     log_format: Literal["text", "json"] = "text"
     """How the log is written: text, or json, an object a line, with time, level, logger, message."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least level that is written; `info` has elections, changes of in-sync replicas, and brokers that
+    """The lowest level that is written; `info` has elections, changes of in-sync replicas, and brokers that
     come and go."""
 
     log: LogConfig = field(default_factory=LogConfig)

@@ -12,7 +12,7 @@ from math import inf
 from threading import Thread
 from typing import Any, Final, TypeVar
 
-from folkmoot.brokers.jobs.jobs import Job, Lane, Now, Task
+from folkmoot.brokers.jobs.jobs import Job, Lane, Now, Task, call_guarded
 from folkmoot.brokers.server.metadata_cache import ClusterChange
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
 from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
@@ -42,7 +42,7 @@ REMIND_AFTER: Final = 10.0
 TRY_TASK_AGAIN: Final = 10.0
 
 STEP_TIME: Final = 0.005
-"""So long a request of many entries goes on before it gives way."""
+"""Seconds after which a request of many entries gives way."""
 TURN_TIME: Final = 0.02
 """Seconds that requests of many entries get in a turn together, beyond one step of each message."""
 SLOW_STEP: Final = 0.02
@@ -55,23 +55,22 @@ LOOK_AT_CONNECTIONS: Final = 0.1
 class EventLoop:
     """One thread, no locks. All that the broker keeps is touched here and nowhere else.
 
-    Turn: wait for messages, a wake-up or the next deadline; then, each a bounded number: callbacks
-    that were posted, what leaders answer to the followers here, messages, requests of many entries that
-    go on (for TURN_TIME together), completed fetches, and one task that is due. Appends of one turn
-    complete a delayed fetch once.
+    A turn waits for messages, a wake-up or the next deadline. Then it handles, each in a bounded number,
+    posted callbacks, leaders' answers to the followers here, messages, unfinished requests of many entries
+    (for TURN_TIME together), completed fetches, and one due task. Appends of one turn complete a delayed
+    fetch once.
 
-    Each of these is a step. No step waits for a disk or goes through more than a bounded number of
-    items; those above SLOW_STEP seconds are counted (`slow_steps`, `longest_step`) and logged.
-    `requests` counts what was asked, answered and refused.
+    Each of these is a step. No step waits for a disk or handles more than a bounded number of items.
+    Steps above SLOW_STEP seconds are counted (`slow_steps`, `longest_step`) and logged.
 
     Other threads hand in work with `post` and never wait. A peer's requests take effect in the order
-    sent: while one of them goes on in steps, those behind it are held back.
+    sent: while one of them is unfinished, later ones are held back.
 
-    Whatever a peer sends costs at most that peer an error: a typed one for what is wrong with the
-    request, UnknownServerError, with the stack in the log, for a fault of ours. What cannot be read
-    at all is answered under correlation id -1. A fault in a callback or a task is logged, and the
-    task tried again. A fault where a partition takes a leader's answer puts that one out of use.
-    Only a failure of the loop itself ends it, and is reported to `failed`.
+    An error costs at most its peer an answer: a typed error for a wrong request, UnknownServerError for
+    a fault of the broker's own, with the stack in the log. Unreadable requests are answered under
+    correlation id -1. A fault in a callback or a task is logged, and the task tried again. A fault where
+    a partition takes a leader's answer puts that one out of use. Only a failure of the loop itself ends
+    it, and is reported to `failed`.
 
     Stopping: requests that wait, and those that still arrive, are answered with BrokerStopping.
     """
@@ -83,7 +82,7 @@ class EventLoop:
         failed: Callable[[Exception], None],
         tasks: Iterable[Task] = (),
     ) -> None:
-        """What fetches for the replicas has its sockets in the poller of `socket`."""
+        """The followers' fetches have their sockets in the poller of `socket`."""
         self._socket = socket
         self.handlers = handlers
         self._purgatory = handlers.purgatory
@@ -92,12 +91,14 @@ class EventLoop:
         self._fetcher = handlers.partitions.fetcher
         self._inbox: deque[Callable[[], None]] = deque()
         self._wakeup = Wakeup()
+        self._wakeup_descriptor = self._wakeup.fileno()
         self._running = True
         self._unfinished: deque[tuple[Request, Steps, Exception | None]] = deque()
         self._held: dict[bytes, tuple[Request, deque[Message]]] = {}
+        """The unfinished request of each peer, and the messages that came after it."""
         self._owed: dict[DelayedResponse, Request] = {}
         all_tasks = [*tasks, self._report_slow_steps, self._look_at_connections]
-        self._tasks = [(float("-inf"), number, task) for number, task in enumerate(all_tasks)]
+        self._tasks = [(-inf, number, task) for number, task in enumerate(all_tasks)]
         self._step_began = time.monotonic()
         self._steps_until = inf
         self.slow_steps = 0
@@ -109,7 +110,7 @@ class EventLoop:
         self._thread = Thread(target=self._run, name="event-loop", daemon=True)
 
     def start(self) -> None:
-        self._socket.watch(self._wakeup.fileno())
+        self._socket.watch(self._wakeup_descriptor)
         self._thread.start()
 
     def post(self, work: Callable[[], None]) -> None:
@@ -118,18 +119,19 @@ class EventLoop:
         self._wakeup.wake()
 
     def show(self, change: ClusterChange) -> None:
-        """Take over what has changed in the cluster. Any thread."""
-        self.post(partial(self.handlers.show, change, self.post))
+        """Take over a change of the cluster. Any thread."""
+        self.post(partial(self.handlers.updates.show, change, self.post))
 
     @property
     def has_begun(self) -> bool:
-        """Whether it was started. From any thread."""
+        """True once it was started. From any thread."""
         return self._thread.ident is not None
 
     def call(self, work: Callable[[], _T], timeout: float) -> _T:
-        """Have `work` done on the event loop → what it returns. From any other thread.
+        """Do `work` on the event loop and return its result. From any other thread.
 
-        Raises what `work` raises; RequestTimeout if the loop stands still for so long, or has ended.
+        Raises what `work` raises; RequestTimeout if the loop stands still for `timeout` seconds, or has
+        ended.
         """
         done: Future[_T] = Future()
 
@@ -146,12 +148,13 @@ class EventLoop:
             raise RequestTimeout(f"the event loop has not answered within {timeout:g} s") from None
 
     def end(self) -> None:
-        """Answer nothing more but that the broker stops. The event loop's thread."""
+        """Answer only that the broker stops, from now on. The event loop's thread."""
         self._running = False
 
     def stop(self) -> None:
-        """Answer all who wait, then end; returns when the thread has ended and the socket is closed."""
-        if self._thread.ident is not None:
+        """Answer all requests that wait, then end; returns once the thread has ended and the socket is
+        closed."""
+        if self.has_begun:
             self.post(self.end)
             while self._thread.is_alive():
                 self._thread.join(REMIND_AFTER)
@@ -163,7 +166,7 @@ class EventLoop:
         try:
             while self._running:
                 self._turn()
-            self._say_goodbye()
+            self._refuse_all()
         except Exception as error:
             logger.exception("the event loop failed")
             self._failed(error)
@@ -173,11 +176,13 @@ class EventLoop:
 
     def _turn(self) -> None:
         events = self._socket.wait(self._time_left())
-        if self._wakeup.fileno() in events:
+        if self._wakeup_descriptor in events:
             self._wakeup.clear()
         self._step_began = time.monotonic()
         for _ in range(min(len(self._inbox), STEPS_PER_TURN)):
-            self._call(self._inbox.popleft())
+            work = self._inbox.popleft()
+            call_guarded("callback on the event loop", work)
+            self._step_ended("callback", work)
         if not self._running:
             return
         messages = self._socket.receive(STEPS_PER_TURN)
@@ -191,12 +196,16 @@ class EventLoop:
             self._take(message, now)
         self._steps_until = time.monotonic() + TURN_TIME
         for _ in range(len(self._unfinished)):
-            self._go_on(now)
+            self._resume(now)
             if self._step_began >= self._steps_until:
-                break  # the rest goes on in the next turns, in this order
+                break  # the others follow in the next turns, in this order
         self._partitions.shared.expire_produces(now.monotonic)
         for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
-            self._respond(delayed.request, partial(delayed.complete, now))
+            try:
+                self._conclude(delayed.request, delayed.complete(now))
+            except Exception as error:
+                self._refuse(delayed.request, error)
+            self._step_ended("request", delayed.request.body)
         self.handlers.sessions.expire(now.monotonic)
         self._run_task(now)
 
@@ -210,13 +219,6 @@ class EventLoop:
         return max(0.0, deadline - time.monotonic())
 
     # -- steps -------------------------------------------------------------------------------------------
-
-    def _call(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception:
-            logger.exception("a callback on the event loop failed")
-        self._step_ended("callback", work)
 
     def _run_task(self, now: Now) -> None:
         due, number, task = self._tasks[0]
@@ -234,7 +236,7 @@ class EventLoop:
         held = self._held.get(message.peer)
         request = Request(message.peer, NO_CORRELATION, None)
         try:
-            envelope = wire.decode_envelope(_first_frame(message))
+            envelope = wire.decode_envelope(message.frames[0])
             request = Request(message.peer, envelope.correlation_id, None)
             # A HELLO is a ping too, and is answered at once.
             if held is not None and envelope.api != Api.HELLO:
@@ -255,7 +257,8 @@ class EventLoop:
         self._step_ended("request", request.body)
 
     def _advance(self, request: Request, steps: Steps, error: Exception | None = None) -> bool:
-        """One step of a request, which a job it has waited for may have failed. False: the last one."""
+        """Do some steps of a request; `error` is how the job that it has waited for failed. False: the
+        request is finished."""
         try:
             job = next(steps) if error is None else steps.throw(error)
             until = min(self._step_began + STEP_TIME, self._steps_until)
@@ -280,25 +283,17 @@ class EventLoop:
             failure = error
         self._unfinished.append((request, steps, failure))
 
-    def _go_on(self, now: Now) -> None:
+    def _resume(self, now: Now) -> None:
         request, steps, failure = self._unfinished.popleft()
-        goes_on = False
+        is_unfinished = False
         try:
-            goes_on = self._advance(request, steps, failure)
+            is_unfinished = self._advance(request, steps, failure)
         except Exception as error:
             self._refuse(request, error)
         self._step_ended("request", request.body)
-        if not goes_on:
+        if not is_unfinished:
             for message in self._held.pop(request.peer)[1]:
                 self._take(message, now)
-
-    def _respond(self, request: Request, outcome: Callable[[], Outcome]) -> None:
-        """A request that has waited."""
-        try:
-            self._conclude(request, outcome())
-        except Exception as error:
-            self._refuse(request, error)
-        self._step_ended("request", request.body)
 
     def _step_ended(self, kind: str, what: Any = None) -> None:
         now = time.monotonic()
@@ -308,7 +303,9 @@ class EventLoop:
             self.longest_step = took
         if took > SLOW_STEP:
             self.slow_steps += 1
-            self._slow_since.append((took, kind if what is None else f"{kind} {_name(what)}"))
+            what = getattr(what, "func", what)
+            name = "" if what is None else getattr(what, "__qualname__", type(what).__name__)
+            self._slow_since.append((took, f"{kind} {name}".rstrip()))
 
     def _report_slow_steps(self, _now: Now) -> float:
         if self._slow_since:
@@ -328,7 +325,7 @@ class EventLoop:
 
     def _conclude(self, request: Request, outcome: Outcome) -> None:
         if isinstance(outcome, DelayedResponse):
-            if not outcome.is_complete:
+            if outcome.missing:
                 self._purgatory.enter(request.peer)
                 self._owed[outcome] = request
                 outcome.send = partial(self._send_delayed, outcome)
@@ -358,14 +355,15 @@ class EventLoop:
     def _refuse(self, request: Request, error: Exception) -> None:
         if not isinstance(error, FolkmootError):
             logger.error("a request could not be answered", exc_info=error)
-            error = UnknownServerError("the broker failed at this request: its log says how")
+            error = UnknownServerError("the broker failed at this request: see its log")
         self.requests.refused(request, error, time.monotonic())
         self._socket.send(request.peer, (wire.encode_error(request.correlation_id, error),))
 
-    def _say_goodbye(self) -> None:
-        stopping = BrokerStopping("the broker is stopping: ask again elsewhere or later")
+    def _refuse_all(self) -> None:
+        """The broker stops."""
+        stopping = BrokerStopping("the broker is stopping: ask another one, or later")
         for request in (
-            *(each.request for each in self._purgatory.take_all()),
+            *(delayed.request for delayed in self._purgatory.take_all()),
             *self._owed.values(),
             *(request for request, _ in self._held.values()),
         ):
@@ -373,17 +371,5 @@ class EventLoop:
         held = (message for _, messages in self._held.values() for message in messages)
         for message in (*held, *self._socket.receive(LAST_MESSAGES)):
             with suppress(InvalidRequest):
-                envelope = wire.decode_envelope(_first_frame(message))
-                self._refuse(Request(message.peer, envelope.correlation_id, None), stopping)
-
-
-def _first_frame(message: Message) -> memoryview:
-    if not message.frames:
-        raise InvalidRequest("a message without frames is not a request")
-    return message.frames[0]
-
-
-def _name(what: Any) -> str:
-    """What a step was about, for people."""
-    what = getattr(what, "func", what)
-    return str(getattr(what, "__qualname__", type(what).__name__))
+                number = wire.decode_envelope(message.frames[0]).correlation_id
+                self._refuse(Request(message.peer, number, None), stopping)

@@ -1,4 +1,4 @@
-"""What one fetch leaves out is kept for its client's next fetch, so that a fetch costs what has changed.
+"""Sessions keep the other partitions of an answered fetch, so that the next fetch costs only the changes.
 
 ```
 7: fetch a b c, keep ─► waits ─ append to b ─► answer: b; kept are a and c, still watched
@@ -21,12 +21,11 @@ _Entry = TypeVar("_Entry")
 
 
 class FetchSession(Session, Generic[_Entry]):
-    """What one client has named and not been answered yet, a partition after the other.
+    """The partitions that one client has named and not been answered yet.
 
-    `entries` are watched: their partitions tell of what happens. `changed` are those, the first one
-    first, with which something has happened since they were looked at: of the others there is no news.
-    What happens to a partition, and completes the fetch that waits, is for the two kinds of sessions to
-    say: a consumer's waits for committed bytes, a follower's for anything new.
+    `entries` are watched: their partitions report each event. `changed` are those with an event since
+    they were last read, the oldest event first. Subclasses decide which events complete the fetch that
+    waits: a consumer's waits for committed bytes, a follower's for anything new.
     """
 
     __slots__ = ("_purgatory", "changed", "delayed", "entries", "peer")
@@ -40,12 +39,12 @@ class FetchSession(Session, Generic[_Entry]):
         self._purgatory = purgatory
 
     def watch(self, partition: Partition, entry: _Entry) -> None:
-        """Hear of what happens to a partition from now on."""
+        """Have a partition report its events from now on."""
         self.entries[partition] = entry
         partition.sessions[self] = None
 
     def forget(self, *partitions: Partition) -> None:
-        """They are answered, and are watched again when they are named again."""
+        """End the watch of these, until they are named again."""
         for partition in partitions:
             self.entries.pop(partition, None)
             self.changed.pop(partition, None)
@@ -56,13 +55,13 @@ class FetchSession(Session, Generic[_Entry]):
         self.delayed = self._purgatory.delay(request, deadline, answer)
 
     def wake(self) -> None:
-        """Its fetch waits no longer."""
+        """End the wait of its fetch."""
         if self.delayed is not None:
             self._purgatory.complete(self.delayed)
 
 
 class ConsumerSession(FetchSession[FetchEntry]):
-    """Of a consumer's fetches. While one waits, `missing` committed bytes complete it."""
+    """A consumer's session. While its fetch waits, `missing` committed bytes complete it."""
 
     __slots__ = ("begun", "forget_at", "held", "missing")
 
@@ -75,7 +74,7 @@ class ConsumerSession(FetchSession[FetchEntry]):
         """The number of watches taken for it."""
 
     def take_changed(self) -> list[FetchEntry]:
-        """The entries of which there may be news: to be read, and watched again."""
+        """Take the entries with events: to be read, and watched again."""
         entries = [self.entries[partition] for partition in self.changed]
         self.forget(*self.changed)
         return entries
@@ -88,15 +87,13 @@ class ConsumerSession(FetchSession[FetchEntry]):
 
 
 class FetchSessions:
-    """Consumers' sessions that were answered, kept for the next fetch, and how much all may watch.
+    """Consumers' sessions that are kept between two fetches, and the bounds of all watches.
 
-    A session that was answered is either kept (`keep`) until its client continues it (`resume`), or let
-    go (`release`). It belongs to one connection, which has one at a time, and is continued once. What is
-    kept costs the next fetch nothing for all those partitions with which nothing happens.
+    An answered session is either kept (`keep`) until its client continues it (`resume`), or released. A
+    connection has one session at a time, which is continued once.
 
-    Bounded: the sessions of one peer, and those of all together, watch a limited number of partitions.
-    What is kept goes when it is too old, and when room is needed: the peer's own first, then the
-    oldest. Owner: the event loop.
+    The watches of one peer, and those of all peers, are bounded. Kept sessions expire; when room is
+    needed, the peer's own is released first, then the oldest. Owner: the event loop.
     """
 
     def __init__(self, watches: Quota | None = None) -> None:
@@ -115,7 +112,7 @@ class FetchSessions:
         self._hold(session, len(session.entries))
 
     def keep(self, session: ConsumerSession, correlation_id: int, forget_at: float) -> bool:
-        """Keep what is left of a fetch that was answered. False if there is no room; it is let go."""
+        """Keep a session whose fetch was answered. False if there is no room; then it is released."""
         self._forget(session.peer)
         try:
             self.require_room(session)
@@ -127,7 +124,7 @@ class FetchSessions:
         return True
 
     def resume(self, peer: bytes, correlation_id: int) -> ConsumerSession | None:
-        """What was kept of this fetch; the caller has to keep or release it, now or after a wait."""
+        """Take the session kept after this fetch; the caller has to keep or release it later."""
         kept, session = self._kept.get(peer, (None, None))
         if kept != correlation_id:
             return None
@@ -135,13 +132,13 @@ class FetchSessions:
         return session
 
     def release(self, session: ConsumerSession) -> None:
-        """No fetch continues this one."""
+        """End all of its watches: no fetch continues it."""
         session.forget(*session.entries)
         if session.held:
             self._hold(session, 0)
 
     def expire(self, now: float) -> None:
-        """Forget what nobody has gone on with."""
+        """Release the sessions that no fetch has continued in time."""
         while self._kept:
             peer, (_, session) = next(iter(self._kept.items()))
             if session.forget_at > now:

@@ -1,4 +1,4 @@
-"""Keeping Python's garbage collector from standing in the way of a broker that has a process of its own."""
+"""Keeps Python's garbage collector from pausing a broker that has a process of its own."""
 
 import gc
 import time
@@ -7,22 +7,20 @@ from typing import Any, Final
 
 LOOK_THROUGH_ALL_AFTER: Final = 86_400.0
 THRESHOLDS: Final = 700, 10, 2
-"""A full collection after some 23,000 objects, not 85,000: it looks at those alone, within one step of the
-event loop. A request that makes something for each of thousands of partitions makes as many."""
+"""A full collection after some 23,000 new objects, not 85,000: fewer for one step of the event loop."""
 
 
 class SurvivorsFrozen:
-    """A full collection looks at what was made since the last one, not at all that there is.
+    """Full collections look only at objects made since the last one.
 
-    A broker keeps some dozen objects for each partition for ever: at ten thousand partitions a full
-    collection stands for a tenth of a second, and the event loop with it. So whatever has survived one
-    is frozen (`gc.freeze`): it still goes as soon as nobody refers to it, which is how a broker's own
-    objects go, and no collection looks at it again. What dies in a circle all the same, such as a lost
-    session of kazoo's, is found once in LOOK_THROUGH_ALL_AFTER seconds, when all is unfrozen for the
-    next full collection.
+    A broker keeps some dozen objects for each partition. With ten thousand partitions a full collection
+    takes a tenth of a second, and the event loop waits for it. So the survivors of a collection are
+    frozen (`gc.freeze`): they still go with their last reference, and later collections skip them. Dead
+    cycles among them, such as a lost session of kazoo's, are found every LOOK_THROUGH_ALL_AFTER seconds:
+    then all objects are unfrozen for the next full collection.
 
-    It is the collector of the whole process: for `folkmoot broker`, which has no other tenant. A Broker
-    never begins this by itself; who runs one within an application decides for that.
+    This holds for the whole process: for `folkmoot broker`, which runs nothing else. A Broker does not
+    begin it: an application that runs one decides.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,8 +29,8 @@ class SurvivorsFrozen:
         self._thresholds = gc.get_threshold()
 
     def begin(self) -> None:
-        gc.freeze()  # without a look through all of it: the broker serves already
-        gc.collect()  # it is the size of the last one that tells when the next is due
+        gc.freeze()  # without a full collection: the broker serves already
+        gc.collect()  # Python derives the next full collection from the size of the last one
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._collected)
 

@@ -1,4 +1,4 @@
-"""What a broker's data directory knows of its cluster, read without changing anything in it."""
+"""The facts about a cluster in a broker's data directory, read without changing it."""
 
 import fcntl
 import os
@@ -25,8 +25,8 @@ from folkmoot.protocol.errors import ConfigError
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """Of one broker; `directory` is what tells its data directory from any other. `stopped`: no log has
-    grown behind what is said here."""
+    """The facts of one broker; `directory` is the id of its data directory. `stopped`: no broker ran on it,
+    and the logs have not grown meanwhile."""
 
     broker: int
     cluster: str
@@ -38,7 +38,7 @@ class Inventory(msgspec.Struct, frozen=True):
 
 
 def take_inventory(data: Path) -> Inventory:
-    """Of a data directory. Raises ConfigError, OSError."""
+    """Read a data directory. Raises ConfigError, OSError."""
     identity = identity_in(data)
     if identity is None:
         raise ConfigError(f"{data} is no data directory: it has no {IDENTITY_FILE}")
@@ -54,7 +54,7 @@ def take_inventory(data: Path) -> Inventory:
 
 @contextmanager
 def _held(data: Path) -> Iterator[bool]:
-    """Whether no broker runs on it, and none begins to meanwhile."""
+    """Keep brokers from starting on it; yield False if one runs."""
     try:
         lock = os.open(data / LOCK_FILE, os.O_RDONLY)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def _found(broker: int, each: PartitionDirectory, notes: Notes) -> FoundReplica:
 
 
 def _log_end(directory: Path, point: RecoveryPoint | None) -> tuple[int, int]:
-    """The leader epoch of the log's last record, and where the log ends: what is whole of it."""
+    """The leader epoch of the log's last record, and the end of its whole batches."""
     names = [SegmentName.parse(path.name) for path in directory.iterdir()]
     newest = max((each for each in names if each is not None), default=None)
     starts = EpochStarts.load(directory)
@@ -104,6 +104,6 @@ def _log_end(directory: Path, point: RecoveryPoint | None) -> tuple[int, int]:
                 continue
             last_epoch = max(last_epoch, batch[0].leader_epoch)
             log_end = max(log_end, batch[0].next_offset)
-    # What the table says of records behind the end was cut, or is lost.
+    # Records after the end were cut or lost, though the table of epochs still has them.
     whole = (epoch for epoch, offset in starts if offset < log_end)
     return max(last_epoch, *whole, NO_EPOCH), log_end

@@ -1,4 +1,4 @@
-"""What a broker knows of its cluster, and which of its logs it leads."""
+"""The cluster as this broker knows it, and the partitions that it leads."""
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import BrokerInfo, PartitionMetadata, TopicMetadata
 from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 
-NOBODY: Final = -1
+NO_LEADER: Final = -1
 ANY_EPOCH: Final = -1
 
 PARTITIONS_PER_STEP: Final = 500
@@ -34,10 +34,10 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class ClusterView:
     """Live brokers, topics and partitions' states as read last, and the answers to METADATA.
 
-    The partition's state names its leader, which leads once it is active. Metadata names a leader only
-    while it is registered. A topic is encoded when it is asked for, once until it changes.
+    A partition's state names its leader, which leads once the state is active. Metadata names a leader
+    only while it is registered. A topic is encoded when a client asks for it, once until it changes.
 
-    Owner: the event loop. A view that the cluster watcher has made belongs to it from then on.
+    Owner: the event loop. The cluster watcher hands over the views that it makes.
     """
 
     def __init__(
@@ -49,21 +49,23 @@ class ClusterView:
         self.topics = dict(topics)
         self.states = dict(states)
         self._names = {topic.topic_id: name for name, topic in topics.items()}
-        self._version = 0
-        self._all: msgspec.Raw | None = None
-        self._brokers_are(brokers)
+        self._set_brokers(brokers)
 
     def apply(self, change: "ClusterChange") -> list[str | TopicIdPartition]:
         """Take a change over → the topics and states that differ. A state costs that one partition."""
-        self._version += 1
-        self._all = None
         if change.brokers != self.registrations:
-            self._brokers_are(change.brokers)
+            self._set_brokers(change.brokers)
         topics = {
             name: topic for name, topic in change.topics.items() if topic != self.topics.get(name)
         }
         for name, topic in topics.items():
-            self._remove(name, topic)
+            former = self.topics.pop(name, None)
+            self._encoded.pop(name, None)
+            if former is not None:
+                self._names.pop(former.topic_id, None)
+                is_same = topic is not None and topic.topic_id == former.topic_id
+                for number in range(0 if is_same else len(former.partitions)):
+                    self.states.pop(TopicIdPartition(former.topic_id, number), None)
         for name, topic in topics.items():
             if topic is not None:
                 self.topics[name] = topic
@@ -78,7 +80,7 @@ class ClusterView:
                 self.states[key] = found
         return [*sorted(topics), *states]
 
-    def _brokers_are(self, brokers: Mapping[int, Registration]) -> None:
+    def _set_brokers(self, brokers: Mapping[int, Registration]) -> None:
         self.registrations = dict(brokers)
         self.brokers = {
             number: BrokerInfo(number, dict(found.listeners), found.rack)
@@ -86,15 +88,6 @@ class ClusterView:
         }
         self._brokers = msgspec.Raw(_encode(list(self.brokers.values())))
         self._encoded: dict[str, msgspec.Raw] = {}
-
-    def _remove(self, name: str, now: TopicInfo | None) -> None:
-        former = self.topics.pop(name, None)
-        self._encoded.pop(name, None)
-        if former is not None:
-            self._names.pop(former.topic_id, None)
-            is_same = now is not None and now.topic_id == former.topic_id
-            for number in range(0 if is_same else len(former.partitions)):
-                self.states.pop(TopicIdPartition(former.topic_id, number), None)
 
     def find(self, key: TopicIdPartition) -> tuple[str, TopicInfo] | None:
         """The name and topic of a partition that exists."""
@@ -104,14 +97,11 @@ class ClusterView:
         return name, self.topics[name]
 
     def metadata(self, names: Iterable[str] | None) -> Generator[None, None, msgspec.Raw]:
-        """The encoded MetadataResponse to a client's question for topics; None asks for all.
+        """The encoded MetadataResponse for these topics; None: for all.
 
-        Gives way after each PARTITIONS_PER_STEP partitions that are encoded. Raises ResponseTooLarge:
-        less is to be asked for at a time.
+        Gives way after each PARTITIONS_PER_STEP partitions that are encoded. Raises ResponseTooLarge.
         """
-        if names is None and self._all is not None:
-            return self._all
-        version, found, encoded = self._version, [], 0
+        topics, encoded = [], 0
         for name in dict.fromkeys(self.topics if names is None else names):
             if encoded >= PARTITIONS_PER_STEP:
                 encoded = 0
@@ -119,34 +109,31 @@ class ClusterView:
             if name not in self._encoded and name in self.topics:
                 self._encoded[name] = self._topic_metadata(name)
                 encoded += 1 + len(self.topics[name].partitions)
-            found.append(self._encoded.get(name) or _unknown(name))
-        response = self._response(found)
-        if names is None and version == self._version:
-            self._all = response
-        return response
-
-    def leader_of(self, topic: TopicInfo, partition: int) -> tuple[int, int]:
-        """The broker that leads, NOBODY if there is none, and the leader epoch."""
-        found = self.states.get(TopicIdPartition(topic.topic_id, partition))
-        if found is None:
-            return NOBODY, 0
-        return (found.state.leader if found.state.active else NOBODY), found.state.leader_epoch
-
-    def _response(self, topics: list[msgspec.Raw]) -> msgspec.Raw:
-        size = sum(memoryview(each).nbytes for each in topics)
-        if size > MAX_ENVELOPE_BYTES:  # nobody is to wait while so much is put together
+            found = self._encoded.get(name)
+            if found is None:
+                unknown = TopicMetadata(name, UnknownTopicOrPartition.code, "", [])
+                found = msgspec.Raw(_encode(unknown))
+            topics.append(found)
+        if sum(memoryview(topic).nbytes for topic in topics) > MAX_ENVELOPE_BYTES:
             raise ResponseTooLarge(
                 f"the metadata of {len(topics)} topics exceeds {MAX_ENVELOPE_BYTES} bytes: "
                 "ask for less at a time"
             )
         return msgspec.Raw(_encode([self._brokers, topics]))
 
+    def leader_of(self, topic: TopicInfo, partition: int) -> tuple[int, int]:
+        """The leader's broker id, or NO_LEADER, and the leader epoch."""
+        found = self.states.get(TopicIdPartition(topic.topic_id, partition))
+        if found is None:
+            return NO_LEADER, 0
+        return (found.state.leader if found.state.active else NO_LEADER), found.state.leader_epoch
+
     def _topic_metadata(self, name: str) -> msgspec.Raw:
         topic, partitions = self.topics[name], []
         for number, replicas in enumerate(topic.partitions):
             found = self.states.get(TopicIdPartition(topic.topic_id, number))
             leader, epoch = self.leader_of(topic, number)
-            known = leader if leader in self.brokers else NOBODY
+            known = leader if leader in self.brokers else NO_LEADER
             isr = [] if found is None else [*found.state.isr]
             partitions.append(PartitionMetadata(number, known, epoch, replicas, isr))
         return msgspec.Raw(_encode(TopicMetadata(name, 0, topic.topic_id, partitions)))
@@ -154,7 +141,7 @@ class ClusterView:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterChange:
-    """What the cluster watcher has read since the change before."""
+    """The nodes that the cluster watcher has read since the previous change."""
 
     brokers: Mapping[int, Registration] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo | None] = field(default_factory=dict)
@@ -162,28 +149,23 @@ class ClusterChange:
     states: Mapping[TopicIdPartition, VersionedState | None] = field(default_factory=dict)
     """States that were read; None: it is gone."""
     whole: ClusterView | None = None
-    """All that exists, in place of `brokers`, `topics` and `states`: the first change of a session."""
+    """The whole cluster, in place of `brokers`, `topics` and `states`: the first change of a session."""
     deleted: Mapping[str, Deletion] = field(default_factory=dict)
     """The deletions that this broker has to carry out, by the topic's id."""
     is_settled: bool = False
-    """All was read in a new session, in which nothing was written before."""
+    """Everything was read in a new session, which had not written before."""
     is_registered: bool = False
     """By then this session had registered the broker."""
 
 
 NOTHING_READ: Final = ClusterView()
-"""Before the first view: what there is not known yet is not missing."""
-
-
-def _unknown(name: str) -> msgspec.Raw:
-    return msgspec.Raw(_encode(TopicMetadata(name, UnknownTopicOrPartition.code, "", [])))
+"""Before the first view: a topic that is not in it may exist."""
 
 
 class MetadataCache:
-    """The current view, and the partitions that requests are about.
+    """The current view, and the partitions that requests name.
 
-    Whether this broker leads a partition is not the view's to say: its own replica knows. The view is
-    asked for the reason, where it does not.
+    The replica here knows whether it leads its partition; the view explains a refusal.
 
     Owner: the event loop.
     """
@@ -193,24 +175,24 @@ class MetadataCache:
         self.view = NOTHING_READ
         self._partitions = partitions
         self.out_of_use: set[str] = set()
-        """Ids of topics whose nodes are older than what this broker knows."""
+        """Ids of topics whose nodes are older than this broker knows them."""
 
     def answer(self, names: Iterable[str] | None) -> Generator[None, None, msgspec.Raw]:
-        """To METADATA. Raises ResponseTooLarge; ZooKeeperUnreachable as long as nothing was read there."""
+        """Answer METADATA. Raises ResponseTooLarge; ZooKeeperUnreachable before the first view."""
         if self.view is NOTHING_READ:
             raise ZooKeeperUnreachable(
-                "this broker has just started, and has not read of any topic yet: ask another, or later"
+                "this broker has just started, and has not read any topic yet: ask another one, or later"
             )
         return (yield from self.view.metadata(names))
 
     def led(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Partition:
-        """The partition that a request's entry is about, which this broker leads.
+        """The partition of a request's entry, which this broker leads.
 
-        Raises what the entry's result is to say: UnknownTopicOrPartition, StaleTopicId; NotLeader, also
+        Raises the error of the entry's result: UnknownTopicOrPartition, StaleTopicId; NotLeader, also
         while the partition has no leader yet; StorageError if the log is out of use.
         """
         partition = self._partitions.find(entry.topic_id, entry.partition)
-        leader = None if partition is None else partition.leader
+        leader = None if partition is None else partition.state.leader
         if (
             partition is None
             or leader is None
@@ -233,7 +215,7 @@ class MetadataCache:
             return partition
 
     def _refuse(self, entry: Any, partition: Partition | None, leader_epoch: int) -> NoReturn:
-        """Say why this broker does not lead it."""
+        """Raise why this broker does not lead it."""
         topic = self.view.topics.get(entry.topic)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {entry.topic} is not known to this broker")
@@ -247,19 +229,21 @@ class MetadataCache:
         if topic.topic_id in self.out_of_use:
             raise UnknownTopicOrPartition(
                 f"topic {entry.topic} came back older from ZooKeeper than this broker knows it, and is out "
-                "of use: its log says what to do"
+                "of use: see the broker's log"
             )
         if partition is not None:
-            led = partition.leader
+            led = partition.state.leader
             is_led = led is not None and leader_epoch in (led.epoch, ANY_EPOCH)
             if is_led or partition.log.is_alone:  # no other broker will ever lead it
                 partition.log.require_open()
         leader, epoch = self.view.leader_of(topic, entry.partition)
-        who = "nobody" if leader == NOBODY else f"broker {leader} in leader epoch {epoch}"
-        raise NotLeader(f"{entry.topic}-{entry.partition} is led by {who}")
+        name = f"{entry.topic}-{entry.partition}"
+        if leader == NO_LEADER:
+            raise NotLeader(f"{name} has no leader")
+        raise NotLeader(f"{name} is led by broker {leader} in leader epoch {epoch}")
 
     def current_leader(self, entry: Any, error: FolkmootError) -> BrokerInfo | None:
-        """Who leads, for those who asked the wrong broker."""
+        """The leader to ask in place of this broker, after NotLeader."""
         if not isinstance(error, NotLeader):
             return None
         topic = self.view.topics.get(entry.topic)

@@ -1,4 +1,4 @@
-"""Ids for producers, of which the broker always has some in memory."""
+"""Producer ids, of which the broker always has some in memory."""
 
 import logging
 from collections import deque
@@ -18,18 +18,17 @@ _ASKING: Final = "it is asking ZooKeeper for some"
 
 
 class ProducerIds:
-    """Hands out ids that nobody else has or will have, each once.
+    """Hands out unique ids, each once.
 
-    The broker takes a block of them from ZooKeeper's counter, beside its event loop, when it starts
-    and when it has less than half a block. The counter stands behind the block before the first id of
-    it is handed out: a broker that dies, at whatever moment, wastes what is left of its block, and
-    the next one begins behind it. A block whose taking failed may be taken all the same, and is wasted.
+    The broker takes blocks of them from ZooKeeper's counter, beside its event loop: when it starts, and
+    when it has less than half a block. The counter is moved past a block first, so that a broker that dies,
+    or a block whose outcome is not known, only wastes ids.
 
     Owner: the event loop.
     """
 
     def __init__(self, submit: Submit, take: Callable[[int], range]) -> None:
-        """`take` gets so many ids from ZooKeeper, on any thread. Raises FolkmootError."""
+        """`take` takes that many ids from ZooKeeper, on any thread. Raises FolkmootError."""
         self._submit = submit
         self._take = take
         self._left: deque[int] = deque()

@@ -1,4 +1,4 @@
-"""Fetches that wait for news or for their deadline, and how many requests may wait."""
+"""Fetches that wait for news or for their deadline, and the bounds of requests that wait."""
 
 import heapq
 from collections import deque
@@ -15,7 +15,7 @@ _SPARE_TIMERS: Final = 64
 
 
 class Request(NamedTuple):
-    """Who waits for the response, and to what."""
+    """A request, and the peer that waits for the response."""
 
     peer: bytes
     correlation_id: int
@@ -23,44 +23,38 @@ class Request(NamedTuple):
     began: float = 0.0
     """When it was received, in the event loop's clock."""
     version: int = 0
-    """Of its api, in which it came and is answered; `body` is of the highest one."""
+    """The version of its api in which it came and is answered; `body` is of the highest one."""
 
 
 class Response(NamedTuple):
-    """What to send back; payloads travel as they are."""
+    """A response's body, and payloads that are sent as they are."""
 
     body: Any
     payloads: Sequence[bytes | memoryview] = ()
 
 
 class DelayedResponse:
-    """The results of a request's entries, some of which come later and in any order.
-
-    `send` is set by who is to have the response, or the error that took its place.
-    """
+    """The results of a request's entries, which may come later and in any order."""
 
     def __init__(self, count: int, make: Callable[[list[Any]], Any]) -> None:
         self.send: Callable[[Response | Exception], None] | None = None
+        """Gets the response once it is complete, or the error that took its place."""
+        self.missing = count
         self._results: list[Any] = [None] * count
-        self._missing = count
         self._make = make
 
-    @property
-    def is_complete(self) -> bool:
-        return not self._missing
-
     def put(self, number: int, result: Any) -> None:
-        """The result of an entry; the last one completes the response."""
+        """Set the result of an entry; the last one completes the response."""
         self._results[number] = result
-        self._missing -= 1
-        if not self._missing and self.send is not None:
+        self.missing -= 1
+        if not self.missing and self.send is not None:
             self.send(self.response())
 
     def response(self) -> Response:
         return Response(self._make(self._results))
 
     def later(self, work: Callable[..., None], *arguments: Any) -> Callable[..., None]:
-        """`work` as a callback, whose own fault is this request's error and nobody else's."""
+        """Make `work` a callback whose own fault is an error for this request alone."""
 
         def call(*more: Any) -> None:
             try:
@@ -83,49 +77,50 @@ class Quota:
         self._total = 0
 
     def has_room(self, peer: bytes, amount: int) -> bool:
-        return self._held.get(peer, 0) + amount <= self._per_peer and self.has_room_in_all(amount)
+        return (
+            self._held.get(peer, 0) + amount <= self._per_peer
+            and self._total + amount <= self._in_all
+        )
 
     def has_room_in_all(self, amount: int) -> bool:
         return self._total + amount <= self._in_all
 
     def take(self, peer: bytes, amount: int) -> None:
-        """Also above the bound: the caller has asked for room, or need not. Below 0: give back."""
+        """Take room without asking for it; a negative amount gives back."""
         held = self._held.pop(peer, 0) + amount
         if held:
             self._held[peer] = held
         self._total += amount
 
 
-Answer = Callable[["DelayedFetch", Now], Response | None]
-
-
 class DelayedFetch:
-    """A fetch that waits; `complete` answers it, or delays it again."""
+    """A fetch that waits; `complete` answers it, or returns None and delays it again."""
 
     __slots__ = ("_answer", "deadline", "request", "waits")
 
-    def __init__(self, request: Request, deadline: float, answer: Answer) -> None:
+    def __init__(self, request: Request, deadline: float, answer: "Answer") -> None:
         self.request = request
         self.deadline = deadline
         self.waits = True
         self._answer = answer
 
     def complete(self, now: Now) -> Response | None:
-        """The response; None: it waits again."""
         return self._answer(self, now)
 
 
-class Purgatory:
-    """Fetches that wait, found by deadline, never by looking at all of them.
+Answer = Callable[[DelayedFetch, Now], Response | None]
 
-    Their sessions hear what they wait for, and complete them. A completed fetch is taken by
-    `take_completed` at the end of the turn, so that all that its turn brings is in one answer. It leaves
-    its timer behind; the heap of timers is rebuilt when most of it is such remains, so that it never
-    holds more than about twice the fetches that wait.
+
+class Purgatory:
+    """Fetches that wait, found by their deadline, and the number of all requests that wait.
+
+    The sessions of the fetches complete them. `take_completed` takes them at the end of the turn, so
+    that one answer has all that the turn brings. The heap of timers keeps those of completed fetches; it
+    is rebuilt when they are most of it.
 
     Produces wait at their partitions (Partition.wait).
 
-    Requests that wait are bounded for each peer and in all. Owner: the event loop.
+    Owner: the event loop.
     """
 
     def __init__(self, delayed: Quota | None = None) -> None:
@@ -136,7 +131,7 @@ class Purgatory:
         self._number = 0
 
     def __len__(self) -> int:
-        """How many fetches wait; those already completed are not counted."""
+        """The number of fetches that wait, without the completed ones."""
         return self._count
 
     def require_room(self, peer: bytes) -> None:
@@ -145,13 +140,11 @@ class Purgatory:
             raise Overloaded("too many requests wait already: ask again later")
 
     def enter(self, peer: bytes) -> None:
-        """One more request of this peer waits; there was room when it began."""
+        """Count one more request of this peer; there was room when it began."""
         self._delayed.take(peer, 1)
 
     def leave(self, peer: bytes) -> None:
         self._delayed.take(peer, -1)
-
-    # -- delayed fetches -------------------------------------------------------------------------------
 
     def delay(self, request: Request, deadline: float, answer: Answer) -> DelayedFetch:
         """Let a fetch wait; the caller has asked for room."""
@@ -163,7 +156,7 @@ class Purgatory:
         return delayed
 
     def complete(self, delayed: DelayedFetch) -> None:
-        """It waits no longer."""
+        """End a fetch's wait."""
         if delayed.waits:
             delayed.waits = False
             self._count -= 1
@@ -171,10 +164,7 @@ class Purgatory:
             self._completed.append(delayed)
 
     def take_completed(self, now: float, most: int) -> list[DelayedFetch]:
-        """Fetches that wait no longer, by their deadline or before; to be answered or delayed again.
-
-        Not all of them at a time, however many share a deadline or a partition.
-        """
+        """Take at most `most` fetches that wait no longer, by their deadline or before."""
         timers = self._timers
         while timers and (timers[0][0] <= now or not timers[0][2].waits):
             self.complete(heapq.heappop(timers)[2])
@@ -184,7 +174,7 @@ class Purgatory:
         return [self._completed.popleft() for _ in range(min(most, len(self._completed)))]
 
     def take_all(self) -> list[DelayedFetch]:
-        """All fetches, because the broker stops."""
+        """Take all fetches, because the broker stops."""
         for _, _, delayed in self._timers:
             self.complete(delayed)
         return list(self._completed)

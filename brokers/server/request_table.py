@@ -128,7 +128,7 @@ def handle(
     api = API_OF[type(body)]
     expected = len(body.entries) if api is Api.PRODUCE else 0
     if len(payloads) != expected:
-        raise InvalidRequest(f"{len(payloads)} payload frames do not belong to this request")
+        raise InvalidRequest(f"{len(payloads)} payload frames instead of {expected}")
     row = TABLE[api]
     if row.needs_room:
         handlers.purgatory.require_room(request.peer)

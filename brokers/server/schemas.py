@@ -1,21 +1,11 @@
-"""What requests need of the schema registry: the live ids of subjects, and schemas by id."""
+"""The schema registry as requests need it: the live ids of subjects, and schemas by id."""
 
-from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from functools import partial
-from math import inf
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from folkmoot.brokers.jobs.jobs import (
-    Job,
-    Lane,
-    Now,
-    SharedJob,
-    Submit,
-    log_failure,
-    result_of,
-)
+from folkmoot.brokers.jobs.jobs import Job, Lane, Now, SharedJob, Submit, log_failure
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.nodes import Content
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
@@ -38,23 +28,11 @@ Steps = Generator[Job, None, _T]
 """Steps of a request, each of which waits for a job beside the event loop."""
 
 REFRESH_AFTER: Final = 1.0
-"""Seconds after which a subject that has changed is read again, and after which a failed read is repeated."""
+"""Seconds after which a subject that has changed is read again, and a failed read is repeated."""
 MISS_PAUSE: Final = 0.05
 """Seconds after each look-up of an unknown id: at most 20 such look-ups run per second."""
 MAX_SUBJECTS: Final = 10_000
 MAX_CACHED_CHARACTERS: Final = 16 * 1024 * 1024
-
-
-class _Pause:
-    """A job that keeps its lane busy for a while."""
-
-    lane = Lane.UNKNOWN_IDS
-
-    def __init__(self, run: Callable[[], object]) -> None:
-        self.run = run
-
-    def finish(self, outcome: object) -> None:
-        pass
 
 
 class _Subject:
@@ -65,56 +43,20 @@ class _Subject:
         self.ids: frozenset[int] = frozenset()
         self.error: Exception | None = None
 
-    def take(self, found: frozenset[int] | Exception) -> None:
-        """What a read has found."""
+    def take(self, _job: Any, found: frozenset[int] | Exception) -> None:
+        """Take in the outcome of a read."""
         if isinstance(found, Exception):
             self.error = found
         else:
             self.ids, self.error = found, None
 
 
-class _SubjectReader:
-    """Reads subjects, one after the other. Owner: the thread of the lane SUBJECTS."""
-
-    def __init__(
-        self,
-        live_ids: Callable[[str, WatchCallback], Collection[int]],
-        note_change: Callable[[str], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._live_ids = live_ids
-        self._note_change = note_change
-        self._clock = clock
-        self._reads: dict[str, tuple[float, frozenset[int] | Exception]] = {}
-
-    def read(self, name: str, asked_at: float) -> frozenset[int] | Exception:
-        """The live ids, by a read that has begun since `asked_at`; or why it failed."""
-        begun, found = self._reads.pop(name, (-inf, frozenset()))
-        if begun <= asked_at:
-            begun = self._clock()
-            watch = partial(self._note_change, name)
-            found = result_of(lambda: frozenset(self._live_ids(name, watch)))
-        self._reads[name] = begun, found
-        if len(self._reads) > MAX_SUBJECTS:
-            del self._reads[next(iter(self._reads))]
-        return found
-
-    def read_all(self, names: Iterable[str]) -> dict[str, frozenset[int] | Exception]:
-        """Read these anew. A failure ends it."""
-        found: dict[str, frozenset[int] | Exception] = {}
-        for name in names:
-            found[name] = self.read(name, self._clock())
-            if isinstance(found[name], Exception):
-                break
-        return found
-
-
 class Schemas:
     """Decides whether batches may be appended to a topic with `value_schema`, and finds schemas by id.
 
-    The node of each subject in use is watched. A batch of a known id never waits; a batch of an unknown
-    id waits for one fresh read of the node. While ZooKeeper does not answer, known ids remain allowed.
-    Owner: the event loop.
+    The node of each subject in use is watched. A batch of a known id never waits. A batch of an unknown
+    id waits for a read of the node that begins after the batch came. While ZooKeeper does not answer,
+    known ids remain allowed. Owner: the event loop.
     """
 
     def __init__(
@@ -123,45 +65,73 @@ class Schemas:
         schema: Callable[[Key], GetSchemaResponse],
         submit: Submit,
         pause: Callable[[float], object],
-        clock: Callable[[], float],
     ) -> None:
         """`live_ids` and `schema` ask ZooKeeper, on any thread. Raise FolkmootError."""
+        self._live_ids = live_ids
         self._schema = schema
         self._submit = submit
-        self._clock = clock
+        # Pauses have a lane of their own, so that only requests with unknown ids wait for each other.
+        self._miss = partial(SharedJob, partial(pause, MISS_PAUSE), lane=Lane.UNKNOWN_IDS)
         self._subjects: dict[str, _Subject] = {}
-        self._changed: deque[str] = deque()
-        """Names of subjects whose watch has fired. Any thread appends."""
-        self._reader = _SubjectReader(live_ids, self._changed.append, clock)
+        self._reads: dict[str, SharedJob] = {}
+        """Reads of subjects that have not begun."""
+        self._changed: set[str] = set()
+        """Names of subjects whose watch has fired. Any thread adds."""
+        self._is_refreshing = False
         self._schemas: dict[Key, GetSchemaResponse] = {}
         self._look_ups: dict[Key, SharedJob] = {}
         self._characters = 0
-        # A lane of its own, so that only requests with unknown ids wait for each other.
-        self._miss = _Pause(partial(pause, MISS_PAUSE))
 
     def task(self, _now: Now) -> float:
         """Read the subjects again that have changed, or whose watch was lost with its connection."""
-        changed = {self._changed.popleft() for _ in range(len(self._changed))}
-        used = changed & self._subjects.keys()
-        if used:
-            read = partial(self._reader.read_all, used)
-            self._submit(Lane.SUBJECTS, read, partial(self._have_read, used))
+        if not self._is_refreshing:
+            self._refresh_next()
         return REFRESH_AFTER
+
+    def _refresh_next(self) -> None:
+        self._is_refreshing = False
+        while self._changed and not self._is_refreshing:
+            known = self._subjects.get(self._changed.pop())
+            if known is not None:
+                self._is_refreshing = True
+                read = partial(self._read, known.name)
+                self._submit(Lane.SUBJECTS, read, partial(self._refreshed, known))
+
+    def _refreshed(self, subject: _Subject, found: frozenset[int] | Exception) -> None:
+        log_failure("schema ids", found)
+        subject.take(None, found)
+        if isinstance(found, Exception):  # other reads are likely to fail too: wait for `task`
+            self._changed.add(subject.name)
+            self._is_refreshing = False
+        else:
+            self._refresh_next()
 
     def refusals(self, subject: str, ids: Mapping[int, int]) -> Steps[dict[int, FolkmootError]]:
         """Find the batches that may not be appended, each with the reason.
 
         `ids` are the schema ids of the batches' headers, by the batches' numbers.
         """
-        known = self._subject(subject)
+        known = self._subjects.get(subject)
+        if known is None:
+            if len(self._subjects) >= MAX_SUBJECTS:
+                del self._subjects[next(iter(self._subjects))]
+            known = self._subjects[subject] = _Subject(subject)
         wanted = set(ids.values()) - {NO_SCHEMA, NO_VALUES}
         if not wanted <= known.ids:
-            read = partial(self._reader.read, subject, self._clock())
-            yield SharedJob(read, lambda _, found: known.take(found), Lane.SUBJECTS)
+            job = self._reads.get(subject)
+            if job is None:
+                job = SharedJob(partial(self._read, subject), known.take, Lane.SUBJECTS)
+                self._reads[subject] = job
+            yield job
             if known.error is None and not wanted <= known.ids:
-                yield self._miss
+                yield self._miss()
         refusals = ((number, _refusal(known, ids[number])) for number in ids)
         return {number: refusal for number, refusal in refusals if refusal is not None}
+
+    def _read(self, subject: str) -> frozenset[int]:
+        """Read and watch a subject's node, on any thread. Later requests need a later read."""
+        self._reads.pop(subject, None)
+        return frozenset(self._live_ids(subject, partial(self._changed.add, subject)))
 
     def resolve(self, key: Key) -> Steps[GetSchemaResponse]:
         """Find a schema. Raises SchemaNotFound, ZooKeeperUnreachable and other FolkmootErrors."""
@@ -171,44 +141,21 @@ class Schemas:
             return found
         job = self._look_ups.get(key)
         if job is None:
-            job = SharedJob(partial(self._schema, key), lane=Lane.SCHEMAS)
-            self._look_ups[key] = job
+            job = self._look_ups[key] = SharedJob(partial(self._schema, key), lane=Lane.SCHEMAS)
         yield job
         if self._look_ups.get(key) is job:
             del self._look_ups[key]
         if isinstance(job.outcome, SchemaNotFound):
-            yield self._miss
+            yield self._miss()
         if isinstance(job.outcome, Exception):
             raise job.outcome
         resolved: GetSchemaResponse = job.outcome
-        self._remember(key, resolved)
-        return resolved
-
-    def _subject(self, name: str) -> _Subject:
-        known = self._subjects.get(name)
-        if known is None:
-            if len(self._subjects) >= MAX_SUBJECTS:
-                del self._subjects[next(iter(self._subjects))]
-            known = self._subjects[name] = _Subject(name)
-        return known
-
-    def _have_read(
-        self, wanted: Collection[str], found: dict[str, frozenset[int] | Exception] | Exception
-    ) -> None:
-        log_failure("schema ids", found)
-        reads = {} if isinstance(found, Exception) else found
-        for name, ids in reads.items():
-            if name in self._subjects:
-                self._subjects[name].take(ids)
-        read = {name for name, ids in reads.items() if not isinstance(ids, Exception)}
-        self._changed.extend(each for each in wanted if each not in read)
-
-    def _remember(self, key: Key, schema: GetSchemaResponse) -> None:
         if key not in self._schemas:
-            self._schemas[key] = schema
-            self._characters += _characters(schema)
+            self._schemas[key] = resolved
+            self._characters += _characters(resolved)
         while self._characters > MAX_CACHED_CHARACTERS:
             self._characters -= _characters(self._schemas.pop(next(iter(self._schemas))))
+        return resolved
 
 
 def _refusal(subject: _Subject, schema_id: int) -> FolkmootError | None:
@@ -216,12 +163,12 @@ def _refusal(subject: _Subject, schema_id: int) -> FolkmootError | None:
         return None
     if schema_id == NO_SCHEMA:
         return SchemaRefused(
-            f"the batch says schema id 0, none or several, where subject {subject.name} is asked for: "
+            f"the batch has schema id 0, none or several; its topic takes values of subject {subject.name}: "
             "send values by a serialiser that writes ids of it"
         )
     if subject.error is not None:
         return ZooKeeperUnreachable(
-            f"whether schema id {schema_id} is of {subject.name} is unknown: {subject.error}"
+            f"whether schema id {schema_id} belongs to {subject.name} is unknown: {subject.error}"
         )
     return SchemaRefused(
         f"schema id {schema_id} is no live version of subject {subject.name}: register it there first"

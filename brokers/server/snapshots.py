@@ -1,6 +1,5 @@
-"""A broker at one moment, for metrics: values that never change again, read by any thread."""
+"""The state of a broker at one moment, for metrics: immutable values that any thread may read."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -8,13 +7,11 @@ from typing import Final, NamedTuple
 
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.server.event_loop import EventLoop
-from folkmoot.brokers.server.metadata_cache import MetadataCache
 from folkmoot.brokers.server.request_counters import ApiSnapshot
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.scrubber import Scrubber
 from folkmoot.brokers.storage.segment import OpenSegments
-from folkmoot.coordination.topics import TopicInfo
 from folkmoot.protocol.histogram import HistogramSnapshot
 
 LOGS_PER_STEP: Final = 200
@@ -22,7 +19,7 @@ PARTITIONS_PER_STEP: Final = 5_000
 
 
 class ReplicaSnapshot(NamedTuple):
-    """One replica of a partition; the fields from `log_start` on count where it `is_led`."""
+    """One replica of a partition; the fields from `log_start` on are for replicas that lead."""
 
     topic: str
     partition: int
@@ -49,22 +46,22 @@ class BrokerSnapshot:
     errors: dict[str, int]
     flushes: HistogramSnapshot
     waiting: dict[str, int]
-    """How many requests wait in the purgatory, by what they wait for."""
+    """The number of requests in the purgatory, by kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerHealth:
-    """Whether a broker lives and is ready."""
+    """The health of a broker."""
 
     event_loop: bool
-    """It moves, or has not begun: a start that reads long logs is no reason to begin anew."""
+    """It moves, or has not begun: a start that recovers long logs needs no restart."""
     started: bool
     """All logs are open, and the event loop serves."""
     registered: bool
     zookeeper: bool
-    """It answers. While it does not, the broker goes on serving what it leads."""
+    """ZooKeeper answers. While it does not, the broker still serves the partitions that it leads."""
     view: bool
-    """The broker has read of topics and brokers, so that it can tell clients."""
+    """The broker has read topics and brokers, so that it can answer METADATA."""
 
     @property
     def is_ready(self) -> bool:
@@ -73,8 +70,8 @@ class BrokerHealth:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """Takes snapshots of what the event loop owns: on the event loop, LOGS_PER_STEP logs in a step, so
-    that a request waits no longer for one than for another request."""
+    """Takes snapshots on the event loop, LOGS_PER_STEP logs in a step, so that requests wait no longer than
+    for another request."""
 
     loop: EventLoop
     handlers: RequestHandlers
@@ -82,30 +79,37 @@ class Snapshots:
     scrubber: Scrubber
 
     def take(self, timeout: float) -> BrokerSnapshot:
-        """From any other thread. Raises RequestTimeout if the event loop stands still for so long."""
-        logs = iter(self.loop.call(lambda: list(self.handlers.logs), timeout))
+        """From any other thread. Raises RequestTimeout if the event loop does not answer in time."""
+        call, metadata = self.loop.call, self.handlers.metadata
+        logs = iter(call(lambda: list(self.handlers.logs), timeout))
         replicas: list[ReplicaSnapshot] = []
         while some := list(islice(logs, LOGS_PER_STEP)):
-            replicas += self.loop.call(partial(self._replicas, some), timeout)
-        found = self.loop.call(lambda: self._whole(replicas), timeout)
-        found.values.update(_sums(replicas))
-        found.values.update(self._cluster_values(timeout))
-        return found
-
-    def _cluster_values(self, timeout: float) -> dict[str, float]:
-        """What the view says of the whole cluster."""
-        metadata, call = self.handlers.metadata, self.loop.call
+            replicas += call(partial(self._replicas, some), timeout)
+        found = call(lambda: self._whole(replicas), timeout)
         topics = call(lambda: list(metadata.view.topics.values()), timeout)
         places = ((topic, number) for topic in topics for number in range(len(topic.partitions)))
+
+        def count_leaderless() -> int:
+            view = metadata.view
+            return sum(view.leader_of(*place)[0] not in view.brokers for place in some_places)
+
         leaderless = 0
-        while some := list(islice(places, PARTITIONS_PER_STEP)):
-            leaderless += call(partial(_count_leaderless, metadata, some), timeout)
-        return {
-            "brokers": call(lambda: len(metadata.view.brokers), timeout),
-            "topics": len(topics),
-            "cluster_partitions": sum(len(topic.partitions) for topic in topics),
-            "leaderless": leaderless,
-        }
+        while some_places := list(islice(places, PARTITIONS_PER_STEP)):
+            leaderless += call(count_leaderless, timeout)
+        found.values.update(
+            partitions=len(replicas),
+            leaders=sum(replica.is_led for replica in replicas),
+            under_replicated=sum(replica.is_under_replicated for replica in replicas),
+            below_minimum=sum(replica.is_below_minimum for replica in replicas),
+            offline_replicas=sum(replica.is_failed for replica in replicas),
+            damaged=sum(replica.is_damaged for replica in replicas),
+            log_bytes=sum(replica.size for replica in replicas),
+            brokers=call(lambda: len(metadata.view.brokers), timeout),
+            topics=len(topics),
+            cluster_partitions=sum(len(topic.partitions) for topic in topics),
+            leaderless=leaderless,
+        )
+        return found
 
     def _replicas(self, logs: list[Log]) -> list[ReplicaSnapshot]:
         return [
@@ -137,23 +141,10 @@ class Snapshots:
             flushes=handlers.flusher.durations.snapshot(),
             waiting={
                 "fetch": len(handlers.purgatory) - handlers.replica_fetches.waiting,
-                "produce": sum(each.waiting_produces for each in partitions),
+                "produce": sum(partition.waiting_produces for partition in partitions),
                 "replica_fetch": handlers.replica_fetches.waiting,
             },
         )
-
-
-def _sums(replicas: Sequence[ReplicaSnapshot]) -> dict[str, float]:
-    """On any thread."""
-    return {
-        "partitions": len(replicas),
-        "leaders": sum(each.is_led for each in replicas),
-        "under_replicated": sum(each.is_under_replicated for each in replicas),
-        "below_minimum": sum(each.is_below_minimum for each in replicas),
-        "offline_replicas": sum(each.is_failed for each in replicas),
-        "damaged": sum(each.is_damaged for each in replicas),
-        "log_bytes": sum(each.size for each in replicas),
-    }
 
 
 def _replica(log: Log, partitions: Partitions) -> ReplicaSnapshot:
@@ -175,8 +166,3 @@ def _replica(log: Log, partitions: Partitions) -> ReplicaSnapshot:
         is_under_replicated=leader is not None and len(leader.isr) < replicas,
         is_below_minimum=leader is not None and not leader.has_enough_replicas,
     )
-
-
-def _count_leaderless(metadata: MetadataCache, places: Sequence[tuple[TopicInfo, int]]) -> int:
-    view = metadata.view
-    return sum(view.leader_of(*each)[0] not in view.brokers for each in places)

@@ -1,4 +1,4 @@
-"""A broker's session with ZooKeeper, and what waits to be written there."""
+"""A broker's session with ZooKeeper, and the writes that wait for it."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ _T = TypeVar("_T")
 
 
 class ZooKeeperLink:
-    """What the parts of a broker ask of ZooKeeper, from any thread.
+    """The way of a broker's parts to ZooKeeper, from any thread.
 
-    The cluster watcher opens one session after another, puts each in `session`, and carries out what
-    waits here.
+    The cluster watcher opens one session after another, puts each in `session`, and carries out the
+    waiting writes.
     """
 
     def __init__(self) -> None:
@@ -31,38 +31,41 @@ class ZooKeeperLink:
 
     def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
         """Have partitions' states written. `done` gets the answers on the event loop, None if they are
-        not known. Then all is read again in a new session, which is shown behind that.
+        not known; a view of a new session follows then.
 
-        The answers to all that is written side by side come together."""
+        States written side by side get their answers together."""
         self.writes.append((writes, done))
         self.wakeup.wake()
 
     def note_carried_out(self, topic_id: str) -> None:
-        """Nothing of a deleted topic is left on this broker."""
+        """Note that this broker has deleted all files of a deleted topic."""
         self.carried_out.append(topic_id)
         self.wakeup.wake()
 
     @property
     def is_connected(self) -> bool:
-        """Whether ZooKeeper answers at the moment."""
+        """True if ZooKeeper answers at the moment."""
         session = self.session
         return session is not None and session.state is SessionState.CONNECTED
 
     def is_cut_off(self) -> bool:
-        """Whether a session was opened, and ZooKeeper does not answer at the moment."""
+        """True if a session was opened, and ZooKeeper does not answer at the moment."""
         return self.session is not None and not self.is_connected
 
     def execute(self, recipe: Recipe[_T], timeout: float) -> _T:
-        """Carry a recipe out in the session of the moment. Raises ZooKeeperUnreachable.
+        """Carry a recipe out in the current session. Raises ZooKeeperUnreachable.
 
-        For recipes that do no harm when they are left in the middle.
+        For recipes that do no harm when they stop in the middle.
         """
         session = self.session
         if session is None or not self.is_connected:
             raise ZooKeeperUnreachable("ZooKeeper does not answer this broker at the moment")
         return execute(session, recipe, timeout)
 
-    def close(self) -> None:
+    def close_session(self) -> None:
         if self.session is not None:
             self.session.close()
+
+    def close(self) -> None:
+        self.close_session()
         self.wakeup.close()

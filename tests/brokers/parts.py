@@ -162,7 +162,7 @@ def no_schemas() -> Schemas:
     def schema(key: Key) -> NoReturn:
         raise unknown_id(*key)
 
-    return Schemas(lambda *_: (), schema, at_once, lambda _seconds: None, lambda: 0.0)
+    return Schemas(lambda *_: (), schema, at_once, lambda _seconds: None)
 
 
 def show(
@@ -172,7 +172,7 @@ def show(
     number = handlers.metadata.broker_id
     for active in (False, True):
         whole = led(view, number, active=active)
-        handlers.show(
+        handlers.updates.show(
             ClusterChange(whole=whole, deleted=deleted, is_registered=True), lambda work: work()
         )
 
@@ -218,7 +218,7 @@ def carried_out(
                 job.finish(result_of(job.run))
     except StopIteration as end:
         ended = end.value
-    if isinstance(ended, DelayedResponse) and ended.is_complete:
+    if isinstance(ended, DelayedResponse) and not ended.missing:
         return ended.response()
     return ended
 

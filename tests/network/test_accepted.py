@@ -9,7 +9,7 @@ import zmq
 
 from folkmoot.network import accepted as module
 from folkmoot.network.accepted import ConnectionLimits
-from folkmoot.network.server import ServerConfig, ServerSocket
+from folkmoot.network.server import ServerSocket
 from tests.waiting import eventually
 
 KIB = 1024
@@ -25,7 +25,7 @@ READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
 @pytest.fixture
 def server() -> Iterator[ServerSocket]:
-    made = ServerSocket(ServerConfig(limits=LIMITS))
+    made = ServerSocket(LIMITS)
     yield made
     made.close()
 
@@ -199,7 +199,7 @@ def test_a_peer_of_zeromq_that_comes_and_goes_is_counted_and_forgotten(
 
 def test_what_is_known_of_others_from_before_ends_no_connection() -> None:
     """With more connections than are counted in a look, what was counted of some is old."""
-    server = ServerSocket(ServerConfig(limits=LIMITS))
+    server = ServerSocket(LIMITS)
     try:
         found = server.accepted
         peers = [module._Accepted(number, "h", number) for number in range(3)]

@@ -5,7 +5,7 @@ from typing import Any
 
 from folkmoot.network.ask_leaders import ENTRIES, LeaderRequests, ask_leaders
 from folkmoot.network.client import Reply
-from folkmoot.network.connection import misfit
+from folkmoot.network.connection import mismatch
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     FolkmootError,
@@ -197,5 +197,5 @@ def test_results_for_other_partitions_than_were_asked_for_are_no_answer() -> Non
     request = DeleteRecordsRequest(entries)
     results = [DeleteRecordsResult("t", number, 0, "", 10) for number in (0, 1)]
     for given in ([], results[:1], results[::-1], [*results, results[1]]):
-        assert misfit(Api.DELETE_RECORDS, request, DeleteRecordsResponse(given), [])
-    assert misfit(Api.DELETE_RECORDS, request, DeleteRecordsResponse(results), []) is None
+        assert mismatch(Api.DELETE_RECORDS, request, DeleteRecordsResponse(given), [])
+    assert mismatch(Api.DELETE_RECORDS, request, DeleteRecordsResponse(results), []) is None

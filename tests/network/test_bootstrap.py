@@ -62,7 +62,7 @@ def test_when_none_answers_all_are_named_with_the_reason() -> None:
             Bootstrap(Settings(f"{dead},127.0.0.1:{port}")).open()
     said = str(raised.value)
     assert f"no broker of bootstrap={dead},127.0.0.1:{port} answers" in said
-    assert f"{dead} is not reachable: nobody listens there" in said
+    assert f"{dead} is not reachable: no process listens there" in said
     assert f"127.0.0.1:{port} does not answer" in said
 
 

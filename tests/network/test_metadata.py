@@ -120,7 +120,7 @@ def test_who_waits_for_a_leader_asks_again_within_a_fifth_of_the_time_it_has_wai
 
 def test_a_leader_that_has_said_it_is_none_does_not_become_one_by_being_named_again() -> None:
     metadata = filled((1, 3), (2, 0))
-    metadata.doubt(T0, "b1:1", 10.0)
+    metadata.refused(T0, "b1:1", None, 10.0)
     now = 10.0
     for _ in range(3):
         metadata.ask(now)
@@ -130,7 +130,7 @@ def test_a_leader_that_has_said_it_is_none_does_not_become_one_by_being_named_ag
     metadata.ask(now)
     metadata.update(MetadataResponse(BROKERS, [topic((2, 4), (2, 0))]), now)
     assert metadata.due() > 100.0
-    metadata.doubt(T0, "b1:1", now)
+    metadata.refused(T0, "b1:1", None, now)
     metadata.ask(now)
     metadata.update(MetadataResponse(BROKERS, [topic((2, 4), (2, 0))]), now)
     assert metadata.due() > 100.0, "who said it is known not to lead"
@@ -138,7 +138,7 @@ def test_a_leader_that_has_said_it_is_none_does_not_become_one_by_being_named_ag
 
 def test_a_leader_that_nobody_replaces_is_believed_in_again_after_a_while() -> None:
     metadata = filled((1, 3))
-    metadata.doubt(T0, "b1:1", 10.0)
+    metadata.refused(T0, "b1:1", None, 10.0)
     metadata.ask(10.0 + DOUBT)
     metadata.update(MetadataResponse(BROKERS, [topic((1, 3))]), 10.0 + DOUBT)
     assert metadata.due() > 100.0
@@ -174,7 +174,7 @@ def test_the_version_grows_with_what_is_known_and_with_nothing_else() -> None:
     assert metadata.version == version + 1
     metadata.update(MetadataResponse(BROKERS[:1], [topic((1, 0), (1, 6))]), 1.0)
     assert metadata.version == version + 2
-    metadata.hint(T0, BROKERS[1], "b1:1")
+    metadata.refused(T0, "b1:1", BROKERS[1], 1.0)
     assert metadata.version == version + 3
     metadata.update(MetadataResponse([], [MISSING]), 1.0)
     metadata.update(MetadataResponse([], [MISSING]), 1.0)
@@ -192,11 +192,11 @@ def test_a_topic_made_again_is_another_topic() -> None:
 
 def test_a_hint_counts_until_the_next_answer() -> None:
     metadata = filled((1, 0))
-    metadata.hint(T0, BrokerInfo(3, {"client": "b3:1"}), "b1:1")
+    metadata.refused(T0, "b1:1", BrokerInfo(3, {"client": "b3:1"}), 1.0)
     assert metadata.leader_address(T0) == "b3:1"
-    metadata.hint(T0, BrokerInfo(4, {"inner": "b4:1"}), "b3:1")
-    metadata.hint(TopicPartition("t", 9), BrokerInfo(5, {"client": "b5:1"}), "b3:1")
-    metadata.hint(TopicPartition("unknown", 0), BrokerInfo(5, {"client": "b5:1"}), "b3:1")
+    metadata.refused(T0, "b3:1", BrokerInfo(4, {"inner": "b4:1"}), 1.0)
+    metadata.refused(TopicPartition("t", 9), "b3:1", BrokerInfo(5, {"client": "b5:1"}), 1.0)
+    metadata.refused(TopicPartition("unknown", 0), "b3:1", BrokerInfo(5, {"client": "b5:1"}), 1.0)
     assert metadata.leader_address(T0) == "b3:1"
     metadata.ask(1.0)
     metadata.update(MetadataResponse(BROKERS, [topic((2, 1))]), 1.0)
@@ -371,11 +371,9 @@ def test_what_a_request_is_about_has_moved_when_another_broker_leads_it_in_a_new
 
 def test_a_hint_of_a_broker_that_is_not_taken_for_the_leader_any_more_is_passed_over() -> None:
     metadata = filled((2, 1))
-    metadata.hint(
-        T0, BrokerInfo(3, {"client": "b3:1"}), "b1:1"
-    )  # it led in epoch 0, and knows no other
+    metadata.refused(T0, "b1:1", BrokerInfo(3, {"client": "b3:1"}), 1.0)  # it led in epoch 0
     assert metadata.leader_address(T0) == "b2:1"
-    metadata.hint(T0, BROKERS[1], "b2:1")
+    metadata.refused(T0, "b2:1", BROKERS[1], 1.0)
     assert metadata.leader_address(T0) == "b2:1", "to name oneself says nothing"
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from folkmoot.network.server import Message, ServerConfig, ServerSocket
+from folkmoot.network import server as module
+from folkmoot.network.server import Message, ServerSocket
 from folkmoot.protocol.errors import AddressTaken
 from folkmoot.protocol.wire import MAX_FRAME_BYTES, MAX_FRAMES
 from tests.waiting import eventually
@@ -120,9 +121,10 @@ def test_waiting_ends_in_time_and_not_before(server: ServerSocket) -> None:
 
 
 def test_an_answer_to_a_peer_that_does_not_read_is_dropped_and_nothing_waits(
-    clients: Clients,
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = ServerSocket(ServerConfig(send_queue=10))
+    monkeypatch.setattr(module, "SEND_QUEUE", 10)
+    server = ServerSocket()
     port = server.bind("127.0.0.1", 0)
     lazy, busy = clients.connect(port), clients.connect(port)
     lazy.send(b"lazy")
@@ -140,9 +142,11 @@ def test_an_answer_to_a_peer_that_does_not_read_is_dropped_and_nothing_waits(
 
 
 def test_payloads_for_a_peer_that_does_not_read_are_refused_beyond_a_limit(
-    clients: Clients,
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = ServerSocket(ServerConfig(peer_unsent_bytes=10_000_000, unsent_bytes=12_000_000))
+    monkeypatch.setattr(module, "PEER_UNSENT_BYTES", 10_000_000)
+    monkeypatch.setattr(module, "UNSENT_BYTES", 12_000_000)
+    server = ServerSocket()
     port = server.bind("127.0.0.1", 0)
     lazy, other = clients.connect(port), clients.connect(port)
     lazy.send(b"lazy")
@@ -161,11 +165,13 @@ def test_payloads_for_a_peer_that_does_not_read_are_refused_beyond_a_limit(
 
 
 def test_small_frames_count_too_and_a_peer_that_does_not_read_holds_no_more_than_its_share(
-    clients: Clients,
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames below what is sent without a copy: a message of a thousand of them is megabytes."""
     limit = 10_000_000
-    server = ServerSocket(ServerConfig(peer_unsent_bytes=limit, unsent_bytes=4 * limit))
+    monkeypatch.setattr(module, "PEER_UNSENT_BYTES", limit)
+    monkeypatch.setattr(module, "UNSENT_BYTES", 4 * limit)
+    server = ServerSocket()
     port = server.bind("127.0.0.1", 0)
     lazy, other = clients.connect(port), clients.connect(port)
     lazy.send(b"lazy")
@@ -184,10 +190,12 @@ def test_small_frames_count_too_and_a_peer_that_does_not_read_holds_no_more_than
 
 
 def test_small_answers_are_counted_together_and_refused_when_nobody_reads_them(
-    clients: Clients,
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 1_000_000
-    server = ServerSocket(ServerConfig(peer_unsent_bytes=limit, send_queue=1_000_000))
+    monkeypatch.setattr(module, "PEER_UNSENT_BYTES", limit)
+    monkeypatch.setattr(module, "SEND_QUEUE", 1_000_000)
+    server = ServerSocket()
     lazy = clients.connect(server.bind("127.0.0.1", 0))
     lazy.send(b"lazy")
     (asked,) = take(server)

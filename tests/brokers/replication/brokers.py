@@ -272,7 +272,7 @@ class Cluster:
                 is_settled=settled,
                 is_registered=registered,
             )
-            node.handlers.show(change, lambda work: work())
+            node.handlers.updates.show(change, lambda work: work())
 
     # -- the network --------------------------------------------------------------------------------
 

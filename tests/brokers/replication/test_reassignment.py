@@ -202,7 +202,7 @@ def test_a_topic_deleted_while_it_is_moved_is_deleted_on_all_brokers(cluster: Cl
     for node in cluster.nodes.values():
         gone = {PARTITION.topic_id: Deletion("t", 0.0, "", (1, 2, 3))}
         change = ClusterChange(brokers=cluster.registrations, topics={"t": None}, deleted=gone)
-        node.handlers.show(change, lambda work: work())
+        node.handlers.updates.show(change, lambda work: work())
         node.logs.deletion_task(Now(0.0, 0))
     assert not any(map(has_log, cluster.nodes.values()))
 

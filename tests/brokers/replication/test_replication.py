@@ -671,7 +671,7 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_two_writes(
         for number in range(20):
             create(logs, "t", TOPIC_ID, number)
         monkeypatch.setattr(handlers.partitions, "_post", posted.append)
-        handlers.show(change, posted.append)
+        handlers.updates.show(change, posted.append)
         while posted:
             posted.popleft()()
         for _ in range(2):  # what comes while the first is written is in the second
@@ -787,7 +787,9 @@ def test_an_isr_change_whose_outcome_is_not_known_is_not_settled_by_what_was_rea
     cluster.start(3)
     whole = ClusterView(cluster.registrations, {**others, "t": cluster.topic}, states)
     steps: deque[Callable[[], None]] = deque()
-    one.handlers.show(ClusterChange(whole=whole, is_settled=True, is_registered=True), steps.append)
+    one.handlers.updates.show(
+        ClusterChange(whole=whole, is_settled=True, is_registered=True), steps.append
+    )
     assert steps, "t is still to come"
     cluster.lose_answers = True
     cluster.show(2, 3)
@@ -2458,7 +2460,9 @@ def test_a_follower_that_its_leader_has_forgotten_names_all_again_at_once(
     """A leader that was started anew: all that is produced waits for its followers."""
     one = cluster.nodes[1]
     for follower in (2, 3):
-        one.handlers.replica_fetches._forget(follower)
+        session = one.handlers.replica_fetches._sessions.pop(follower)
+        session.supersede()
+        session.forget(*session.entries)
     cluster.run()
     answer = one.produce(b"a")
     cluster.run()
@@ -2484,7 +2488,7 @@ def test_nothing_is_kept_of_a_replica_whose_topic_was_deleted(
         is_registered=True,
     )
     for node in cluster.nodes.values():
-        node.handlers.show(gone, lambda work: work())
+        node.handlers.updates.show(gone, lambda work: work())
     cluster.run()
     cluster.later(60.0)
     one.handlers.purgatory.take_completed(cluster.now, 10)

@@ -9,7 +9,7 @@ import pytest
 
 from folkmoot.brokers.server import metadata_cache
 from folkmoot.brokers.server.metadata_cache import NOTHING_READ, ClusterChange, ClusterView
-from folkmoot.brokers.server.request_handlers import PARTITIONS_PER_STEP, TOPICS_PER_STEP
+from folkmoot.brokers.server.view_updates import PARTITIONS_PER_STEP, TOPICS_PER_STEP
 from folkmoot.coordination.deletions import Deletion
 from folkmoot.coordination.partition_states import PartitionState, TopicIdPartition, VersionedState
 from folkmoot.coordination.topics import TopicInfo
@@ -83,7 +83,7 @@ def test_before_its_first_view_a_broker_calls_no_topic_missing(tmp_path: Path) -
         metadata = make_handlers(logs, NOTHING_READ).metadata
         metadata.view = NOTHING_READ
         for names in (["t"], None):
-            with pytest.raises(ZooKeeperUnreachable, match="not read of any topic yet"):
+            with pytest.raises(ZooKeeperUnreachable, match="not read any topic yet"):
                 ended(metadata.answer(names))
         metadata.view = ClusterView(BROKERS)
         ended(metadata.answer(["t"]))
@@ -141,7 +141,7 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
         configured: list[str] = []
         monkeypatch.setattr(logs, "configure", lambda name, *_: configured.append(name))
         deleted = {"id-gone": Deletion("gone", 0.0, "", (ME,))}
-        handlers.show(ClusterChange(whole=view, deleted=deleted), posted.append)
+        handlers.updates.show(ClusterChange(whole=view, deleted=deleted), posted.append)
         largest = len(configured)
         while posted:
             before = len(configured)
@@ -167,14 +167,14 @@ def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_si
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         first = ClusterChange(whole=ClusterView(BROKERS, topics), is_registered=True)
-        handlers.show(first, posted.append)
+        handlers.updates.show(first, posted.append)
         second = ClusterChange(
             brokers=BROKERS,
             topics={"gone": None},
             deleted={"id-gone": Deletion("gone", 0.0, "", (ME,))},
             is_registered=True,
         )
-        handlers.show(second, posted.append)
+        handlers.updates.show(second, posted.append)
         while posted:
             before = sum(map(len, taken.values()))
             posted.popleft()()
@@ -203,9 +203,9 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics, states)
         first = ClusterChange(whole=whole, is_settled=True, is_registered=True)
-        handlers.show(first, posted.append)
+        handlers.updates.show(first, posted.append)
         moved = {each: VersionedState(state.state, 3) for each in states}
-        handlers.show(ClusterChange(brokers=BROKERS, states=moved), posted.append)
+        handlers.updates.show(ClusterChange(brokers=BROKERS, states=moved), posted.append)
         while posted:
             posted.popleft()()
     assert settled == set(topics)
@@ -227,7 +227,7 @@ def test_what_cannot_be_taken_over_of_one_topic_holds_up_no_other(
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics)
-        handlers.show(ClusterChange(whole=whole, is_registered=True), posted.append)
+        handlers.updates.show(ClusterChange(whole=whole, is_registered=True), posted.append)
         while posted:
             posted.popleft()()
     assert taken == {"a": list(range(1_000)), "b": [], "c": list(range(1_000))}
@@ -250,10 +250,10 @@ def test_a_topic_that_is_set_back_between_two_steps_is_taken_out_of_use(
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         first = ClusterChange(whole=ClusterView(BROKERS, {"wide": wide}), is_registered=True)
-        handlers.show(first, posted.append)
+        handlers.updates.show(first, posted.append)
         narrow = msgspec.structs.replace(wide, partitions=[[OTHER]] * 700, revision=1)
         back = ClusterChange(brokers=BROKERS, topics={"wide": narrow}, is_registered=True)
-        handlers.show(back, posted.append)
+        handlers.updates.show(back, posted.append)
         while posted:
             posted.popleft()()
         assert handlers.metadata.out_of_use == {"id-wide"}
@@ -287,7 +287,7 @@ def test_a_changed_state_costs_that_one_partition_however_many_its_topic_has(
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics)
-        handlers.show(ClusterChange(whole=whole, is_registered=True), posted.append)
+        handlers.updates.show(ClusterChange(whole=whole, is_registered=True), posted.append)
         while posted:
             posted.popleft()()
         taken.clear()
@@ -297,7 +297,7 @@ def test_a_changed_state_costs_that_one_partition_however_many_its_topic_has(
             change = ClusterChange(
                 brokers=BROKERS, states={key: state_of(OTHER)}, is_registered=True
             )
-            handlers.show(change, posted.append)
+            handlers.updates.show(change, posted.append)
             assert not posted
     assert taken == list(range(changes))
     assert states.looked_at <= 2 * changes

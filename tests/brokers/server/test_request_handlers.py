@@ -14,6 +14,7 @@ from folkmoot.brokers.server import request_handlers
 from folkmoot.brokers.server.fetch_sessions import ConsumerSession
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
+from folkmoot.brokers.server.replica_fetches import FollowerSession
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import producer_state
@@ -37,6 +38,7 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.messages import (
+    APIS,
     EARLIEST,
     LATEST,
     Api,
@@ -320,8 +322,12 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
         def is_delayed(offset: int) -> bool:
             if follower:
                 entry = ReplicaFetchEntry("t", "id-1", 0, log.leader_epoch, 0, offset, 0)
-                chunk = handlers.replica_fetches._chunk(partition, entry, 1, at_least_one=True)
-                return chunk is None
+                followed = FollowerSession(handlers.purgatory, b"peer", OTHER, 1)
+                followed.watch(partition, entry)
+                followed.changed[partition] = None
+                answers: list[Any] = []
+                handlers.replica_fetches._read(followed, 1, answers)
+                return not answers
             request = fetch(out_of(0, offset=offset), max_bytes=1)
             session = ConsumerSession(handlers.purgatory, b"peer", 0.0)
             return bool(handlers._read(request, session, request.entries).preparing)
@@ -631,3 +637,7 @@ def test_who_waits_to_hear_of_a_producer_brings_a_reader_no_bytes(tmp_path: Path
         hands.work_all()
         assert not any(each.waiting_produces for each in handlers.partitions)
         assert not handlers.purgatory.take_completed(NOW.monotonic, 10)
+
+
+def test_every_api_has_a_handler() -> None:
+    assert set(request_handlers._HANDLERS) == set(APIS) == set(Api)

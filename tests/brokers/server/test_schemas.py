@@ -1,7 +1,6 @@
 """Topics that take values of one subject only, and schemas by id: what is asked of ZooKeeper, and when."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -77,7 +76,6 @@ class Registry:
     """Subjects and schemas in a ZooKeeper that counts what it is asked, and the time."""
 
     def __init__(self) -> None:
-        self.now = 0.0
         self.subjects: dict[str, set[int]] = {SUBJECT: {7, 8}}
         self.watches: dict[str, WatchCallback] = {}
         self.texts: dict[int | UUID, GetSchemaResponse] = {}
@@ -85,20 +83,17 @@ class Registry:
         self.trouble: Exception | None = None
         self.paused = 0.0
         self.jobs: list[Callable[[], None]] = []
-        self.schemas = Schemas(
-            self.live_ids, self.schema, self.submit, self.pause, lambda: self.now
-        )
+        self.schemas = Schemas(self.live_ids, self.schema, self.submit, self.pause)
 
     def submit(self, _key: Any, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """What is done beside batches: by `turn`."""
         self.jobs.append(lambda: done(result_of(work)))
 
     def turn(self) -> None:
-        """The periodic task, and the jobs that it submits."""
+        """The periodic task, and the jobs that it submits, one after the other."""
         self.schemas.task(NOW)
-        jobs, self.jobs = self.jobs, []
-        for job in jobs:
-            job()
+        while self.jobs:
+            self.jobs.pop(0)()
 
     def change(self, subject: str, *ids: int) -> None:
         """Write a subject, and fire its watch if there is one."""
@@ -250,7 +245,6 @@ def test_what_cannot_be_a_subject_cannot_be_asked_for(subject: str) -> None:
 def test_known_ids_cost_one_question(handlers: RequestHandlers, registry: Registry) -> None:
     for _ in range(10):
         assert errors_of(handlers, batch(7), batch(8)) == [0, 0]
-        registry.now += 100.0
         registry.turn()
     assert registry.asked == [SUBJECT]
     assert registry.paused == 0.0
@@ -364,13 +358,11 @@ def test_requests_that_wait_for_a_read_share_it_and_later_ones_do_not(registry: 
     one = registry.schemas.refusals(SUBJECT, {0: 9})
     two = registry.schemas.refusals(SUBJECT, {0: 9})
     jobs = [next(one), next(two)]
-    registry.now += 1.0
     jobs[0].finish(jobs[0].run())
     later = next(registry.schemas.refusals(SUBJECT, {0: 9}))
     registry.subjects[SUBJECT].add(9)
     jobs[1].finish(jobs[1].run())
     assert registry.asked == [SUBJECT]
-    registry.now += 1.0
     later.finish(later.run())
     assert registry.asked == [SUBJECT] * 2
     assert judged(registry.schemas, SUBJECT, 9) == ({}, 0)
@@ -465,7 +457,6 @@ def test_without_zookeeper_known_schemas_are_told_and_others_may_be_asked_for_ag
     registry.texts[5] = GetSchemaResponse('"long"', [])
     asked_for(handlers, 5)
     registry.trouble = ZooKeeperUnreachable("away")
-    registry.now += 1.0
     assert asked_for(handlers, 5).schema == '"long"'
     with pytest.raises(ZooKeeperUnreachable):
         asked_for(handlers, 6)
@@ -508,7 +499,7 @@ def test_a_look_holds_up_no_one_but_its_own_connection(tmp_path: Path, registry:
     gate = Gate(registry)
     jobs = JobPool()
     live_ids, schema = gate.held(registry.live_ids), gate.held(registry.schema)
-    schemas = Schemas(live_ids, schema, jobs.submit, jobs.pause, time.monotonic)
+    schemas = Schemas(live_ids, schema, jobs.submit, jobs.pause)
     socket = ServerSocket()
     address = f"127.0.0.1:{socket.bind('127.0.0.1', 0)}"
     failures: list[Exception] = []

@@ -163,10 +163,10 @@ class Client:
     def is_asked(self, address: str, api: Api) -> bool:
         return any(each.address == address and each.api is api for each in self._waiting.values())
 
-    def late(self, since: float) -> dict[str, dict[int, Any]]:
-        found: defaultdict[str, dict[int, Any]] = defaultdict(dict)
-        for number, asked in self._waiting.items():
-            found[asked.address][number] = asked.request
+    def late(self, since: float) -> dict[str, list[Any]]:
+        found: defaultdict[str, list[Any]] = defaultdict(list)
+        for asked in self._waiting.values():
+            found[asked.address].append(asked.request)
         late = dict.fromkeys(
             asked.address
             for asked in self._waiting.values()
@@ -174,8 +174,11 @@ class Client:
         )
         return {address: found[address] for address in late}
 
-    def give_up(self, address: str, number: int, error: FolkmootError) -> None:
-        self._end(number, error)
+    def drop(self, address: str, reason: str) -> None:
+        self._channels.pop(address, None)
+        for number, asked in list(self._waiting.items()):
+            if asked.address == address:
+                self._end(number, BrokerUnreachable(f"{address}: {reason}"))
 
     def close(self, *, linger: float = 0.0) -> None:
         self._channels.clear()
