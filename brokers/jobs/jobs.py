@@ -106,6 +106,7 @@ class JobGroup:
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._jobs = list(jobs)
+        self.lane: Lane = getattr(self._jobs[0], "lane", Lane.INDEX)
 
     def run(self) -> list[Any]:
         return [result_of(job.run) for job in self._jobs]

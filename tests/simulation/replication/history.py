@@ -468,7 +468,7 @@ class ReplicationHistory:
         log = broker.log
         if broker.running and log is not None and log.is_open:
             if log.log_start <= offset < log.log_end and broker.paused is None:
-                broker.reports.report(log, offset)
+                broker.check_reported(log, offset)
 
     def _victim(self) -> Broker:
         """A leader, more often than not."""
