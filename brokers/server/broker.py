@@ -257,7 +257,6 @@ class Broker:
         cleaner = LogCleaner(logs, submit, jobs.pause, memory_bytes, pace)
         tasks = (
             partial(_release_idle, files),
-            jobs.task,
             logs.deletion_task,
             creation.task,
             flusher.task,
