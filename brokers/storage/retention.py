@@ -102,6 +102,8 @@ class Retention:
         self._flusher = flusher
         self._submit = submit
         self._round: deque[Log] = deque()
+        self._expiring: set[Log] = set()
+        """Logs with an operation of this round in their queues."""
         self._reading = False
         self._count = 0
 
@@ -135,13 +137,22 @@ class Retention:
         self._expire(logs, now)
 
     def _expire(self, logs: Iterable[Log], now: Now) -> None:
-        """Let go of what is known to be old, and of what a deletion of records left."""
         for log in logs:
-            if log.configured and log.is_open:
-                log.expire_producers(now.monotonic)
-                self._logs.remove(log, log.delete_segments(_expired(log, now)))
-                if log.dirty:
-                    self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
+            if (
+                log not in self._expiring
+            ):  # an operation of an earlier round may wait for a slow disk
+                self._expiring.add(log)
+                log.queue.add(self._expire_log(log, now))
+
+    async def _expire_log(self, log: Log, now: Now) -> None:
+        """Delete segments that are known to be old, and those that a deletion of records has left."""
+        self._expiring.discard(log)
+        if log.configured and log.is_open:
+            log.expire_producers(now.monotonic)
+            files = log.delete_segments(_expired(log, now))
+            if log.dirty:
+                self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
+            await self._logs.remove(log, files)
 
     # -- by offset ----------------------------------------------------------------------------------
 
@@ -188,7 +199,7 @@ class Retention:
             raise disk_error(f"{log.directory}: nothing was deleted", error) from error
         if not log.is_open:
             raise _why_closed(log)
-        self._logs.remove(log, log.advance_log_start(offset))
+        log.queue.add(self._logs.remove(log, log.advance_log_start(offset)))
 
 
 def _expired(log: Log, now: Now) -> int:

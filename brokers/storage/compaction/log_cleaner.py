@@ -248,7 +248,7 @@ class LogCleaner:
             self._next_step(log, segments, work)
         else:  # what was to be replaced has changed: begin again another time
             self._busy = False
-        await self._logs.remove_now(log, doomed)
+        await self._logs.remove(log, doomed)
 
     def _take(
         self,
@@ -262,7 +262,7 @@ class LogCleaner:
                 log.queue.add(self._put_in_place(log, segments, work, outcome))
                 return
             case CleanerCheckpoint() if log.forgets_compaction or log.is_being_cut:
-                self._logs.remove(log, [log.directory / CLEANER_CHECKPOINT_FILE])
+                log.queue.add(self._logs.remove(log, [log.directory / CLEANER_CHECKPOINT_FILE]))
             case CleanerCheckpoint():
                 self.checkpoints[log] = outcome
                 logger.info("%s: compacted up to offset %d", log.name, outcome.clean_before)
