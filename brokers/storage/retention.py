@@ -117,7 +117,7 @@ class Retention:
         if not self._round:
             self._round.extend(self._logs)
         some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
-        unread = [log for log in some if log.config.deletes and unread_segments(log)]
+        unread = [log for log in some if unread_segments(log)]
         self._expire(set(some).difference(unread), now)
         if unread:
             self._reading = True

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from folkmoot.brokers.storage.files.atomic_file import load_json, save_json, write_at
+from folkmoot.brokers.storage.files.atomic_file import load_json, write_at
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
 from folkmoot.brokers.storage.segment_swap import (
@@ -127,7 +127,8 @@ class CleaningPass:
     _groups: list[list[SegmentReader]] = field(init=False)
     _limit: int = field(init=False)
     _unopened: int | None = field(init=False)
-    _clean_before: int = -1
+    clean_before: int = field(default=-1, init=False)
+    """Others are dropped for the sake of records before this offset; -1 until the first step has ended."""
     _tombstones: int = 0
     _moved: int = 0
     _is_left: bool = False
@@ -137,27 +138,21 @@ class CleaningPass:
 
         Raises CorruptSegment, ClosedError when the broker stops, StorageError, OSError.
         """
-        if self._clean_before < 0:
+        if self.clean_before < 0:
             self._filter = _make_filter(self.memory_bytes)
-            self._clean_before = self._index_keys()
+            self.clean_before = self._index_keys()
             self._choose_groups()
         while self._groups:
             cleaned = self._write_next()
             if cleaned is not None:
                 return cleaned
         checkpoint = self.checkpoint.after_pass(
-            *(self._clean_before, self._tombstones, self.droppable_before, now)
+            *(self.clean_before, self._tombstones, self.droppable_before, now)
         )
         checkpoint = replace(checkpoint, unopened=self._unopened, damaged=self._damaged)
         if self.checkpoint.unopened is not None and not self._is_left:
             checkpoint = CleanerCheckpoint()  # it is gone, and the next that stays is not known
-        save_json(self.directory / CLEANER_CHECKPOINT_FILE, checkpoint)
         return checkpoint
-
-    @property
-    def clean_before(self) -> int:
-        """Before it lie all records that others are dropped for; -1 until the first step has ended."""
-        return self._clean_before
 
     def _index_keys(self) -> int:
         """→ the offset up to which all keys are known."""
@@ -180,7 +175,7 @@ class CleaningPass:
         self._unopened = None
         if self.checkpoint.unopened is not None:
             self._stays(self.checkpoint.unopened)
-        indexed = (each for each in self.sources if each.base_offset < self._clean_before)
+        indexed = (each for each in self.sources if each.base_offset < self.clean_before)
         neighbours = groupby(indexed, key=lambda each: bool(each.damage))
         self._groups = [list(group) for is_damaged, group in neighbours if not is_damaged]
 
