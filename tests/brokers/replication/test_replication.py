@@ -1998,7 +1998,7 @@ def test_who_is_told_to_lead_while_its_log_is_cut_leads_when_that_has_ended(
     cluster.show()
     one.by_hand = True
     cluster.run()
-    while not one.log.is_being_cut:
+    while one.hands.keys()[:1] != ["SegmentReader.end_before"]:  # the cut has begun
         one.hands.work()
         cluster.run()
     cluster.designate(1, 1, 2, 3)
@@ -2006,7 +2006,7 @@ def test_who_is_told_to_lead_while_its_log_is_cut_leads_when_that_has_ended(
     one.hands.jobs.reverse()
     led = []
     while one.hands.jobs:
-        led.append((one.log.is_being_cut, leads(one)))
+        led.append((one.replica._is_blocked, leads(one)))
         one.hands.work()
     assert (True, True) not in led
     one.by_hand = False
@@ -2112,10 +2112,10 @@ def test_a_cut_waits_for_room_and_for_descriptors(
     cluster.show()
     cluster.cut.clear()
     cluster.run()
-    assert (one.log.is_being_cut, one.log.log_end) == (True, 2)
+    assert (one.replica._is_blocked, one.log.log_end) == (True, 2)
     for _ in range(4):
         cluster.later(1.0)
-    assert (one.log.failed, one.log.is_being_cut, len(tried)) == (None, False, 3)
+    assert (one.log.failed, one.replica._is_blocked, len(tried)) == (None, False, 3)
     answer = cluster.nodes[2].produce(b"b")
     cluster.run()
     assert ([each.error for each in answer], isr(cluster)) == ([0], (1, 2, 3))

@@ -267,7 +267,7 @@ class Broker:
     def scrub(self) -> None:
         """Find all that is damaged."""
         log = self.log
-        if log is None or not log.is_open or log.is_being_cut:
+        if log is None or not log.is_open or not log.queue.is_idle:
             return
         with self._disks.of(self.disk):
             for segment in log.segments:
