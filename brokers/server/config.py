@@ -115,7 +115,7 @@ class BrokerConfig:
     """Every sealed segment is read, and compared with its checksums, once in so many seconds."""
 
     compaction_memory_bytes: Annotated[Bytes, Meta(ge=4096, le=2**40)] = 64 * 1024 * 1024
-    """What compaction may take to remember keys, 96 bytes each; what has more takes several passes."""
+    """Memory for keys in compaction, 160 bytes each and their length. More keys take several passes."""
 
     compaction_bytes_per_second: Annotated[BytesPerSecond, Meta(ge=1024, le=2**40)] = (
         64 * 1024 * 1024

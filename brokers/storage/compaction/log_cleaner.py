@@ -105,10 +105,9 @@ class LogCleaner:
         for known in (self.checkpoints, self._retry_at):
             for gone in [log for log in known if not log.is_open]:
                 del known[gone]
-        for log, checkpoint in list(self.checkpoints.items()):
-            if log.forgets_compaction or any(not _stays(log, each) for each in checkpoint.damaged):
-                log.forgets_compaction = False
-                del self.checkpoints[log]
+        for log in [log for log in self.checkpoints if log.forgets_compaction]:
+            log.forgets_compaction = False
+            del self.checkpoints[log]
 
     def _is_due(self, log: Log) -> bool:
         asks_for_it = log.configured and log.config.compacts and log.is_open
@@ -243,12 +242,6 @@ class LogCleaner:
             await log.queue.job(partial(save_json, path, checkpoint))
             self.checkpoints[log] = checkpoint
             logger.info("%s: compacted up to offset %d", log.name, checkpoint.clean_before)
-
-
-def _stays(log: Log, base_offset: int) -> bool:
-    """Whether the segment there is still damaged."""
-    segment = log.sealed(base_offset)
-    return segment is not None and bool(segment.damage)
 
 
 def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
