@@ -79,7 +79,7 @@ class SerialQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no operation runs or waits."""
+        """True while no operation runs or waits."""
         return self._current is None
 
     def add(
