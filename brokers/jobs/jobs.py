@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 logger = logging.getLogger(__name__)
 
 _SLEW: Final = 60_000
-"""A clock that is off by at most so many ms since the last look was not set."""
+"""Milliseconds that a clock may be off since the last look; more means that it was set."""
 _T = TypeVar("_T")
 
 
@@ -43,8 +43,8 @@ class PassedTime:
         is_behind = ahead > self._ahead
         if is_behind and not self._is_behind:
             logger.error(
-                "the wall clock was set forward by %d s, or the machine stood still: records seem younger by "
-                "that and are deleted later; if the clock is right, restart the broker",
+                "the wall clock was set forward by %d s, or the machine stood still. Records are deleted "
+                "later by that time. If the clock is right, restart the broker",
                 (ahead - self._ahead) // 1000,
             )
         elif self._is_behind and not is_behind:
@@ -101,7 +101,7 @@ class SharedJob:
 
 
 class JobGroup:
-    """Jobs that one thread does one after another; each fails by itself."""
+    """Several jobs for one thread; each fails by itself."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._jobs = list(jobs)

@@ -14,7 +14,7 @@ def damage_job(log: Log, offset: int) -> SharedJob | None:
     """The job that reads the batch with `offset`, which the log has; None: it is marked as damaged already.
 
     The job reads one batch, and what lies between it and the entry of the index before, on a descriptor of
-    its own. What it finds to be bad is marked, as the scrubber would. A batch that is good on disk was
+    its own. It marks a bad batch, as the scrubber does. A batch that is good on disk was
     damaged on its way, or the reporter is wrong.
     """
     segment = log.segment_at(offset)

@@ -62,7 +62,7 @@ class Flusher:
         self.failed = failed
         """Ends the broker: what the disk holds is not known any more."""
         self.durations = Histogram()
-        """Of single flushes, in seconds."""
+        """Seconds of single flushes."""
         self._waiting: dict[Log, dict[Done, None]] = {}
         """Callbacks of the next flush of each log."""
         self._due: dict[Log, float] = {}
@@ -78,11 +78,11 @@ class Flusher:
         self._round: deque[Log] | None = None
         self._round_under_way = 0
         self._next_round = self._soonest = self._next_relief = 0.0
-        self._appended_before = 0
+        self.appended_bytes = self._appended_before = 0
 
     def appended(self, log: Log, size: int, now: Now) -> None:
         """`size` bytes were appended to a log."""
-        self._logs.appended_bytes += size
+        self.appended_bytes += size
         self._logs.dirty[log] = None
         interval = log.config.flush_interval
         if interval is not None and log not in self._due:
@@ -120,11 +120,11 @@ class Flusher:
         elif now.monotonic >= self._next_round or (
             # A start would take long to check what came since the last round.
             now.monotonic >= self._soonest
-            and logs.appended_bytes - self._appended_before >= CHECKPOINT_BYTES
+            and self.appended_bytes - self._appended_before >= CHECKPOINT_BYTES
         ):
             self._next_round = now.monotonic + CHECKPOINT_INTERVAL
             self._soonest = now.monotonic + SHORTEST_INTERVAL
-            self._appended_before = logs.appended_bytes
+            self._appended_before = self.appended_bytes
             self._round = deque(logs.dirty)
         return _TICK if self._round is None else _BUSY
 

@@ -93,7 +93,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     layout: int = 1
     cluster: str = ""
     directory: str = ""
-    """What tells this data directory from any other."""
+    """A unique id of this data directory."""
 
 
 class PartitionDirectory(NamedTuple):
@@ -124,18 +124,7 @@ class _Topic:
 
 
 class LogManager:
-    """A broker's data directory.
-
-    ```
-    .lock                     held by flock while the broker lives; names its process
-    broker.json               {"broker_id":1,"layout":3,"cluster":"4c…","directory":"9a…"}: the broker and
-                              the cluster that own the directory, its format, its own unique id
-    notes                     recovery points, leader epochs, the highest ids, the scrub's position (Notes)
-    running                   the machine's boot that the broker runs in, or that it has stopped in order
-    spare, spare-notes        room on a full disk, for logs' starts and for the notes
-    <topic id>-<partition>/   a log (see Log), with the topic's name in the file `topic`
-    <…>.deleted/              a deleted log; the deletion task removes it, or the next start
-    ```
+    """A broker's data directory; docs/format.md lists its files.
 
     Start: lock, compare the identity, remove deleted directories, open every log and check its records
     after the recovery point. A log that cannot be opened is out of use until the next start; the others
@@ -144,15 +133,15 @@ class LogManager:
     A directory is known by its topic's id, so a new topic with an old name has directories of its own.
     The name in a directory is for people; `configure` corrects it.
 
-    **Only what somebody has deleted is removed.** `delete_later` carries a recorded deletion out,
-    `delete_delay` after the broker has read it; `delete_partition` removes a replica that moved to another
-    broker. A topic that the cluster does not know, or knows under another id, is `lost`: it is not served,
-    retention and compaction skip it, and it stays as it is until the cluster knows it again.
+    **Nothing is removed that was not deleted.** `delete_later` carries a recorded deletion out after
+    `delete_delay`; `delete_partition` removes a replica that moved to another broker. A topic that the
+    cluster does not know, or knows under another id, is `lost`: the broker does not serve it, and retention
+    and compaction skip it, until the cluster knows it again.
 
-    Crash story of a deletion: until the rename to `.deleted` is on disk, the next start finds the log. It
-    serves nobody, since no topic has that id, and the deletion's record still says to carry it out. After
-    the rename the next start removes the directory. A rename or removal that fails is retried, and the
-    deletion counts as carried out only after it.
+    Crash story of a deletion: until the rename to `.deleted` is on disk, the next start finds the log, and
+    serves it to no client, since no topic has that id; the deletion's record is still there. After the
+    rename the next start removes the directory. A rename or removal that fails is retried, and only then
+    the deletion counts as carried out.
 
     Owner: the broker's event loop. `start` and `close` block; they run before and after it.
     """
@@ -172,7 +161,7 @@ class LogManager:
     ) -> None:
         """`cluster`: the id of the cluster that the directory belongs to from now on; "" leaves that open.
 
-        Nothing is deleted while `is_cut_off`: the deletion may have been taken back. `carried_out` is called
+        While `is_cut_off` no deletion is carried out: it may have been taken back. `carried_out` is called
         with a topic's id when its deletion has ended here, `ids_noted` when higher ids are on disk."""
         self.data = data
         self._cluster = cluster
@@ -182,8 +171,6 @@ class LogManager:
         self.room.data = data
         self.passed_time = PassedTime()
         """The clock for the age of records."""
-        self.appended_bytes = 0
-        """Bytes that producers have sent since the start, over all logs."""
         self.dirty: dict[Log, None] = {}
         """Logs that a flush would put on disk, the oldest first (Flusher)."""
         self.notes = Notes()
@@ -191,8 +178,7 @@ class LogManager:
         self.noted = Notes()
         """The notes on disk."""
         self.has_stale_points = False
-        """Whether `noted` has recovery points of deleted logs: a new log in the same place would seem to
-        have lost records."""
+        """Whether `noted` has recovery points of deleted logs. By these a new log would have lost records."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Each start finds them so until `trust` has cleared all."""
@@ -380,7 +366,12 @@ class LogManager:
         self.keep(topic_id)
         self.lost.discard(topic_id)
         topic = self._topics.setdefault(topic_id, _Topic(name))
-        self._rename(topic, topic_id, name)
+        if topic.name != name:
+            self._ids[topic.name].discard(topic_id)
+            topic.name = name
+        self._ids.setdefault(name, set()).add(topic_id)
+        for log in topic.logs.values():
+            log.name = TopicPartition(name, log.name.partition)
         if info is not None:
             topic.info, topic.revision = info, max(topic.revision, info.revision)
         self._note_facts(topic)
@@ -420,17 +411,6 @@ class LogManager:
 
         if stale:
             self._submit(Lane.FACTS, partial(_save_facts, list(stale.values())), written)
-
-    def _rename(self, topic: _Topic, topic_id: str, name: str) -> None:
-        """Give a topic's logs the name that the cluster has for it. Each log is compared: one whose file
-        `topic` was not written before a kill has another name than the rest."""
-        if topic.name != name:
-            self._ids[topic.name].discard(topic_id)
-            topic.name = name
-        for log in topic.logs.values():
-            if log.name.topic != name:
-                log.name = TopicPartition(name, log.name.partition)
-        self._ids.setdefault(name, set()).add(topic_id)
 
     def ids_of(self, name: str) -> set[str]:
         """The ids of topics of that name that have logs here or are configured."""
@@ -489,12 +469,10 @@ class LogManager:
 
     def _delete_delay(self, topic_id: str) -> float:
         topic = self._topics.get(topic_id)
-        if topic is None:
-            return self.config.delete_delay
-        if topic.config is not None:
+        if topic is not None and topic.config is not None:
             return topic.config.delete_delay
         # Not configured since the start: its directories have its options.
-        noted = [facts for _, facts in topic.noted.values() if facts is not None]
+        noted = [] if topic is None else [facts for _, facts in topic.noted.values() if facts]
         newest = max(noted, key=lambda facts: facts.revision, default=None)
         try:
             return topic_config(self.config, newest.config if newest else {}).delete_delay
@@ -543,7 +521,7 @@ class LogManager:
         self._going.setdefault(log.topic_id, set()).add(log.directory.name)
 
     def is_going(self, directory: Path) -> bool:
-        """Whether a partition's directory is being removed, or its recovery point is still on disk."""
+        """True while a partition's directory is being removed, or its recovery point is still on disk."""
         name = directory.name
         if name in self._going.get(_topic_id_of(name), ()):
             return True
@@ -626,7 +604,7 @@ class LogManager:
             self._doomed[log] = left  # behind other logs, so that each has its turn
 
     def is_removing(self, log: Log) -> bool:
-        """Whether files of a log are still to be removed."""
+        """True while files of a log are left to be removed."""
         return log in self._doomed
 
     def report_orphans(self, existing: Collection[str]) -> list[str]:
@@ -852,5 +830,5 @@ def _remove_deleted(data: Path) -> None:
     for doomed in data.glob(f"*{DELETED}"):
         try:
             shutil.rmtree(doomed)
-        except OSError as error:  # nobody is served from it
+        except OSError as error:
             logger.error("%s: not removed: %s", doomed, error)

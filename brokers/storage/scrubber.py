@@ -24,7 +24,7 @@ _SHORTEST_PAUSE: Final = 0.01
 
 
 class _Step(NamedTuple):
-    """Where a step ended, and the damage that it found."""
+    """The end of a step, and the damage that it found."""
 
     position: int
     offset: int

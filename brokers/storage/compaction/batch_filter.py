@@ -13,17 +13,17 @@ from folkmoot.protocol.columns import BinaryColumn, Columns
 from folkmoot.protocol.errors import BatchTooLarge, CorruptBatch, UnsupportedCodec
 
 BYTES_PER_KEY: Final = 160
-"""What a key takes besides its own bytes: an entry in a dict that grows, and two objects."""
+"""Memory for a key besides its own bytes: an entry in a dict that grows, and two objects."""
 
 
 class Retained(NamedTuple):
-    """What is left of a batch: its bytes, none if no record is; how many records and tombstones."""
+    """The rest of a batch: its bytes, if any record is left, and the numbers of records and tombstones."""
 
     data: memoryview | bytes
     records: int
     tombstones: int
     closed: bool = False
-    """Whether it stays as it is, although it may have records to be dropped."""
+    """True: it stays as it is, although it may have records to drop."""
 
 
 class BatchFilter:
@@ -38,7 +38,7 @@ class BatchFilter:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more batches should be indexed. The last one may have exceeded the bound."""
+        """True when no more batches should be indexed. The last one may have exceeded the bound."""
         return self._room <= 0
 
     def index_keys(self, header: BatchHeader, data: memoryview, since: int) -> None:
@@ -135,7 +135,7 @@ def _selected(columns: Columns, keep: Sequence[bool], deltas: Sequence[int]) -> 
 
 
 def _nulls(values: Sequence[bytes | None]) -> Sequence[bool]:
-    """Where there is no value. The column of a batch knows that without making its values."""
+    """True for each row without a value. A batch's column knows that without making its values."""
     if not isinstance(values, BinaryColumn):
         return [value is None for value in values]
     nulls: list[bool] | None = None if values.nulls is None else values.nulls.tolist()

@@ -20,6 +20,7 @@ from folkmoot.brokers.storage.segment_swap import (
     next_generation,
     write_index,
 )
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import ClosedError, StorageError
 
@@ -30,7 +31,7 @@ STEP_BYTES: Final = 4 * 1024 * 1024
 MOST_OFFSETS: Final = 2**32 - 1
 
 Pause = Callable[[float], bool]
-"""Sleeps for so many seconds; True when the broker stops."""
+"""Sleeps for some seconds; True when the broker stops."""
 
 _Natural = Annotated[int, Meta(ge=0)]
 
@@ -87,7 +88,7 @@ class CleanedSegment(NamedTuple):
 
 
 class CorruptSegment(Exception):
-    """What was found in the segment that begins at `base_offset`."""
+    """The segment that begins at `base_offset` is damaged."""
 
     def __init__(self, base_offset: int, damage: Damage) -> None:
         super().__init__(f"segment {base_offset} is damaged at {damage.position}")
@@ -111,11 +112,10 @@ class CleaningPass:
     """
 
     directory: Path
+    config: LogConfig
     checkpoint: CleanerCheckpoint
     sources: Sequence[SegmentReader]
-    segment_bytes: int
     droppable_before: int
-    index_interval_bytes: int
     memory_bytes: int
     bytes_per_second: int
     pause: Pause
@@ -179,7 +179,7 @@ class CleaningPass:
         fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             for source in group:
-                too_long = size + source.size > self.segment_bytes
+                too_long = size + source.size > self.config.segment_bytes
                 too_far = source.end_offset - group[0].base_offset > MOST_OFFSETS
                 if count and (too_long or too_far):
                     break
@@ -199,7 +199,7 @@ class CleaningPass:
             return None
         name = SegmentName(made_of[0].base_offset, made_of[-1].end_offset, generation)
         try:
-            write_index(self.directory, name, size, self.index_interval_bytes)
+            write_index(self.directory, name, size, self.config.index_interval_bytes)
         except BaseException:
             for path in files_of(self.directory, name):
                 path.unlink(missing_ok=True)
@@ -240,7 +240,7 @@ class CleaningPass:
             source.close()
 
     def _count(self, moved: int) -> None:
-        """So many bytes were read or written: sleep when they were many."""
+        """Add the bytes read or written, and sleep after STEP_BYTES of them."""
         self._moved += moved
         if self._moved >= STEP_BYTES:
             seconds, self._moved = self._moved / self.bytes_per_second, 0
@@ -249,7 +249,7 @@ class CleaningPass:
 
 
 def _make_filter(memory_bytes: int) -> "BatchFilter":
-    """What opens batches needs numpy, which is loaded by the first pass, not by every broker's start."""
+    """Import what opens batches, and with it numpy: at the first pass, not at the broker's start."""
     from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
 
     return BatchFilter(memory_bytes)

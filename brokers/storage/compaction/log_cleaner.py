@@ -45,7 +45,7 @@ class LogCleaner:
     """Keeps the last record of each key in logs with the `cleanup_policy` compact.
 
     Every COMPACTION_INTERVAL it looks at all logs, some at a time, and compacts the one with the largest
-    dirty ratio: its bytes that no pass has seen, as part of all. A log is due if that ratio is at least
+    dirty ratio (the share of its bytes that no pass has seen). A log is due if that ratio is at least
     `min_cleanable_dirty_ratio`, if a record is older than `max_compaction_lag`, or if tombstones are old
     enough to be dropped. One pass runs at a time.
 
@@ -69,9 +69,12 @@ class LogCleaner:
         bytes_per_second: int,
     ) -> None:
         self._logs = logs
-        self._pause = pause
-        self._memory_bytes = memory_bytes
-        self._bytes_per_second = bytes_per_second
+        self._new_pass = partial(
+            CleaningPass,
+            memory_bytes=memory_bytes,
+            bytes_per_second=bytes_per_second,
+            pause=pause,
+        )
         self._now = Now(0.0, 0)
         self._queue = SerialQueue(partial(submit, Lane.COMPACTION))
         self._round: deque[Log] = deque()
@@ -184,16 +187,12 @@ class LogCleaner:
             return  # the next round loads the checkpoint again
         config, checkpoint = log.config, self.checkpoints[log]
         segments = {each.base_offset: each for each in self._cleanable(log)}
-        work = CleaningPass(
+        work = self._new_pass(
             directory=log.directory,
+            config=config,
             checkpoint=checkpoint,
             sources=[each.reader() for each in segments.values()],
-            segment_bytes=config.segment_bytes,
             droppable_before=checkpoint.droppable_before(config.delete_retention, self._now.wall),
-            index_interval_bytes=config.index_interval_bytes,
-            memory_bytes=self._memory_bytes,
-            bytes_per_second=self._bytes_per_second,
-            pause=self._pause,
         )
         logger.info("%s: compacting %d segments", log.name, len(segments))
         try:
