@@ -1,1 +1,1 @@
-"""What is done beside the event loop: jobs, the threads that do them, and operations that await them."""
+"""Work beside the event loop: jobs, their threads, and operations that await them."""

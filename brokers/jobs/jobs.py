@@ -1,4 +1,4 @@
-"""How the storage is handed its work: a moment, a periodic task, a job on another thread."""
+"""Moments, periodic tasks, and jobs on other threads."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 logger = logging.getLogger(__name__)
 
 _SLEW: Final = 60_000
-"""So many ms off a clock may be from one look to the next: nobody has set it."""
+"""Milliseconds that a clock may be off since the last look; more means that it was set."""
 _T = TypeVar("_T")
 
 
@@ -21,11 +21,11 @@ class Now(NamedTuple):
 
 
 class PassedTime:
-    """The wall clock, as far as time has passed: what is deleted by its age is deleted by this.
+    """The wall clock for the age of records, no further ahead than time has passed.
 
-    A clock that is set forward makes nothing old: this one stays behind it, by as much, until the clock is
-    put right or the broker starts again. One that goes back is followed, and so is one that goes a little
-    too fast or too slowly. What was appended meanwhile has a stamp that is still to come.
+    If the clock is set forward this one stays behind it, until the clock is put right or the broker starts
+    again: else records would seem old. It follows a clock that is set back, or runs a little too fast or
+    too slowly.
 
     Owner: the event loop.
     """
@@ -35,7 +35,7 @@ class PassedTime:
         self._is_behind = False
 
     def at(self, now: Now) -> Now:
-        """The moment, with no more of the wall clock than has passed."""
+        """Return the moment with this clock in place of the wall clock."""
         passed = round(now.monotonic * 1000)
         ahead = now.wall - passed
         if self._ahead is None or abs(ahead - self._ahead) <= _SLEW:
@@ -43,8 +43,8 @@ class PassedTime:
         is_behind = ahead > self._ahead
         if is_behind and not self._is_behind:
             logger.error(
-                "the wall clock was set forward by %d s, or the machine stood still: nothing is deleted for "
-                "its age before as much time has passed; if the clock is right, restart the broker",
+                "the wall clock was set forward by %d s, or the machine stood still. Records are deleted "
+                "later by that time. If the clock is right, restart the broker",
                 (ahead - self._ahead) // 1000,
             )
         elif self._is_behind and not is_behind:
@@ -54,15 +54,14 @@ class PassedTime:
 
 
 Task = Callable[[Now], float]
-"""A bounded piece of work on the event loop; returns the seconds after which it is wanted again."""
+"""A bounded piece of work on the event loop; returns the seconds until its next call."""
 
 
 class Job(Protocol):
-    """Work that is done in the background before something can be done on the event loop.
+    """Work in the background (`run`), whose result or exception then goes to `finish` on the event loop.
 
-    `run` there, then `finish` on the event loop with what it returned or raised. Several may wait for
-    the same one, and run and finish it in turn (SharedJob). What does not wait for a disk names a
-    `lane` of its own.
+    Several requests may wait for the same job, and run and finish it in turn (SharedJob). A job may name its
+    `lane`; INDEX is the default.
     """
 
     def run(self) -> Any: ...
@@ -71,9 +70,9 @@ class Job(Protocol):
 
 
 class SharedJob:
-    """A job for which several may wait: each run after the first gets what was found before.
+    """A job for which several requests may wait: only the first `run` does the work.
 
-    Each end puts what was found, or the exception, in `outcome`, and calls `done` with both.
+    Each `finish` puts the result, or the exception, in `outcome`, and calls `done` with both.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class SharedJob:
         done: Callable[["SharedJob", Any], None] = lambda job, outcome: None,
         lane: "Lane | None" = None,
     ) -> None:
-        self.lane = Lane.INDEX if lane is None else lane
+        self.lane = lane or Lane.INDEX
         self.outcome: Any = None
         self._running = Lock()
         self._work = work
@@ -102,10 +101,11 @@ class SharedJob:
 
 
 class JobGroup:
-    """Jobs that are carried out by one trip to the background, each of which fails by itself."""
+    """Several jobs for one thread; each fails by itself."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._jobs = list(jobs)
+        self.lane: Lane = getattr(self._jobs[0], "lane", Lane.INDEX)
 
     def run(self) -> list[Any]:
         return [result_of(job.run) for job in self._jobs]
@@ -118,9 +118,9 @@ class JobGroup:
 
 
 class Lane(Enum):
-    """Which threads do a job, and how many they are: jobs of one lane never wait for those of another.
+    """The threads of a kind of jobs. Jobs of one lane never wait for those of another.
 
-    Only a lane of one thread keeps an order. Jobs that change files and need one are awaited by the
+    Only a lane of one thread keeps an order. Other jobs that change files and need one are awaited by the
     operations of a SerialQueue.
     """
 
@@ -129,32 +129,32 @@ class Lane(Enum):
     NOTES = "notes", 1
     """The files of the data directory itself."""
     FACTS = "facts", 1
-    """What the cluster says of topics, noted in the directories of their partitions."""
+    """Facts of topics, noted in the directories of their partitions."""
     READ = "read", 8
-    """Reads of segments, each of which may wait for a slow disk."""
+    """Reads of segments; a slow disk may hold each up."""
     INDEX = "index", 1
-    """What a first read or append of a segment needs."""
+    """Indexes, summaries and producers, for a first read or append."""
     COMPACTION = "compaction", 1
     """Passes that take minutes."""
     SCRUB = "scrub", 1
     ZOOKEEPER = "zookeeper", 1
-    """Questions to ZooKeeper, each of which may wait for its time-out."""
+    """Calls to ZooKeeper, each with a timeout."""
     SCHEMAS = "schemas", 1
     SUBJECTS = "subjects", 1
     UNKNOWN_IDS = "unknown ids", 1
-    """Pauses of requests that ask for schema ids which do not exist."""
+    """Pauses of requests for schema ids that do not exist."""
 
     @property
     def threads(self) -> int:
-        """The most that are started."""
+        """How many threads the lane has."""
         return self.value[1]
 
 
 class Submit(Protocol):
-    """Has `work` done on a background thread and its result given to `done` on the event loop.
+    """Has `work` done on a thread of the lane, then `done` called on the event loop with its result.
 
-    `work` touches only what it was given: descriptors, paths, bytes that never change. An Exception
-    that `work` raises is given to `done` in place of the result.
+    `work` touches only its arguments: descriptors, paths, bytes that never change. If it raises, `done` gets
+    the Exception.
     """
 
     def __call__(
@@ -167,12 +167,12 @@ class Submit(Protocol):
 
 
 def at_once(lane: Lane, work: Callable[[], _T], done: Callable[[_T | Exception], None], /) -> None:
-    """Do a job here and now: for starts, stops and tests, where nobody else waits."""
+    """Do a job here and now: for starts, stops and tests, where no other request waits."""
     done(result_of(work))
 
 
 def result_of(work: Callable[[], _T]) -> _T | Exception:
-    """What a job has found, or the exception that it has raised."""
+    """Return the result of a job, or the Exception that it raised."""
     try:
         return work()
     except Exception as error:
@@ -180,7 +180,7 @@ def result_of(work: Callable[[], _T]) -> _T | Exception:
 
 
 def call_guarded(what: object, callback: Callable[..., _T], *arguments: Any) -> _T | None:
-    """Call one of several callbacks that must not harm each other → its result, None if it has raised."""
+    """Call one of several independent callbacks → its result, None if it has raised (logged)."""
     try:
         return callback(*arguments)
     except Exception:
@@ -189,6 +189,6 @@ def call_guarded(what: object, callback: Callable[..., _T], *arguments: Any) -> 
 
 
 def log_failure(what: str, outcome: object) -> None:
-    """The `done` of jobs whose failure is said in the log and does no more harm."""
+    """The `done` of jobs whose failure only has to be logged."""
     if isinstance(outcome, Exception):
         logger.error("%s: %s", what, outcome)

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class Pending(Generic[_T]):
-    """What an operation awaits: the outcome of work that another thread, or another operation, does.
+    """The outcome that an operation awaits, of a job or of another operation.
 
     Owner: the event loop.
     """
@@ -46,7 +46,7 @@ class Pending(Generic[_T]):
         return outcome
 
 
-Operation = Coroutine[Pending[Any], None, None]
+_Operation = tuple[Coroutine[Pending[Any], None, Any], Pending[Any] | None]
 
 RunJob = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 """Runs work on a thread of a pool, then gives its result or exception to the callback on the loop."""
@@ -61,10 +61,8 @@ class SerialQueue:
     """Runs operations in the order in which they were added, one at a time.
 
     An operation is a coroutine on the event loop. It reads the state of its partition when its turn
-    comes, never before. What waits for a disk it has done by a pool of threads: `await queue.job(work)`.
-    While it waits the event loop appends and reads as ever; no other operation of this queue runs.
-    An exception that an operation does not catch is a fault of this program: it is logged, and the next
-    operation runs.
+    comes, never before. It awaits work on a disk by `await queue.job(work)`, which a pool of threads does.
+    Meanwhile the event loop appends and reads, and no other operation of this queue runs.
 
     Crash story: a queue is memory. Each operation says what a death before and after each of its jobs
     leaves on disk.
@@ -76,22 +74,35 @@ class SerialQueue:
 
     def __init__(self, run_job: RunJob) -> None:
         self._run_job = run_job
-        self._waiting: deque[Operation] = deque()
-        self._current: Operation | None = None
+        self._waiting: deque[_Operation] = deque()
+        self._current: _Operation | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Whether no operation runs or waits."""
+        """True while no operation runs or waits."""
         return self._current is None
 
-    def add(self, operation: Operation) -> None:
-        """Run it behind those that were added before; at once, up to its first job, if there are none."""
-        self._waiting.append(operation)
+    def add(
+        self,
+        operation: Coroutine[Pending[Any], None, _T],
+        outcome: Pending[_T] | None = None,
+    ) -> None:
+        """Run an operation after those added before; at once, up to its first job, if there are none.
+
+        `outcome` gets its result or exception. Without it an exception is a fault of this program: it is
+        logged."""
+        self._waiting.append((operation, outcome))
         if self._current is None:
             self._run()
 
+    def run(self, operation: Coroutine[Pending[Any], None, _T]) -> Pending[_T]:
+        """As `add`; → the outcome, for an operation of another queue."""
+        outcome: Pending[_T] = Pending()
+        self.add(operation, outcome)
+        return outcome
+
     def job(self, work: Callable[[], _T]) -> Pending[_T]:
-        """Have `work` done by the pool. It touches only what it was given."""
+        """Have `work` done by the pool. It touches only its arguments."""
         pending: Pending[_T] = Pending()
         self._run_job(work, pending.finish)
         return pending
@@ -116,8 +127,8 @@ class SerialQueue:
         raise RuntimeError("an operation that is run now may await nothing but its jobs")
 
     def close(self) -> None:
-        """Drop the operations that have not begun. The current one ends with what it awaits."""
-        for operation in self._waiting:
+        """Drop the operations that have not begun. The current one ends with its next outcome."""
+        for operation, _ in self._waiting:
             operation.close()
         self._waiting.clear()
 
@@ -131,15 +142,21 @@ class SerialQueue:
     def _step(self) -> bool:
         """Run the current operation until it waits. True: it has ended."""
         assert self._current is not None
+        operation, outcome = self._current
         try:
-            pending = self._current.send(None)
-        except StopIteration:
-            return True
-        except Exception:
-            logger.exception("an operation on a partition failed")
-            return True
-        pending.when_finished(self._resume)
-        return False
+            pending = operation.send(None)
+        except StopIteration as ended:
+            result: Any = ended.value
+        except Exception as error:
+            result = error
+            if outcome is None:
+                logger.exception("an operation on a partition failed")
+        else:
+            pending.when_finished(self._resume)
+            return False
+        if outcome is not None:
+            outcome.finish(result)
+        return True
 
     def _resume(self) -> None:
         if self._step():

@@ -849,7 +849,7 @@ class Partition:
         """
         log, logs = self.log, self._shared.logs
         if logs.is_removing(log):  # what replaced a segment may be cut, and would hide it no more
-            await logs.remove_now(log, ())
+            await logs.remove(log, ())
         if logs.is_removing(log):
             self._is_blocked = False
             self._try_again(DISK_AGAIN_AFTER)
@@ -928,16 +928,18 @@ class Partition:
         try:
             await log.queue.job(partial(_note_start, log.directory, offset))
             if self.state.follower is follower and log.log_end <= offset:
+                files: list[Path] = []
                 if log.is_open:
                     logger.warning(
                         "%s: %s: this replica goes on at %d, from %d, without what it had",
                         *(log.name, why, offset, log.log_end),
                     )
                     self._shared.logs.notes.recovery_points.pop(log.directory.name, None)
-                    self._shared.logs.remove(log, log.begin_anew(offset))
+                    files = log.begin_anew(offset)
                     self._flush()
                 self._is_blocked = False
                 self._ask()
+                await self._shared.logs.remove(log, files)
                 return
         except (FolkmootError, OSError) as error:
             self._warn(error)

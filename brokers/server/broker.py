@@ -27,7 +27,6 @@ from folkmoot.brokers.server.schemas import Key, Schemas, described
 from folkmoot.brokers.server.snapshots import BrokerHealth, BrokerSnapshot, Snapshots
 from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
-from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log_manager import LogManager, cluster_of
@@ -242,7 +241,6 @@ class Broker:
             *(config.broker_id, logs, flusher, retention, creation, fetcher),
             *(self._link.write_states, lambda work: self.event_loop.post(work), time.monotonic),
         )
-        reports = DamageReports(submit)
         schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause)
         scrubber = Scrubber(logs, submit, config.scrub_period)
         cleaner = LogCleaner(
@@ -251,14 +249,12 @@ class Broker:
         )
         tasks = (
             partial(_release_idle, files),
-            jobs.task,
             logs.deletion_task,
             creation.task,
             flusher.task,
             retention.task,
             logs.room.task,
             scrubber.task,
-            reports.task,
             cleaner.task,
             schemas.task,
             partitions.task,
@@ -269,7 +265,6 @@ class Broker:
             metadata=MetadataCache(config.broker_id, partitions),
             flusher=flusher,
             retention=retention,
-            damage_reports=reports,
             producer_ids=self._producer_ids,
             schemas=schemas,
             logs=logs,

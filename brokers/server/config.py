@@ -115,7 +115,7 @@ class BrokerConfig:
     """The seconds in which each sealed segment is read once and compared with its checksums."""
 
     compaction_memory_bytes: Annotated[Bytes, Meta(ge=4096, le=2**40)] = 64 * 1024 * 1024
-    """Memory of compaction for keys, 96 bytes each; a log with more keys takes several passes."""
+    """Memory for keys in compaction, 160 bytes each and their length. More keys take several passes."""
 
     compaction_bytes_per_second: Annotated[BytesPerSecond, Meta(ge=1024, le=2**40)] = (
         64 * 1024 * 1024

@@ -23,7 +23,7 @@ from folkmoot.brokers.server.replica_fetches import ReplicaFetches
 from folkmoot.brokers.server.request_counters import RequestCounters
 from folkmoot.brokers.server.schemas import Schemas
 from folkmoot.brokers.server.view_updates import ViewUpdates
-from folkmoot.brokers.storage.damage_reports import DamageReports
+from folkmoot.brokers.storage.damage_reports import damage_job
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.leader_epochs import EpochEnd
 from folkmoot.brokers.storage.log import Log
@@ -118,7 +118,6 @@ class RequestHandlers:
     logs: LogManager
     flusher: Flusher
     retention: Retention
-    damage_reports: DamageReports
     producer_ids: ProducerIds
     schemas: Schemas
     purgatory: Purgatory
@@ -467,7 +466,8 @@ class RequestHandlers:
         return self._each(body, messages.DeleteRecordsResult, self._delete_records)
 
     def report_damage(self, body: messages.ReportDamageRequest) -> Steps:
-        return self._each(body, messages.ReportDamageResult, self._report_damage)
+        report = partial(self._report_damage, set())
+        return self._each(body, messages.ReportDamageResult, report)
 
     def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
         describe = partial(self._describe_producer, now.monotonic + body.timeout)
@@ -523,12 +523,21 @@ class RequestHandlers:
                 WaitingProduce(log.log_end, 0, deadline, lambda error: answer(error or found))
             )
 
-    def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> None:
+    def _report_damage(
+        self,
+        checked: set[tuple[Log, int]],
+        entry: messages.ReportDamageEntry,
+        answer: _Answer,
+    ) -> None:
+        """`checked`: the batches that this request has had read again already."""
         partition = self.partitions.find(entry.topic_id, entry.partition)  # a follower's, too
         log = (partition or self.metadata.led(entry)).log
         if not log.log_start <= entry.offset < log.log_end:
             raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
-        self.damage_reports.report(log, entry.offset)
+        report = log, entry.offset
+        if report not in checked and (job := damage_job(*report)) is not None:
+            checked.add(report)
+            raise NotCached(job)
         answer(())
 
     def get_schema(self, body: messages.GetSchemaRequest) -> Steps:

@@ -1,83 +1,32 @@
-"""Batches that readers report as damaged: looked at again here, and believed only if they are."""
+"""A batch that a reader reports as damaged: read again here, and marked if it is bad on disk."""
 
 import logging
 from functools import partial
-from typing import Final
 
-from folkmoot.brokers.jobs.jobs import Lane, Now, Submit
+from folkmoot.brokers.jobs.jobs import Lane, SharedJob
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.segment import Damage, Segment, SegmentReader
-from folkmoot.protocol.errors import Overloaded
 
 logger = logging.getLogger(__name__)
 
-MOST: Final = 100
-"""So many batches wait at most; who comes later is refused, and may come again."""
 
-PAUSE: Final = 0.25
-_IDLE: Final = 0.5
+def damage_job(log: Log, offset: int) -> SharedJob | None:
+    """The job that reads the batch with `offset`, which the log has; None: it is marked as damaged already.
 
-
-class DamageReports:
-    """What readers have reported, in the order in which they came, each once.
-
-    A report costs a broker no more than a look: one batch, with what lies in front of it up to the next
-    entry of the index, is read and checked in the background on a descriptor of its own, and never
-    more than one in PAUSE seconds. What is bad on disk is marked, as the scrubber would; what is not
-    was spoiled on its way, or is the reporter's invention.
-
-    A crash forgets the reports: the next reader will report again. Owner: the event loop.
+    The job reads one batch, and what lies between it and the entry of the index before, on a descriptor of
+    its own. It marks a bad batch, as the scrubber does. A batch that is good on disk was
+    damaged on its way, or the reporter is wrong.
     """
-
-    def __init__(self, submit: Submit) -> None:
-        self._submit = submit
-        self._waiting: dict[tuple[Log, int], None] = {}
-        self._busy = False
-
-    def report(self, log: Log, offset: int) -> None:
-        """Have the batch looked at that holds `offset`, which the log has. Raises Overloaded."""
-        report = log, offset
-        if report in self._waiting or log.segment_at(offset).is_damaged(offset):
-            return
-        if len(self._waiting) >= MOST:
-            raise Overloaded(f"{MOST} batches wait to be looked at again")
-        self._waiting[report] = None
-
-    def task(self, now: Now) -> float:
-        """Hand the next look to the background; → the pause until the one after it."""
-        if self._waiting and not self._busy:
-            log, offset = next(iter(self._waiting))
-            del self._waiting[log, offset]
-            if _has(log, offset):
-                self._look(log, offset)
-        return PAUSE if self._waiting or self._busy else _IDLE
-
-    def _look(self, log: Log, offset: int) -> None:
-        segment = log.segment_at(offset)
-        segment.save_index()  # it says where a damaged batch ends
-        look = partial(_read, segment.reader(), offset)
-        self._busy = True
-        self._submit(Lane.READ, look, partial(self._looked, log, segment, offset))
-
-    def _looked(
-        self, log: Log, segment: Segment, offset: int, outcome: list[Damage] | Exception
-    ) -> None:
-        self._busy = False
-        if isinstance(outcome, Exception):
-            logger.error("%s: %s", log.name, outcome)
-        elif not outcome:
-            logger.warning("%s: offset %d was reported as damaged and is not", log.name, offset)
-        elif _has(log, offset) and log.segment_at(offset) is segment:
-            for damage in outcome:
-                segment.mark(damage)
-
-
-def _has(log: Log, offset: int) -> bool:
-    return log.is_open and log.log_start <= offset < log.log_end
+    segment = log.segment_at(offset)
+    if segment.is_damaged(offset):
+        return None
+    segment.save_index()  # the index says where a damaged batch ends
+    work = partial(_read, segment.reader(), offset)
+    return SharedJob(work, partial(_mark, log, segment, offset), Lane.READ)
 
 
 def _read(reader: SegmentReader, offset: int) -> list[Damage]:
-    """What is bad up to behind the batch that should hold `offset`. The background's part."""
+    """The background's part: the damage up to the end of the batch that should hold `offset`."""
     try:
         bad = []
         for found in reader.batches(reader.start_near(offset)):
@@ -88,3 +37,16 @@ def _read(reader: SegmentReader, offset: int) -> list[Damage]:
         return bad
     finally:
         reader.close()
+
+
+def _mark(
+    log: Log, segment: Segment, offset: int, _job: SharedJob, outcome: list[Damage] | Exception
+) -> None:
+    if isinstance(outcome, Exception):
+        logger.error("%s: %s", log.name, outcome)
+    elif not outcome:
+        logger.warning("%s: offset %d was reported as damaged and is not", log.name, offset)
+    elif log.is_open and log.log_start <= offset < log.log_end:
+        if log.segment_at(offset) is segment:  # else it was cut or compacted meanwhile
+            for damage in outcome:
+                segment.mark(damage)

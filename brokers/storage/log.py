@@ -171,8 +171,6 @@ class Log:
         """False where the leader is another broker, whose log start counts."""
         self.is_incomplete = False
         """Whether this replica may lack records that it has acked. That is on disk (Partition)."""
-        self.is_being_cut = False
-        """A truncation is under way: nothing is appended or flushed."""
         self.is_taken_back = False
         """The leader lacks what was committed, and it is still to be cut."""
         self.is_lost = False
@@ -378,10 +376,8 @@ class Log:
             raise ClosedError(f"the log of {self.name} is not open")
 
     def require_writable(self) -> None:
-        """Raises ClosedError, or StorageError if it has failed or is being cut."""
+        """Raises ClosedError, or StorageError if it has failed."""
         self.require_open()
-        if self.is_being_cut:
-            raise StorageError(f"{self.name} is being cut: ask again later")
         if self.failed is not None:
             raise StorageError(self.failed)
 
@@ -452,9 +448,9 @@ class Log:
         return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
 
     def sealed(self, base_offset: int) -> Segment | None:
-        """The sealed segment that begins there, if it still exists and may be replaced."""
+        """The sealed segment that begins there, if it still exists."""
         number = bisect_left(self.segments, base_offset, key=_base_offset)
-        is_sealed = number < len(self.segments) - 1 and not self.is_being_cut
+        is_sealed = number < len(self.segments) - 1
         found = self.segments[number] if self.is_open and is_sealed else None
         return found if found is not None and found.base_offset == base_offset else None
 
@@ -720,7 +716,6 @@ class Log:
         if self.recovery_point_offset > offset:
             base = self.segments[left - 1].base_offset if left else 0
             self.recovery_point = RecoveryPoint(base, base, 0)
-        self.is_being_cut = True
         last = self.segments[max(left, 1) - 1]
         # Damage that is marked is met again: nothing of it may stay in front of what is appended.
         reader = SegmentReader(self.directory, last.name, last.size, last.end_offset)
@@ -764,7 +759,6 @@ class Log:
         """So many segments are left, and the last of them ends there.
 
         If what is committed went with it, that comes again from the leader (`is_incomplete`)."""
-        self.is_being_cut = False
         self.is_taken_back = False
         self._snapshots.go_back_to(end_offset)
         gone, self.segments = self.segments[left:], self.segments[:left]
@@ -929,13 +923,14 @@ class Log:
         self._roll_at(base_offset).end_offset = start
 
     def delete_segments(self, count: int) -> list[Path]:
-        """Let go of the oldest segments, and of those before the log's start; → files to be removed.
+        """Within an operation of `queue`: let go of the oldest segments, and of those before the log's
+        start; → files to be removed.
 
         In their order, so that a crash leaves the newer ones. Those stay whose headers are still needed
         to know producers: the next flush takes a snapshot, and they can go then. If all are to go, a new
         one is begun, which keeps the offset.
         """
-        if not self.is_open or not self.segments or self.is_being_cut:
+        if not self.is_open or not self.segments:
             return []
         count = max(count, bisect_right(self.segments, self.given_up, key=_base_offset) - 1)
         emptied = self.given_up == self.log_end and self.segments[-1].size > 0

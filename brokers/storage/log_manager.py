@@ -30,7 +30,6 @@ from folkmoot.brokers.jobs.jobs import (
 )
 from folkmoot.brokers.jobs.serial_queue import RunJob, SerialQueue
 from folkmoot.brokers.storage.files.atomic_file import (
-    is_full,
     make_directory,
     make_spare,
     overwrite,
@@ -72,14 +71,14 @@ LAYOUT: Final = 3
 LOCK_FILE: Final = ".lock"
 IDENTITY_FILE: Final = "broker.json"
 RUNNING_FILE: Final = "running"
-STOPPED_FILE: Final = "stopped"
-"""What `running` is called after an orderly stop: to rename it needs no room on a full disk."""
+STOPPED: Final = b"stopped".ljust(36)
+"""The content of `running` after an orderly stop, as long as a boot's id: it needs no room on a full disk."""
+
 DELETED: Final = ".deleted"
 DELETED_AT_ONCE: Final = 32
 CLOSED_AT_ONCE: Final = 128
 CLOSING_THREADS: Final = 8
-REMOVE_AGAIN_AFTER: Final = 60.0
-RENAME_AGAIN_AFTER: Final = 5.0
+REMOVE_AGAIN_AFTER: Final = 30.0
 ORPHANS_SHOWN: Final = 5
 
 _MAX_PARTITION = 99_999
@@ -94,11 +93,11 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     layout: int = 1
     cluster: str = ""
     directory: str = ""
-    """What tells this data directory from any other."""
+    """A unique id of this data directory."""
 
 
 class PartitionDirectory(NamedTuple):
-    """A partition's directory: `<topic id>-<partition>`."""
+    """The directory `<topic id>-<partition>` of a partition."""
 
     path: Path
     topic_id: str
@@ -108,7 +107,7 @@ class PartitionDirectory(NamedTuple):
 
 
 class _Topic:
-    """The logs of one topic, by partition; `config` is None until the cluster has told its options."""
+    """The logs of one topic, by partition."""
 
     __slots__ = ("config", "info", "logs", "name", "noted", "revision")
 
@@ -116,45 +115,33 @@ class _Topic:
         self.name = name
         self.info: TopicInfo | None = None
         self.noted: dict[int, tuple[str, PartitionFacts | None]] = {}
-        """What the directories say, by partition."""
+        """By partition, the topic's name and the facts in the file `topic` of its directory."""
         self.revision = 0
-        """The highest that was seen of the topic's node."""
+        """The highest revision of the topic's node that this broker has seen."""
         self.config: LogConfig | None = None
+        """None until the cluster's view names the topic's options."""
         self.logs: dict[int, Log] = {}
 
 
 class LogManager:
-    """A broker's data directory.
+    """A broker's data directory; docs/format.md lists its files.
 
-    ```
-    .lock                     held by flock as long as the broker lives; names its process
-    broker.json               {"broker_id":1,"layout":3,"cluster":"4c…","directory":"9a…"}: whose
-                              directory this is, what lies in it, which cluster it belongs to
-                              (coordination/layout.py), and what tells it from any other
-    notes                     recovery points, leader epochs, the highest ids, the scrub's place (Notes)
-    running                   the machine's boot that it runs in; called `stopped` by an orderly stop
-    spare, spare-notes        room on a full disk, for logs' starts and for the notes here
-    <topic id>-<partition>/   a log (see Log), with the topic's name in the file `topic`
-    <…>.deleted/              given up; removed by the deletion task, or by the next start
-    ```
+    Start: lock, compare the identity, remove deleted directories, open every log and check its records
+    after the recovery point. A log that cannot be opened is out of use until the next start; the others
+    are served, unless all of them fail. Stop is the reverse.
 
-    Start: lock, compare the identity, remove what was given up, open every log. What a log has behind
-    its recovery point is checked. A log that cannot be opened is out of use until the next start, and
-    the others are served, unless it is all of them. Stop is the reverse.
+    A directory is known by its topic's id, so a new topic with an old name has directories of its own.
+    The name in a directory is for people; `configure` corrects it.
 
-    A partition is known by its topic's id, so that a topic that is created anew under an old name has
-    directories of its own. The name in a directory is for people; it is corrected when the cluster
-    tells the topic's options, which is before anybody is served.
+    **Nothing is removed that was not deleted.** `delete_later` carries a recorded deletion out after
+    `delete_delay`; `delete_partition` removes a replica that moved to another broker. A topic that the
+    cluster does not know, or knows under another id, is `lost`: the broker does not serve it, and retention
+    and compaction skip it, until the cluster knows it again.
 
-    **Nothing is removed but what somebody has deleted.** `delete_later` carries a recorded deletion out,
-    `delete_delay` after it was read; `delete_partition` a move to other brokers. What the cluster merely
-    does not know any more, or knows under another id, is `lost`: out of use, and kept as it is, retention
-    and compaction included, until the cluster knows it again.
-
-    Crash story of a deletion: until the rename to `.deleted` is on disk the directory is found by the
-    next start and served to nobody, since its topic's id exists no more, and the record is still there to
-    be carried out. Behind that the next start removes it. What cannot be renamed or removed is tried again,
-    and counts as not carried out.
+    Crash story of a deletion: until the rename to `.deleted` is on disk, the next start finds the log, and
+    serves it to no client, since no topic has that id; the deletion's record is still there. After the
+    rename the next start removes the directory. A rename or removal that fails is retried, and only then
+    the deletion counts as carried out.
 
     Owner: the broker's event loop. `start` and `close` block; they run before and after it.
     """
@@ -172,11 +159,10 @@ class LogManager:
         carried_out: Callable[[str], None] = lambda topic_id: None,
         ids_noted: Callable[[HighestIds], None] = lambda ids: None,
     ) -> None:
-        """`cluster`: the id of the one that it belongs to from here on; "" leaves that open.
+        """`cluster`: the id of the cluster that the directory belongs to from now on; "" leaves that open.
 
-        Nothing is deleted while `is_cut_off`, since a deletion may have been taken back. `carried_out` gets
-        the id of a topic of which nothing is left. `ids_noted` is called when higher ids than before were
-        seen, and are on disk."""
+        While `is_cut_off` no deletion is carried out: it may have been taken back. `carried_out` is called
+        with a topic's id when its deletion has ended here, `ids_noted` when higher ids are on disk."""
         self.data = data
         self._cluster = cluster
         self.config = config
@@ -184,46 +170,47 @@ class LogManager:
         self.room = self.files.room
         self.room.data = data
         self.passed_time = PassedTime()
-        """By which records grow old."""
-        self.appended_bytes = 0
-        """What producers have brought since the start, over all logs."""
+        """The clock for the age of records."""
         self.dirty: dict[Log, None] = {}
-        """Logs with something that a flush would put on disk, the oldest first (Flusher)."""
+        """Logs that a flush would put on disk, the oldest first (Flusher)."""
         self.notes = Notes()
-        """Put on disk by `Flusher.note`."""
+        """The current notes; `Flusher.note` puts them on disk."""
         self.noted = Notes()
-        """What of them is on disk."""
+        """The notes on disk."""
         self.has_stale_points = False
-        """There are those of logs that are gone: one made anew would seem to have lost what they had."""
+        """Whether `noted` has recovery points of deleted logs. By these a new log would have lost records."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
-        under their broker, or a flush failed. Until they are trusted again, each start finds them so
-        (`trust`)."""
+        under their broker, or a flush failed. Each start finds them so until `trust` has cleared all."""
         self._has_lost = False
         self._broker_id = broker_id
         self._submit = submit
         self.run_job: RunJob = partial(submit, Lane.DISK)
         self.run_note: RunJob = partial(submit, Lane.NOTES)
-        """For the files of the data directory itself: one job after another."""
+        """Runs jobs that write files of the data directory itself, one after another."""
         self.directory_id = ""
         self._lock = -1
         self._topics: dict[str, _Topic] = {}
         self._ids: dict[str, set[str]] = {}
+        """By name, the ids of topics that have logs here or are configured."""
         self.lost: set[str] = set()
-        """Ids of topics that have logs here and are not, or not any more, what the cluster knows."""
+        """Ids of topics with logs here that the cluster does not know, or knows no more."""
         self._is_cut_off = is_cut_off
         self._carried_out = carried_out
         self._have_ids_noted = ids_noted
         self._scheduled: dict[str, float | None] = {}
-        self._left: dict[str, set[str]] = {}
-        self._left_behind: list[str] = []
-        self._kept: set[str] = set()
-        """Directories whose removal is under way, and was taken back: not tried again if it fails."""
+        """When to delete a topic (monotonic); None until the deletion task has seen it."""
+        self._unreported: set[str] = set()
+        """Ids of topics whose deletion is under way, and not carried out yet."""
         self._deleted: deque[Log] = deque()
-        self._going: set[Path] = set()
+        """Logs to close, and whose directories are then removed."""
+        self._going: dict[str, set[str]] = {}
+        """By topic id, the names of directories that are being removed."""
+        self._left_behind: set[str] = set()
+        """Those of them whose removal has failed."""
         self._doomed: dict[Log, list[Path]] = {}
-        self._remove_again_at = self._rename_again_at = 0.0
-        self._said_left: set[str] = set()
+        """Files of logs to be removed, in order."""
+        self._remove_again_at = 0.0
 
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
@@ -246,12 +233,12 @@ class LogManager:
         if self._lock < 0:
             return
         failures: list[StorageError] = []
-        logs = [log for log in self if log.failed is None]  # why others failed is in the log
-        # What those have acknowledged may be in the page cache alone, as behind a kill.
+        logs = [log for log in self if log.failed is None]
+        # Records that a failed log has acknowledged may be in the page cache alone, as after a kill.
         self._has_lost |= any(log.failed is not None and not log.flushes for log in self)
         _flush_side_by_side(logs)
         for log in logs:
-            # A flush may be under way, whose outcome is lost, and what came since is in the page cache alone.
+            # The outcome of a flush that is under way is lost, and later records are in the page cache alone.
             self._has_lost |= not (log.queue.is_idle or log.flushes)
             try:
                 point = log.close()
@@ -267,8 +254,7 @@ class LogManager:
                 logger.error("%s: left behind: %s", self.data, "; ".join(map(str, left.values())))
             save_notes(self.data, self.notes)
             if not (self.suspects or self._has_lost):
-                (self.data / RUNNING_FILE).replace(self.data / STOPPED_FILE)
-                sync_directory(self.data)
+                overwrite(self.data / RUNNING_FILE, STOPPED)
         except OSError as error:
             failures.append(StorageError(f"{self.data}: the logs' ends were not noted: {error}"))
         self.abandon()
@@ -276,16 +262,14 @@ class LogManager:
             raise failures[0]
 
     def abandon(self) -> None:
-        """Close all files as they are, as after a crash, and let go of the directory."""
+        """Close all files without a flush, as after a crash, and unlock the directory."""
         for log in (*self, *self._deleted):
             log.queue.close()
             log.abandon()
-        for kept in (self._topics, self._ids, self._deleted, self.dirty):
+        for kept in (self._topics, self._ids, self.lost, self.dirty, self._deleted, self._doomed):
             kept.clear()
-        for waiting in (self._scheduled, self._left, self._left_behind, self._kept, self.lost):
-            waiting.clear()
-        self._doomed.clear()
-        self._going.clear()
+        for names in (self._scheduled, self._unreported, self._going, self._left_behind):
+            names.clear()
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
             os.close(lock)
@@ -300,38 +284,26 @@ class LogManager:
     # -- power --------------------------------------------------------------------------------------
 
     def _note_running(self) -> None:
-        """A start behind a power cut finds the boot of before. What an orderly stop has left is put right
-        before it is renamed, and neither needs room. Raises OSError."""
-        path, stopped, boot = self.data / RUNNING_FILE, self.data / STOPPED_FILE, boot_id()
-        if path.exists():
-            before = path.read_bytes()
-            if before != boot or not before:
-                self.suspects = {log.directory.name for log in self}
-            if before == boot or self.suspects:
-                return
-        elif stopped.exists():
-            overwrite(stopped, boot)
-            stopped.replace(path)
-            sync_directory(self.data)
-            return
-        try:
-            write_atomic(path, boot)
-        except OSError as error:
-            if not (path.exists() and is_full(error)):
-                raise
-            logger.warning("%s: the next start trusts no page cache: %s", path, error)
+        """Note the machine's boot: a start after a power cut finds an earlier one. Raises OSError."""
+        path, boot = self.data / RUNNING_FILE, boot_id()
+        found = path.read_bytes() if path.exists() else b""
+        if found != STOPPED and (found != boot or not boot):
+            self.suspects = {log.directory.name for log in self}
+        if found != boot and not self.suspects:
+            write = overwrite if path.exists() else write_atomic
+            write(path, boot)
 
     def distrust(self) -> None:
-        """A flush has failed: the next start finds what one behind a power cut would.
+        """A flush has failed: have the next start act as after a power cut.
 
-        Nothing has to be flushed for that: a power cut later comes to the same.
+        This write is not flushed: a power cut that loses it has the same effect.
         """
         self._has_lost = True
         with suppress(OSError):
             (self.data / RUNNING_FILE).write_bytes(b"")
 
     def trust(self, log: Log) -> None:
-        """It has all that is committed, or does not count on the page cache."""
+        """The log has all committed records, or does not count on the page cache."""
         if log.directory.name in self.suspects:
             self.suspects.discard(log.directory.name)
             if not (self.suspects or self._has_lost):
@@ -339,14 +311,14 @@ class LogManager:
                 self.run_note(self._note_trusted, failed)
 
     def _note_trusted(self) -> None:
-        """The background's part of `trust`; a flush may have failed since it was submitted."""
+        """The background's part of `trust`; a flush may have failed in the meantime."""
         write_atomic(self.data / RUNNING_FILE, boot_id())
         if self._has_lost:
             self.distrust()
 
     def mark_incomplete(self) -> None:
-        """Of all replicas, on disk: another data directory had this broker's id last, and what that one has
-        acked may be missing here. Raises StorageError."""
+        """Note all replicas as incomplete, on disk: another data directory had this broker's id last, and
+        may have acknowledged records that are missing here. Raises StorageError."""
         for log in self:
             log.may_lack_acked()
 
@@ -359,13 +331,12 @@ class LogManager:
         return iter([log for topic in self._topics.values() for log in topic.logs.values()])
 
     def find(self, topic_id: str, partition: int) -> Log | None:
-        """The log of a partition, if there is one; asked for each entry of each request."""
+        """Return the log of a partition, None if there is none. Called for each entry of each request."""
         topic = self._topics.get(topic_id)
         return None if topic is None else topic.logs.get(partition)
 
     def add(self, log: Log, noted: tuple[str, PartitionFacts | None] | None = None) -> None:
-        """Take in a log that was just opened. `noted`: what its directory says of its topic (load_facts),
-        if that was just written or read."""
+        """Add a log that was just opened. `noted`: the content of its file `topic` (load_facts), if known."""
         topic = self._topics.get(log.topic_id)
         if topic is None:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
@@ -387,15 +358,20 @@ class LogManager:
         options: Mapping[str, str],
         info: TopicInfo | None = None,
     ) -> None:
-        """Take over what the cluster says of a topic, and have it noted beside its records. Options that are
-        not allowed leave all as it is.
+        """Apply a topic's node, and have its facts noted beside its records. If the options are not allowed,
+        the former ones stay.
 
-        Until then a topic's retention is not known, and nothing of it is deleted.
+        Before the first call a topic's retention is not known, and none of its records is deleted.
         """
         self.keep(topic_id)
         self.lost.discard(topic_id)
         topic = self._topics.setdefault(topic_id, _Topic(name))
-        self._rename(topic, topic_id, name)
+        if topic.name != name:
+            self._ids[topic.name].discard(topic_id)
+            topic.name = name
+        self._ids.setdefault(name, set()).add(topic_id)
+        for log in topic.logs.values():
+            log.name = TopicPartition(name, log.name.partition)
         if info is not None:
             topic.info, topic.revision = info, max(topic.revision, info.revision)
         self._note_facts(topic)
@@ -409,63 +385,45 @@ class LogManager:
             log.config, log.configured = config, True
 
     def revision_of(self, topic_id: str) -> int:
-        """The highest revision of a topic's node that this broker has seen, as far as it has logs of it."""
+        """The highest revision of a topic's node that this broker has seen; 0 if it has no logs of it."""
         topic = self._topics.get(topic_id)
         return 0 if topic is None else topic.revision
 
     def facts_of(self, topic_id: str, partition: int) -> PartitionFacts | None:
-        """What the cluster says of a partition; None before it was configured."""
+        """The facts of a partition in the topic's node; None before `configure`."""
         topic = self._topics.get(topic_id)
         info = None if topic is None else topic.info
         known = info is not None and partition < len(info.partitions)
         return PartitionFacts.of(info, partition) if info is not None and known else None
 
     def _note_facts(self, topic: _Topic) -> None:
-        stale: list[tuple[int, Path, PartitionFacts | None]] = []
+        stale: dict[int, tuple[Path, tuple[str, PartitionFacts | None]]] = {}
         for number, log in topic.logs.items():
-            facts = self.facts_of(log.topic_id, number)
             name, noted = topic.noted.get(number, ("", None))
-            facts = noted if facts is None else facts
+            facts = self.facts_of(log.topic_id, number) or noted
             if name != topic.name or not is_same(noted, facts):
-                stale.append((number, log.directory, facts))
+                stale[number] = log.directory, (topic.name, facts)
+
+        def written(outcome: object) -> None:
+            log_failure(f"{self.data}: the facts of topic {topic.name} were not noted", outcome)
+            if not isinstance(outcome, Exception):
+                topic.noted.update({number: noted for number, (_, noted) in stale.items()})
+
         if stale:
-            work = partial(_save_facts, topic.name, stale)
-            self._submit(Lane.FACTS, work, partial(self._facts_noted, topic, topic.name, stale))
-
-    def _facts_noted(
-        self,
-        topic: _Topic,
-        name: str,
-        stale: Sequence[tuple[int, Path, PartitionFacts | None]],
-        outcome: object,
-    ) -> None:
-        log_failure(f"{self.data}: what {name} is was not noted", outcome)
-        if not isinstance(outcome, Exception):
-            topic.noted.update({number: (name, facts) for number, _, facts in stale})
-
-    def _rename(self, topic: _Topic, topic_id: str, name: str) -> None:
-        """Call a topic's logs by the name that the cluster has for it. A directory whose file `topic` was not
-        written before a kill has a log without that name, whatever the others have."""
-        if topic.name != name:
-            self._ids[topic.name].discard(topic_id)
-            topic.name = name
-        for log in topic.logs.values():
-            if log.name.topic != name:
-                log.name = TopicPartition(name, log.name.partition)
-        self._ids.setdefault(name, set()).add(topic_id)
+            self._submit(Lane.FACTS, partial(_save_facts, list(stale.values())), written)
 
     def ids_of(self, name: str) -> set[str]:
-        """The ids of topics of that name that have logs here, or are configured."""
+        """The ids of topics of that name that have logs here or are configured."""
         return self._ids.get(name, set())
 
     def name_of(self, topic_id: str) -> str:
-        """What a topic is called that has logs here; else its id."""
+        """The name of a topic that has logs here; else its id."""
         topic = self._topics.get(topic_id)
         return topic_id if topic is None else topic.name
 
     def lose(self, topic_id: str) -> int:
-        """Keep a topic's logs as they are until it is configured again → how many; 0: it was lost before,
-        it is to be deleted, or has none."""
+        """Keep a topic's logs as they are until it is configured again → how many; 0 if it was lost before,
+        its deletion is scheduled, or it has none."""
         topic = self._topics.get(topic_id)
         if topic is None or topic_id in self.lost or topic_id in self._scheduled:
             return 0
@@ -478,10 +436,13 @@ class LogManager:
             log.configured = False
         return len(topic.logs)
 
+    # -- deletion -----------------------------------------------------------------------------------
+
     def delete_later(self, topic_id: str, deletion: Deletion) -> None:
-        """Have a topic's directories removed once `delete_delay` is over, unless it is configured again by
-        then; `carried_out` is called when nothing is left of it. Asked for twice it is done once."""
-        if topic_id in self._scheduled or topic_id in self._left:
+        """Delete a topic's directories once `delete_delay` is over, unless it is configured again before.
+
+        `carried_out` is called when all are removed. A second call for the same topic does nothing."""
+        if topic_id in self._scheduled or topic_id in self._unreported:
             return
         topic = self._topics.get(topic_id)
         self._scheduled[topic_id] = None
@@ -494,27 +455,24 @@ class LogManager:
             )
 
     def keep(self, topic_id: str) -> None:
-        """Do not remove a topic's directories, if they are not renamed yet: its deletion was taken back."""
+        """A topic's deletion was taken back: keep its directories, also those that could not be renamed."""
         self._scheduled.pop(topic_id, None)
-        # What could not be renamed with the topic; a replica that has moved away goes all the same.
-        left = self._left.pop(topic_id, set())
-        behind = left.intersection(self._left_behind)
-        self._kept |= left - behind
-        self._going.difference_update(self.data / each for each in behind)
-        self._left_behind = [each for each in self._left_behind if each not in left]
+        if topic_id in self._unreported:
+            self._unreported.discard(topic_id)
+            kept = {name for name in self._left_behind if _topic_id_of(name) == topic_id}
+            self._left_behind -= kept
+            self._going[topic_id] -= kept
 
     def scheduled(self) -> list[str]:
-        """The ids of topics whose directories go once their delay is over."""
+        """The ids of topics that are deleted once their delay is over."""
         return list(self._scheduled)
 
     def _delete_delay(self, topic_id: str) -> float:
         topic = self._topics.get(topic_id)
-        if topic is None:
-            return self.config.delete_delay
-        if topic.config is not None:
+        if topic is not None and topic.config is not None:
             return topic.config.delete_delay
-        # Since the start it was never configured: its directories know its options.
-        noted = [facts for _, facts in topic.noted.values() if facts is not None]
+        # Not configured since the start: its directories have its options.
+        noted = [] if topic is None else [facts for _, facts in topic.noted.values() if facts]
         newest = max(noted, key=lambda facts: facts.revision, default=None)
         try:
             return topic_config(self.config, newest.config if newest else {}).delete_delay
@@ -525,48 +483,52 @@ class LogManager:
         for topic_id, due in list(self._scheduled.items()):
             if due is None:
                 due = self._scheduled[topic_id] = now + self._delete_delay(topic_id)
-            # Cut off from ZooKeeper it cannot hear that the deletion was taken back.
+            # A broker that is cut off from ZooKeeper cannot hear that the deletion was taken back.
             if due <= now and not self._is_cut_off():
                 del self._scheduled[topic_id]
-                name, topic = self.name_of(topic_id), self._topics.get(topic_id)
-                names = (
-                    [] if topic is None else [each.directory.name for each in topic.logs.values()]
-                )
-                if names:
+                topic = self._topics.get(topic_id)
+                if topic is not None and topic.logs:
                     logger.warning(
                         "topic %s (id %s): %d directories are renamed to *%s, and removed",
-                        *(name, topic_id, len(names), DELETED),
+                        *(topic.name, topic_id, len(topic.logs), DELETED),
                     )
-                of_before = (*self._left_behind, *self._kept)
-                behind = {each for each in of_before if each.rpartition("-")[0] == topic_id}
-                self._kept -= behind
-                self._left[topic_id] = {*names, *behind}
                 self.delete_topic(topic_id)
-                self._are_gone(topic_id, ())
+                self._unreported.add(topic_id)
+                self._report_carried_out(topic_id)
 
     def delete_topic(self, topic_id: str) -> None:
         """Serve a topic's logs no more; `deletion_task` closes them and has their directories removed.
 
-        Until then none is made in their place (`is_going`).
+        Until then no log is made in their place (`is_going`).
         """
         topic = self._topics.pop(topic_id, None)
         if topic is not None:
             self._ids[topic.name].discard(topic_id)
             if not self._ids[topic.name]:
                 del self._ids[topic.name]
-            self._deleted.extend(topic.logs.values())
-            self._going.update(log.directory for log in topic.logs.values())
+            for log in topic.logs.values():
+                self._delete(log)
 
     def delete_partition(self, topic_id: str, partition: int) -> None:
         """As `delete_topic`, of one log."""
         topic = self._topics.get(topic_id)
         log = None if topic is None else topic.logs.pop(partition, None)
         if log is not None:
-            self._deleted.append(log)
-            self._going.add(log.directory)
+            self._delete(log)
+
+    def _delete(self, log: Log) -> None:
+        self._deleted.append(log)
+        self._going.setdefault(log.topic_id, set()).add(log.directory.name)
+
+    def is_going(self, directory: Path) -> bool:
+        """True while a partition's directory is being removed, or its recovery point is still on disk."""
+        name = directory.name
+        if name in self._going.get(_topic_id_of(name), ()):
+            return True
+        return name in self.noted.recovery_points and name not in self.notes.recovery_points
 
     def are_noted(self, notes: Notes) -> None:
-        """These are on disk."""
+        """These notes are on disk."""
         are_higher = notes.ids != self.noted.ids
         self.noted = notes
         points = self.notes.recovery_points
@@ -574,40 +536,31 @@ class LogManager:
         if are_higher:
             self._have_ids_noted(notes.ids)
 
-    def is_going(self, directory: Path) -> bool:
-        """Whether a partition's directory is being removed, or its recovery point is still on disk."""
-        is_stale = (
-            directory.name in self.noted.recovery_points
-            and directory.name not in self.notes.recovery_points
-        )
-        return directory in self._going or is_stale
-
     def deletion_task(self, now: Now) -> float:
-        """Close some logs that were deleted, and hand their directories to the background."""
+        """Close some deleted logs, and have their directories removed."""
         self._delete_due(now.monotonic)
         names: list[str] = []
         for _ in range(min(len(self._deleted), DELETED_AT_ONCE)):
             log = self._deleted.popleft()
             log.abandon()
-            if not log.queue.is_idle:  # what is under way there ends with an error
+            if not log.queue.is_idle:  # its operations end with an error now
                 self._deleted.append(log)
                 continue
+            name = log.directory.name
             self._doomed.pop(log, None)
             self.dirty.pop(log, None)
-            self.notes.recovery_points.pop(log.directory.name, None)
-            self.has_stale_points |= log.directory in self._going
-            self.notes.leader_epochs.pop(log.directory.name, None)
+            self.notes.recovery_points.pop(name, None)
+            self.notes.leader_epochs.pop(name, None)
+            self.has_stale_points = True
             self.trust(log)
-            names.append(log.directory.name)
+            names.append(name)
         self._delete_directories(names)
-        if now.monotonic >= self._rename_again_at:  # a replica may be wanted in its place
-            self._rename_again_at = now.monotonic + RENAME_AGAIN_AFTER
-            left, self._left_behind = self._left_behind, []
-            self._delete_directories(left)
         if now.monotonic >= self._remove_again_at:
             self._remove_again_at = now.monotonic + REMOVE_AGAIN_AFTER
+            left, self._left_behind = self._left_behind, set()
+            self._delete_directories(list(left))
             for log in list(islice(self._doomed, DELETED_AT_ONCE)):
-                log.queue.add(self._remove(log))
+                log.queue.add(self.remove(log, ()))
         return 0.0 if names and self._deleted else 0.2
 
     def _delete_directories(self, names: Sequence[str]) -> None:
@@ -616,68 +569,46 @@ class LogManager:
             self._submit(Lane.DISK, work, partial(self._gone, names))
 
     def _gone(self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception) -> None:
-        """What is left is tried again, and nothing is made in its place meanwhile."""
-        errors = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
-        failed = {name: error for name, error in errors.items() if name not in self._kept}
-        self._kept.difference_update(names)
-        if failed:
-            why = next(iter(failed.values()))
-            level = logging.DEBUG if self._said_left.issuperset(failed) else logging.ERROR
-            logger.log(
-                level, "%s: %d directories are left for now: %s", self.data, len(failed), why
-            )
-            self._left_behind += failed
-            self._said_left.update(failed)
-        gone = [each for each in names if each not in failed]
-        self._said_left.difference_update(gone)
-        self._going.difference_update(self.data / name for name in gone)
-        for topic_id in {each.rpartition("-")[0] for each in gone}:
-            self._are_gone(topic_id, gone)
+        left = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
+        if left:
+            why = next(iter(left.values()))
+            logger.error("%s: %d directories are left for now: %s", self.data, len(left), why)
+            self._left_behind.update(left)
+        for name in names:
+            topic_id = _topic_id_of(name)
+            if name not in left:
+                self._going[topic_id].discard(name)
+            self._report_carried_out(topic_id)
 
-    def _are_gone(self, topic_id: str, names: Iterable[str]) -> None:
-        left = self._left.get(topic_id)
-        if left is not None:
-            left.difference_update(names)
-            if not left:
-                del self._left[topic_id]
-                if names:
-                    logger.info("topic id %s: its directories are removed", topic_id)
-                self._carried_out(topic_id)
+    def _report_carried_out(self, topic_id: str) -> None:
+        if topic_id in self._unreported and not self._going.get(topic_id):
+            self._unreported.discard(topic_id)
+            logger.info("topic id %s: its directories are removed", topic_id)
+            self._carried_out(topic_id)
 
-    def remove(self, log: Log, files: Sequence[Path]) -> None:
-        """Have files of a log removed in the background, in order.
+    async def remove(self, log: Log, files: Sequence[Path]) -> None:
+        """Within an operation of the log: remove files of it, in order, behind those left before.
 
-        One that cannot be removed is tried again, and so are those behind it: if they went first, what
-        the next start finds would have a hole.
+        A file that cannot be removed is retried with all behind it (`is_removing`): the next start must not
+        find a log with a hole.
         """
-        if files:
-            self._doomed.setdefault(log, []).extend(files)
-            log.queue.add(self._remove(log))
-
-    async def remove_now(self, log: Log, files: Sequence[Path]) -> None:
-        """The same within an operation of the log: what cannot be removed yet is tried again."""
-        self._doomed.setdefault(log, []).extend(files)
-        await self._remove(log)
-
-    def is_removing(self, log: Log) -> bool:
-        """Whether files of a log are still to be removed."""
-        return log in self._doomed
-
-    async def _remove(self, log: Log) -> None:
-        files = list(self._doomed.get(log, ()))
+        files = self._doomed[log] = [*self._doomed.get(log, ()), *files]
         if not files:
+            del self._doomed[log]
             return
-        work = partial(_make_room, files, self.data / SPARE_FILE)
-        removed, error = await log.queue.job(work)
+        removed, error = await log.queue.job(partial(_make_room, files, self.data / SPARE_FILE))
         if error is not None:
             logger.error("%s: deleted files stay for now: %s", log.directory, error)
-        # What was removed is not tried again: another file may have the name by then.
-        if left := self._doomed.pop(log, [])[removed:]:
-            self._doomed[log] = left  # behind the others, that each has its turn
+        self._doomed.pop(log, None)
+        if left := files[removed:]:  # what was removed is not retried: its name may be in use again
+            self._doomed[log] = left  # behind other logs, so that each has its turn
+
+    def is_removing(self, log: Log) -> bool:
+        """True while files of a log are left to be removed."""
+        return log in self._doomed
 
     def report_orphans(self, existing: Collection[str]) -> list[str]:
-        """The ids of topics that have logs here and are not among the `existing` ones, nor to be deleted:
-        they are lost. Says so once."""
+        """Lose topics with logs here that neither exist nor have a recorded deletion → their ids."""
         orphans = sorted(each for each in self._topics.keys() - existing if self.lose(each))
         if orphans:
             shown = ", ".join(map(self.name_of, orphans[:ORPHANS_SHOWN]))
@@ -767,9 +698,9 @@ class LogManager:
 
 
 def _flush_side_by_side(logs: Iterable[Log]) -> None:
-    """Flush logs on some threads: a file system writes its journal once for what is flushed together.
+    """Flush logs on some threads: a file system writes its journal once for files flushed together.
 
-    What fails makes the log's `close` fail.
+    A failure makes the log's `close` fail.
     """
     waiting = (log for log in logs if log.is_open and log.queue.is_idle)
     ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -792,9 +723,9 @@ async def _flush_last(log: Log) -> None:
 
 
 def cluster_of(data: Path) -> str:
-    """The id of the cluster that a data directory belongs to, "" if it belongs to none yet.
+    """Return the id of the cluster that a data directory belongs to, "" if to none yet.
 
-    Nothing is changed. Raises ConfigError, OSError.
+    Raises ConfigError, OSError.
     """
     identity = identity_in(data)
     return "" if identity is None else identity.cluster
@@ -811,7 +742,7 @@ def identity_in(data: Path) -> Identity | None:
 
 
 def boot_id() -> bytes:
-    """What tells this boot of the machine from any other; nothing, if that is not known."""
+    """The unique id of this boot of the machine; empty if it is not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
     except OSError:
@@ -824,7 +755,7 @@ def boot_id() -> bytes:
 def partition_directory(
     data: Path, topic: str, topic_id: str, partition: int
 ) -> PartitionDirectory:
-    """Where a partition's log lies. Raises InvalidName, InvalidRequest for what cannot be a name."""
+    """Return the directory of a partition's log. Raises InvalidName, InvalidRequest."""
     check_name("topic", topic)
     if not _TOPIC_ID.fullmatch(topic_id):
         raise InvalidRequest(f"topic id {topic_id!r} of {topic} is not allowed")
@@ -834,7 +765,7 @@ def partition_directory(
 
 
 def partition_directories(data: Path) -> Iterator[PartitionDirectory]:
-    """Every partition that lies in `data`. Raises OSError."""
+    """Every partition's directory in `data`. Raises OSError."""
     with os.scandir(data) as entries:
         for entry in entries:
             match = _DIRECTORY.fullmatch(entry.name)
@@ -846,9 +777,9 @@ def partition_directories(data: Path) -> Iterator[PartitionDirectory]:
 
 
 def delete_directories(data: Path, names: Sequence[str]) -> dict[str, OSError]:
-    """Take partitions' directories out of use, durably, and remove them → what is left, and why.
+    """Rename partitions' directories to `.deleted`, durably, and remove them → errors by name.
 
-    To do it again for what is left does no harm. Raises OSError: all are left.
+    May be retried for those. Raises OSError: all are left.
     """
     left: dict[str, OSError] = {}
     for name in names:
@@ -871,14 +802,19 @@ def delete_directories(data: Path, names: Sequence[str]) -> dict[str, OSError]:
     return left
 
 
-def _save_facts(topic: str, stale: Sequence[tuple[int, Path, PartitionFacts | None]]) -> None:
-    for _, directory, facts in stale:
+def _topic_id_of(name: str) -> str:
+    """The topic's id in the name of a partition's directory."""
+    return name.rpartition("-")[0]
+
+
+def _save_facts(stale: Sequence[tuple[Path, tuple[str, PartitionFacts | None]]]) -> None:
+    for directory, (topic, facts) in stale:
         with suppress(FileNotFoundError):  # the partition may have been deleted meanwhile
             save_facts(directory, topic, facts)
 
 
 def _make_room(doomed: Sequence[Path], spare: Path) -> tuple[int, OSError | None]:
-    """→ how many were removed, in order, and why no more were."""
+    """Remove files in order → how many are removed, and the error at the next one."""
     removed = 0
     try:
         for path in doomed:
@@ -894,5 +830,5 @@ def _remove_deleted(data: Path) -> None:
     for doomed in data.glob(f"*{DELETED}"):
         try:
             shutil.rmtree(doomed)
-        except OSError as error:  # nobody is served from it
+        except OSError as error:
             logger.error("%s: not removed: %s", doomed, error)

@@ -1,7 +1,7 @@
-"""Partitions that have no log yet, and how they get one while nobody else waits for the disk."""
+"""Making the logs of partitions beside the event loop."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from folkmoot.brokers.jobs.jobs import Lane, Now, Submit, at_once, call_guarded
+from folkmoot.brokers.jobs.serial_queue import SerialQueue
 from folkmoot.brokers.storage.files.atomic_file import disk_error, sync_directory
 from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, save_facts
 from folkmoot.brokers.storage.log import Log
@@ -21,37 +22,37 @@ from folkmoot.protocol.errors import FolkmootError, StorageError
 from folkmoot.protocol.records import TopicPartition
 
 AT_ONCE: Final = 256
-"""In one job: what follows (epochs, states, the next view of the cluster) is done once for all of it."""
+"""The most logs of one job: epochs, states and the next view of the cluster follow once for all of them."""
 THREADS: Final = 8
 LOOK_AGAIN_AFTER: Final = 0.1
 
 Done = Callable[[FolkmootError | None], None]
+_NewLog = Callable[[Path, TopicPartition, str], Log]
 
 
 class PartitionCreation:
-    """Makes the directories of partitions beside the event loop, AT_ONCE in one job, one job at a time.
+    """Makes the directories of partitions, AT_ONCE in one job, one job at a time.
 
-    A directory costs three flushes: ten milliseconds on a busy disk, a minute for ten thousand
-    partitions.
+    A directory costs three flushes: ten milliseconds on a busy disk, a minute for ten thousand partitions.
 
     Crash story: a log exists, and is led, only once its directory is on disk with the topic's name inside,
-    so nothing is acknowledged before. A death in a job leaves empty directories, which the next start
-    opens. What could not be made durable is removed, so that the next try makes it anew.
+    so nothing is acknowledged before. A death in a job leaves empty directories, which the next start opens.
+    A directory that could not be made durable is removed, and the next try makes it anew.
 
     Owner: the event loop.
     """
 
     def __init__(self, logs: LogManager, submit: Submit = at_once) -> None:
         self._logs = logs
-        self._submit = submit
+        self._queue = SerialQueue(partial(submit, Lane.DISK))
         self._wanted: dict[PartitionDirectory, list[Done]] = {}
-        self._under_way: Mapping[PartitionDirectory, list[Done]] = {}
+        self._under_way: dict[PartitionDirectory, list[Done]] = {}
 
     def when_created(self, topic: str, topic_id: str, partition: int, done: Done) -> None:
-        """Have a partition's log made, once a former one is removed.
+        """Have a partition's log made, once the directory of a former one is removed.
 
-        `done` is called once, with what went wrong if it did, in the order of the calls. Raises
-        InvalidName, InvalidRequest.
+        `done` is called once, with the error, if any, in the order of the calls. Raises InvalidName,
+        InvalidRequest.
         """
         wanted = partition_directory(self._logs.data, topic, topic_id, partition)
         if self._logs.find(topic_id, partition) is not None:
@@ -63,59 +64,54 @@ class PartitionCreation:
             self._begin()
 
     def task(self, now: Now) -> float:
-        """Begin the next job, if none is under way."""
+        """Create logs whose former directories are removed by now."""
         self._begin()
         return LOOK_AGAIN_AFTER
 
     def _begin(self) -> None:
-        if self._under_way:
-            return
-        free = (each for each in self._wanted if not self._logs.is_going(each.path))
-        some = {wanted: self._wanted.pop(wanted) for wanted in list(islice(free, AT_ONCE))}
-        if some:
-            self._under_way = some
-            logs = self._logs
+        if self._wanted and self._queue.is_idle:
+            self._queue.add(self._create_all())
+
+    async def _create_all(self) -> None:
+        logs = self._logs
+        while True:
+            free = (each for each in self._wanted if not logs.is_going(each.path))
+            some = self._under_way = {
+                wanted: self._wanted.pop(wanted) for wanted in list(islice(free, AT_ONCE))
+            }
+            if not some:
+                return
             facts = [logs.facts_of(each.topic_id, each.partition) for each in some]
             new_log = partial(Log, config=logs.config, files=logs.files, run_job=logs.run_job)
             work = partial(create_logs, logs.data, list(some), facts, new_log)
-            self._submit(Lane.DISK, work, partial(self._created, facts))
-
-    def _created(
-        self,
-        facts: Sequence[PartitionFacts | None],
-        outcome: list[Log | StorageError] | Exception,
-    ) -> None:
-        created, self._under_way = self._under_way, {}
-        failed = StorageError(str(outcome)) if isinstance(outcome, Exception) else None
-        results = [failed] * len(created) if isinstance(outcome, Exception) else outcome
-        for (wanted, waiting), noted, result in zip(created.items(), facts, results, strict=True):
-            if isinstance(result, Log):
-                self._logs.add(result, (wanted.topic, noted))
-            for done in waiting:
-                error = None if isinstance(result, Log) else result
-                call_guarded(wanted.path, done, error)
-        if self._wanted:
-            self._begin()
+            outcome = await self._queue.outcome_of(work)
+            self._under_way = {}
+            if isinstance(outcome, Exception):
+                outcome = [StorageError(str(outcome))] * len(some)
+            for (wanted, waiting), noted, result in zip(some.items(), facts, outcome, strict=True):
+                if isinstance(result, Log):
+                    logs.add(result, (wanted.topic, noted))
+                for done in waiting:
+                    call_guarded(wanted.path, done, None if isinstance(result, Log) else result)
 
 
 def create_logs(
     data: Path,
     wanted: Sequence[PartitionDirectory],
     facts: Sequence[PartitionFacts | None],
-    new_log: Callable[[Path, TopicPartition, str], Log],
+    new_log: _NewLog,
 ) -> list[Log | StorageError]:
-    """Make directories and open their logs: each is on disk when this returns, or why not.
+    """Make directories and open their logs → each log, on disk, or its error.
 
-    All names are put on disk by one flush.
+    One flush puts all names on disk.
     """
-    with ThreadPoolExecutor(THREADS, "creation") as pool:  # the journal is written once for some
-        made = zip(wanted, pool.map(_make, wanted, facts), strict=True)
-        failures = {each: error for each, error in made if error is not None}
+    with ThreadPoolExecutor(THREADS, "creation") as pool:  # the journal is written once for several
+        failures = dict(zip(wanted, pool.map(_make, wanted, facts), strict=True))
     try:
         sync_directory(data)
     except OSError as error:
-        failures = dict.fromkeys(wanted, error) | failures
-    return [_opened(each, failures.get(each), new_log) for each in wanted]
+        failures = {each: failures[each] or error for each in wanted}
+    return [_open(each, failures[each], new_log) for each in wanted]
 
 
 def _make(each: PartitionDirectory, known: PartitionFacts | None) -> OSError | None:
@@ -127,10 +123,8 @@ def _make(each: PartitionDirectory, known: PartitionFacts | None) -> OSError | N
     return None
 
 
-def _opened(
-    each: PartitionDirectory,
-    failure: OSError | None,
-    new_log: Callable[[Path, TopicPartition, str], Log],
+def _open(
+    each: PartitionDirectory, failure: OSError | None, new_log: _NewLog
 ) -> Log | StorageError:
     if failure is not None:
         shutil.rmtree(each.path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Letting go of old segments, and of records before an offset that a client has named."""
+"""Deleting old segments, and records before an offset that a client has named."""
 
 import logging
 from collections import deque
@@ -33,10 +33,10 @@ Done = Callable[[FolkmootError | None], None]
 
 
 def last_append(segments: Sequence[Segment], now: int) -> int | None:
-    """When the first of some segments, followed by the others, was appended to last; None: not known.
+    """When the first of these neighbours was last appended to, in ms; None: not known.
 
-    A time that has not come is that of a clock that was ahead: then it is when the next one began
-    that says otherwise, which was later. One that compaction has emptied goes with the next.
+    A time after `now` is from a clock that was ahead. Then the next segment's first append counts, which
+    was later. A segment that compaction has emptied has the time of the next.
     """
     for number, segment in enumerate(segments):
         summary = segment.summary
@@ -50,11 +50,10 @@ def last_append(segments: Sequence[Segment], now: int) -> int | None:
 
 
 def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
-    """How many segments, from the oldest on, retention no longer covers.
+    """How many of the oldest segments are older than `retention`, or surplus to `retention_bytes`.
 
-    Age counts from the append, not from the records' timestamps: those of a log of old flights lie
-    far back on the day that they are written. By size, so many bytes stay at least, and the active
-    segment always does.
+    Age counts from the append: the timestamps of old flights lie far back on the day when they are
+    written. The active segment is never surplus.
     """
     if not config.deletes:
         return 0
@@ -73,28 +72,24 @@ def _is_older(segments: Sequence[Segment], retention: float | None, now: int) ->
     ended = last_append(segments, now)
     if retention is None or ended is None or ended > now - retention * 1000:
         return False
-    # A clock that went back and forth again has not made the segment end before it began.
+    # After a clock went back and forth a segment may seem to have ended before it began.
     summary = segments[0].summary
     began = None if summary is None else summary.first_append
     return began is None or not now - retention * 1000 < began <= now
 
 
-def unread_segments(log: Log) -> list[Segment]:
-    """Those of which the times of appends are not in memory yet."""
-    return [segment for segment in log.segments if segment.summary is None]
-
-
 class Retention:
     """Goes through all logs every RETENTION_INTERVAL, some at a time, and deletes records on request.
 
-    Producers of which nothing came for long are forgotten by the way. A log whose topic's own options
-    are not known yet keeps all. Times of appends that are not in memory are read in the background,
-    and files are removed there. Owner: the event loop.
+    It also forgets producers that were idle for long, and reads the summaries of segments that are not in
+    memory (times of appends) in the background. A log whose topic's options are not known yet keeps all.
 
-    Crash story of `delete_records`: (1) the log is flushed, with a snapshot of what the headers that go
-    tell of producers; (2) the new start is noted on disk; (3) it moves in memory, and segments before
-    it are removed. Before 2 nothing has happened; from 2 on the records are gone, answered or not, and
-    segments that are left are deleted by a later round.
+    Crash story of `delete_records`: (1) the log is flushed, with a snapshot of the producers in what is
+    deleted; (2) the new log start is noted on disk; (3) it moves in memory, and segments before it are
+    removed. Before 2 nothing has happened. After 2 the records are gone, answered or not, and a later round
+    removes segments that are left.
+
+    Owner: the event loop.
     """
 
     def __init__(self, logs: LogManager, flusher: Flusher, submit: Submit) -> None:
@@ -102,59 +97,65 @@ class Retention:
         self._flusher = flusher
         self._submit = submit
         self._round: deque[Log] = deque()
+        self._expiring: set[Log] = set()
+        """Logs whose queues have an operation of a round."""
         self._reading = False
         self._count = 0
+        """How many deletions of records are under way."""
 
     # -- by age and size ----------------------------------------------------------------------------
 
     def task(self, now: Now) -> float:
-        """Some logs; then a pause."""
+        """Look after some logs; → seconds until the next call."""
         now = self._logs.passed_time.at(now)
         if self._reading:
             return _MORE
         if not self._round:
             self._round.extend(self._logs)
         some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
-        unread = [log for log in some if log.config.deletes and unread_segments(log)]
-        self._expire(set(some).difference(unread), now)
-        if unread:
-            self._reading = True
-            job = SummaryJob(each for log in unread for each in unread_segments(log))
-            self._submit(Lane.READ, job.run, partial(self._read, job, unread, now))
-        return _MORE if self._round or self._reading else RETENTION_INTERVAL
+        unread = [segment for log in some for segment in log.segments if segment.summary is None]
+        if not unread:
+            self._expire(some, now)
+            return _MORE if self._round else RETENTION_INTERVAL
+        job = SummaryJob(unread)
 
-    def _read(
-        self,
-        job: SummaryJob,
-        logs: Sequence[Log],
-        now: Now,
-        outcome: list[Summary | None] | Exception,
-    ) -> None:
-        job.finish(outcome)
-        self._reading = False
-        self._expire(logs, now)
+        def read(outcome: list[Summary | None] | Exception) -> None:
+            job.finish(outcome)
+            self._reading = False
+            self._expire(some, now)
+
+        self._reading = True
+        self._submit(Lane.READ, job.run, read)
+        return _MORE
 
     def _expire(self, logs: Iterable[Log], now: Now) -> None:
-        """Let go of what is known to be old, and of what a deletion of records left."""
         for log in logs:
-            if log.configured and log.is_open:
-                log.expire_producers(now.monotonic)
-                self._logs.remove(log, log.delete_segments(_expired(log, now)))
-                if log.dirty:
-                    self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
+            if log not in self._expiring:  # that of an earlier round may wait for a slow disk
+                self._expiring.add(log)
+                log.queue.add(self._expire_log(log, now))
+
+    async def _expire_log(self, log: Log, now: Now) -> None:
+        """Delete segments that are known to be old, and those that a deletion of records has left."""
+        self._expiring.discard(log)
+        if log.configured and log.is_open:
+            log.expire_producers(now.monotonic)
+            files = log.delete_segments(_expired(log, now))
+            if log.dirty:
+                self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
+            await self._logs.remove(log, files)
 
     # -- by offset ----------------------------------------------------------------------------------
 
     def delete_records(self, log: Log, offset: int, done: Done) -> None:
-        """Give up all records of `log` before `offset`, which is not behind its end.
+        """Delete all records of `log` before `offset`, which is at most its end.
 
-        `done` is called once, with what went wrong if it did. Raises Overloaded.
+        `done` is called once, with the error, if any. Raises Overloaded.
         """
-        if offset <= log.given_up:  # not where retention has come to: a crash may set that back
+        if offset <= log.given_up:  # not `log_start`: a crash may set that back
             done(None)
             return
         if self._count >= MOST_WAITING:
-            raise Overloaded("too many partitions wait for records to be deleted: ask again later")
+            raise Overloaded("too many partitions wait for records to be deleted: retry later")
         self._count += 1
         log.queue.add(self._delete(log, offset, done))
 
@@ -168,7 +169,7 @@ class Retention:
         done(failure)
 
     async def give_up_before(self, log: Log, offset: int) -> None:
-        """Within an operation on the log: give up its records before `offset`, durably.
+        """Within an operation on the log: delete its records before `offset`, durably.
 
         Raises StorageError, DiskFull, UnknownTopicOrPartition.
         """
@@ -188,11 +189,11 @@ class Retention:
             raise disk_error(f"{log.directory}: nothing was deleted", error) from error
         if not log.is_open:
             raise _why_closed(log)
-        self._logs.remove(log, log.advance_log_start(offset))
+        log.queue.add(self._logs.remove(log, log.advance_log_start(offset)))
 
 
 def _expired(log: Log, now: Now) -> int:
-    """How many of a log's segments are to go: committed ones, and a follower's when the leader's have."""
+    """How many segments of a log may go: committed ones, where the leader decides."""
     count = expired(log.segments, log.config, now.wall) if log.is_led else 0
     while count and log.segments[count - 1].end_offset > log.high_watermark:
         count -= 1
@@ -200,7 +201,6 @@ def _expired(log: Log, now: Now) -> int:
 
 
 def _why_closed(log: Log) -> FolkmootError:
-    """What to answer of a log that is not open: it has failed, or was deleted meanwhile."""
     if log.failed is not None:
         return StorageError(log.failed)
     return UnknownTopicOrPartition(f"{log.name} was deleted meanwhile")

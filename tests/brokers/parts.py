@@ -18,7 +18,6 @@ from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Reques
 from folkmoot.brokers.server.request_handlers import RequestHandlers
 from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.server.schemas import Key, Schemas
-from folkmoot.brokers.storage.damage_reports import DamageReports
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -104,7 +103,6 @@ def make_handlers(
         logs=logs,
         flusher=flusher,
         retention=retention,
-        damage_reports=DamageReports(submit),
         producer_ids=ProducerIds(submit, take_ids or range),
         schemas=schemas or no_schemas(),
         purgatory=Purgatory(),

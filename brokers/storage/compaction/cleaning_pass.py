@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from folkmoot.brokers.storage.files.atomic_file import load_json, save_json, write_at
+from folkmoot.brokers.storage.files.atomic_file import load_json, write_at
 from folkmoot.brokers.storage.recovery import CLEANER_CHECKPOINT_FILE
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
 from folkmoot.brokers.storage.segment_swap import (
@@ -20,6 +20,7 @@ from folkmoot.brokers.storage.segment_swap import (
     next_generation,
     write_index,
 )
+from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import ClosedError, StorageError
 
@@ -30,7 +31,7 @@ STEP_BYTES: Final = 4 * 1024 * 1024
 MOST_OFFSETS: Final = 2**32 - 1
 
 Pause = Callable[[float], bool]
-"""Sleeps for so many seconds; True when the broker stops."""
+"""Sleeps for some seconds; True when the broker stops."""
 
 _Natural = Annotated[int, Meta(ge=0)]
 
@@ -44,18 +45,17 @@ class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     `horizon`, `horizon_at`: at that time (ms) all records before that offset had been gone through,
     which is when the time of the tombstones there begins. Those behind it wait until these have gone.
 
-    `tombstones`: how many were left before `clean_before`.
+    `tombstones`: how many of these were left before `clean_before`, and will be dropped.
 
-    `unopened` is the first batch that stayed as it is, `damaged` where the segments begin that did: they
-    may have records that later ones replace. Who can open them once goes through all again.
+    `is_partial`: a damaged segment, or a batch that could not be opened, stayed as it is. It may have older
+    records of any key, so no tombstone is dropped. The next start compacts the whole log again.
     """
 
     clean_before: _Natural = 0
     horizon: _Natural = 0
     horizon_at: int = 0
     tombstones: _Natural = 0
-    unopened: _Natural | None = None
-    damaged: tuple[_Natural, ...] = ()
+    is_partial: bool = False
 
     def droppable_before(self, delete_retention: float, now: int) -> int:
         """Tombstones before this offset have been there for long enough."""
@@ -64,7 +64,7 @@ class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     def after_pass(
         self, clean_before: int, tombstones: int, dropped_before: int, now: int
     ) -> "CleanerCheckpoint":
-        """What is to be known after a pass that left no tombstone before `dropped_before`."""
+        """The checkpoint after a pass that left no tombstone before `dropped_before`."""
         horizon, at = self.horizon, self.horizon_at
         if horizon <= dropped_before or at > now:
             horizon, at = clean_before, now
@@ -74,12 +74,10 @@ class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_checkpoint(directory: Path) -> CleanerCheckpoint:
-    """What is noted beside a partition's segments; else, and where something stayed that may be opened by
-    now, as if never compacted. Raises OSError."""
+    """Return what is noted beside a partition's segments; an empty one if nothing is, or something stayed
+    that can perhaps be opened now. Raises OSError."""
     noted = load_json(directory / CLEANER_CHECKPOINT_FILE, CleanerCheckpoint)
-    if noted is None or noted.unopened is not None or noted.damaged:
-        return CleanerCheckpoint()
-    return noted
+    return CleanerCheckpoint() if noted is None or noted.is_partial else noted
 
 
 class CleanedSegment(NamedTuple):
@@ -90,7 +88,7 @@ class CleanedSegment(NamedTuple):
 
 
 class CorruptSegment(Exception):
-    """What was found in the segment that begins at `base_offset`."""
+    """The segment that begins at `base_offset` is damaged."""
 
     def __init__(self, base_offset: int, damage: Damage) -> None:
         super().__init__(f"segment {base_offset} is damaged at {damage.position}")
@@ -100,64 +98,59 @@ class CorruptSegment(Exception):
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class CleaningPass:
-    """What a pass is to do, said by the log's owner, and the doing.
+    """A pass, as the log's owner has planned it.
 
-    First the keys of all that was not compacted yet are indexed, as many as there is room for; then
-    every segment that begins before the last of them is written anew with what is to stay, several
-    into one as long as they fit. What is left for want of room is for the next pass.
+    First it indexes the keys of all records that were not compacted yet, as many as there is room for. Then
+    it writes every segment that begins before the last of them anew, several into one if they fit. A later
+    pass does the rest.
 
     All of `sources` is sealed, on disk, and below the high watermark. Damaged ones stay; the others are
-    written anew in groups of neighbours. Tombstones go that lie before `droppable_before`, unless
-    something in front of them stays as it is: it may have older records of their keys, which would be
-    the last ones then.
+    rewritten in groups of neighbours. Tombstones before `droppable_before` are dropped, unless something
+    stays as it is (`CleanerCheckpoint.is_partial`).
 
     `step` blocks, and pauses as often as `bytes_per_second` asks for it. Any thread, one at a time.
     """
 
     directory: Path
+    config: LogConfig
     checkpoint: CleanerCheckpoint
     sources: Sequence[SegmentReader]
-    segment_bytes: int
     droppable_before: int
-    index_interval_bytes: int
     memory_bytes: int
     bytes_per_second: int
     pause: Pause
     _filter: "BatchFilter" = field(init=False)
     _groups: list[list[SegmentReader]] = field(init=False)
-    _limit: int = field(init=False)
-    _unopened: int | None = field(init=False)
-    _clean_before: int = -1
+    _is_partial: bool = field(init=False)
+    clean_before: int = field(default=-1, init=False)
+    """Others are dropped for the sake of records before this offset; -1 until the first step has ended."""
     _tombstones: int = 0
     _moved: int = 0
-    _is_left: bool = False
 
     def step(self, now: int) -> CleanedSegment | CleanerCheckpoint:
-        """Write the next segment; → the checkpoint at the end.
+        """Write the next segment; → at the end the checkpoint.
 
         Raises CorruptSegment, ClosedError when the broker stops, StorageError, OSError.
         """
-        if self._clean_before < 0:
+        if self.clean_before < 0:
             self._filter = _make_filter(self.memory_bytes)
-            self._clean_before = self._index_keys()
-            self._choose_groups()
+            self.clean_before = self._index_keys()
+            self._is_partial = self.checkpoint.is_partial or any(
+                source.damage for source in self.sources
+            )
+            indexed = (each for each in self.sources if each.base_offset < self.clean_before)
+            neighbours = groupby(indexed, key=lambda each: bool(each.damage))
+            self._groups = [list(group) for is_damaged, group in neighbours if not is_damaged]
         while self._groups:
             cleaned = self._write_next()
             if cleaned is not None:
                 return cleaned
         checkpoint = self.checkpoint.after_pass(
-            *(self._clean_before, self._tombstones, self.droppable_before, now)
+            *(self.clean_before, self._tombstones, self.droppable_before, now)
         )
-        checkpoint = replace(checkpoint, unopened=self._unopened, damaged=self._damaged)
-        if self.checkpoint.unopened is not None and not self._is_left:
-            checkpoint = CleanerCheckpoint()  # it is gone, and the next that stays is not known
-        save_json(self.directory / CLEANER_CHECKPOINT_FILE, checkpoint)
+        if self._is_partial:
+            checkpoint = replace(checkpoint, tombstones=0, is_partial=True)
         return checkpoint
-
-    @property
-    def clean_before(self) -> int:
-        """Before it lie all records that others are dropped for; -1 until the first step has ended."""
-        return self._clean_before
 
     def _index_keys(self) -> int:
         """→ the offset up to which all keys are known."""
@@ -167,26 +160,12 @@ class CleaningPass:
                 continue
             for header, data in self._batches(source):
                 if header.next_offset > since:
-                    if self._filter.keys.full:
+                    if self._filter.is_full:
                         return reached
                     self._filter.index_keys(header, data, since)
                     reached = header.next_offset
             reached = max(reached, source.end_offset)
         return reached
-
-    def _choose_groups(self) -> None:
-        """Leave out what is not indexed, and tombstones behind segments that stay as they are."""
-        self._limit = min([self.droppable_before, *self._damaged])
-        self._unopened = None
-        if self.checkpoint.unopened is not None:
-            self._stays(self.checkpoint.unopened)
-        indexed = (each for each in self.sources if each.base_offset < self._clean_before)
-        neighbours = groupby(indexed, key=lambda each: bool(each.damage))
-        self._groups = [list(group) for is_damaged, group in neighbours if not is_damaged]
-
-    @property
-    def _damaged(self) -> tuple[int, ...]:
-        return tuple(each.base_offset for each in self.sources if each.damage)
 
     def _write_next(self) -> CleanedSegment | None:
         """Write one new segment, of one old one at least, and more as long as all of the next would fit.
@@ -200,7 +179,7 @@ class CleaningPass:
         fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             for source in group:
-                too_long = size + source.size > self.segment_bytes
+                too_long = size + source.size > self.config.segment_bytes
                 too_far = source.end_offset - group[0].base_offset > MOST_OFFSETS
                 if count and (too_long or too_far):
                     break
@@ -220,7 +199,7 @@ class CleaningPass:
             return None
         name = SegmentName(made_of[0].base_offset, made_of[-1].end_offset, generation)
         try:
-            write_index(self.directory, name, size, self.index_interval_bytes)
+            write_index(self.directory, name, size, self.config.index_interval_bytes)
         except BaseException:
             for path in files_of(self.directory, name):
                 path.unlink(missing_ok=True)
@@ -232,13 +211,12 @@ class CleaningPass:
         removed = waiting = 0
         parts: list[bytes | memoryview] = []
         for header, data in self._batches(source):
-            kept = self._filter.retain(header, data, self._limit)
-            if kept.closed:
-                self._stays(header.base_offset)
+            droppable_before = 0 if self._is_partial else self.droppable_before
+            kept = self._filter.retain(header, data, droppable_before)
+            self._is_partial |= kept.closed
             removed += header.record_count - kept.records
             self._tombstones += kept.tombstones
             if kept.data:
-                self._is_left |= header.base_offset == self.checkpoint.unopened
                 parts.append(kept.data)
                 waiting += len(kept.data)
                 self._count(len(kept.data))
@@ -246,11 +224,6 @@ class CleaningPass:
                 size, parts, waiting = write_at(fd, parts, size), [], 0
                 os.fdatasync(fd)
         return write_at(fd, parts, size), removed
-
-    def _stays(self, offset: int) -> None:
-        """A batch there has stayed as it is: tombstones behind it stay, too."""
-        self._limit = min(self._limit, offset)
-        self._unopened = offset if self._unopened is None else min(self._unopened, offset)
 
     def _batches(self, source: SegmentReader) -> Iterator[tuple[BatchHeader, memoryview]]:
         try:
@@ -267,7 +240,7 @@ class CleaningPass:
             source.close()
 
     def _count(self, moved: int) -> None:
-        """So many bytes were read or written: sleep when they were many."""
+        """Add the bytes read or written, and sleep after STEP_BYTES of them."""
         self._moved += moved
         if self._moved >= STEP_BYTES:
             seconds, self._moved = self._moved / self.bytes_per_second, 0
@@ -276,7 +249,7 @@ class CleaningPass:
 
 
 def _make_filter(memory_bytes: int) -> "BatchFilter":
-    """What opens batches needs numpy, which is loaded by the first pass, not by every broker's start."""
+    """Import what opens batches, and with it numpy: at the first pass, not at the broker's start."""
     from folkmoot.brokers.storage.compaction.batch_filter import BatchFilter
 
     return BatchFilter(memory_bytes)

@@ -1,4 +1,4 @@
-"""Compaction: which log is next, and taking over what the background has written."""
+"""Compaction: which log is next, and how a log takes over what the background has written."""
 
 import logging
 from collections import deque
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from folkmoot.brokers.jobs.jobs import Lane, Now, Submit
+from folkmoot.brokers.jobs.serial_queue import SerialQueue
 from folkmoot.brokers.storage.compaction.cleaning_pass import (
     CleanedSegment,
     CleanerCheckpoint,
@@ -16,6 +17,7 @@ from folkmoot.brokers.storage.compaction.cleaning_pass import (
     Pause,
     load_checkpoint,
 )
+from folkmoot.brokers.storage.files.atomic_file import save_json
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.recovery import (
@@ -23,9 +25,8 @@ from folkmoot.brokers.storage.recovery import (
     load_compacted_for,
     note_compacted_for,
 )
-from folkmoot.brokers.storage.retention import last_append, unread_segments
-from folkmoot.brokers.storage.segment import Segment, SegmentName, SummaryJob
-from folkmoot.brokers.storage.segment_index import Summary
+from folkmoot.brokers.storage.retention import last_append
+from folkmoot.brokers.storage.segment import Segment, SegmentName
 from folkmoot.brokers.storage.segment_swap import commit, files_of
 from folkmoot.protocol.errors import ClosedError, FolkmootError
 
@@ -41,19 +42,20 @@ _MORE = 0.05
 
 
 class LogCleaner:
-    """Keeps the last record of each key in logs that ask for it (`cleanup_policy`).
+    """Keeps the last record of each key in logs with the `cleanup_policy` compact.
 
-    Every COMPACTION_INTERVAL all logs are looked at, some at a time, and the one with the largest
-    part not compacted yet is taken, if that is `min_cleanable_dirty_ratio` of it or older than
-    `max_compaction_lag`, or if tombstones have had their time. One pass after another.
+    Every COMPACTION_INTERVAL it looks at all logs, some at a time, and compacts the one with the largest
+    dirty ratio (the share of its bytes that no pass has seen). A log is due if that ratio is at least
+    `min_cleanable_dirty_ratio`, if a record is older than `max_compaction_lag`, or if tombstones are old
+    enough to be dropped. One pass runs at a time.
 
-    Only what can never change or be lost is touched: sealed segments before the one that the noted
-    recovery point names, if a record is there. So an unclean start never looks into a compacted
-    segment, and behind every gap there is a record. Damaged segments stay as they are.
+    It rewrites only what never changes or gets lost: sealed segments before the one of the noted recovery
+    point, if that has a record. So an unclean start never checks a compacted segment, and a record follows
+    each gap. Damaged segments stay as they are.
 
-    The background does the work, one job for each new segment (CleaningPass); the event loop takes the
-    segment over (segment_swap) if those it was made from are all still there: what deleted one
-    meanwhile wins.
+    A job writes each new segment (CleaningPass). Then an operation of the log puts it in place
+    (segment_swap), if the segments that it was made from are all still there. If one was deleted
+    meanwhile, the new segment is removed.
 
     Owner: the event loop.
     """
@@ -67,40 +69,35 @@ class LogCleaner:
         bytes_per_second: int,
     ) -> None:
         self._logs = logs
-        self._submit = submit
-        self._pause = pause
-        self._memory_bytes = memory_bytes
-        self._bytes_per_second = bytes_per_second
+        self._new_pass = partial(
+            CleaningPass,
+            memory_bytes=memory_bytes,
+            bytes_per_second=bytes_per_second,
+            pause=pause,
+        )
         self._now = Now(0.0, 0)
+        self._queue = SerialQueue(partial(submit, Lane.COMPACTION))
         self._round: deque[Log] = deque()
         self._best: tuple[float, Log] | None = None
-        self._busy = False
         self._retry_at: dict[Log, float] = {}
         self.checkpoints: dict[Log, CleanerCheckpoint] = {}
-        """How far each log is compacted, of those that ask for it."""
+        """How far each log with this policy is compacted."""
 
     def task(self, now: Now) -> float:
-        """Look at some logs, or begin a pass; → when to be called again."""
+        """Look at some logs, or begin a pass; → seconds until the next call."""
         self._now = self._logs.passed_time.at(now)
-        if self._busy:
+        if not self._queue.is_idle:
             return _BUSY
         if not self._round:
             self._begin_round()
         some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
-        some = [log for log in some if self._is_due(log)]
-        new = [log for log in some if log not in self.checkpoints or unread_segments(log)]
-        if new:
-            self._busy = True
-            summaries = SummaryJob(each for log in new for each in unread_segments(log))
-            work = partial(_load_all, [log.directory for log in new], summaries)
-            self._submit(Lane.COMPACTION, work, partial(self._loaded, some, new, summaries))
-        else:
-            self._look(some)
-        if self._busy or self._round:
+        self._queue.add(self._look([log for log in some if self._is_due(log)]))
+        if self._round or not self._queue.is_idle:
             return _MORE
         if self._best is None:
             return COMPACTION_INTERVAL
-        self._begin(self._best[1])
+        (_, log), self._best = self._best, None
+        self._queue.add(self._compact(log))
         return _MORE
 
     # -- which log ----------------------------------------------------------------------------------
@@ -111,51 +108,35 @@ class LogCleaner:
         for known in (self.checkpoints, self._retry_at):
             for gone in [log for log in known if not log.is_open]:
                 del known[gone]
-        for log, checkpoint in list(self.checkpoints.items()):
-            if log.forgets_compaction or any(not _stays(log, each) for each in checkpoint.damaged):
-                log.forgets_compaction = False
-                del self.checkpoints[log]
+        for log in [log for log in self.checkpoints if log.forgets_compaction]:
+            log.forgets_compaction = False
+            del self.checkpoints[log]
 
     def _is_due(self, log: Log) -> bool:
         asks_for_it = log.configured and log.config.compacts and log.is_open
         return asks_for_it and self._retry_at.get(log, 0.0) <= self._now.monotonic
 
-    def _loaded(
-        self,
-        some: list[Log],
-        new: list[Log],
-        summaries: SummaryJob,
-        outcome: tuple[list[CleanerCheckpoint | None], list[Summary | None]] | Exception,
-    ) -> None:
-        """What could not be read is left for a while, and nobody else waits for it."""
-        self._busy = False
-        checkpoints: list[CleanerCheckpoint | None] = [None] * len(new)
-        if isinstance(outcome, Exception):
-            summaries.finish(outcome)
-        else:
-            checkpoints, found = outcome
-            summaries.finish(found)
-        for log, checkpoint in zip(new, checkpoints, strict=True):
-            if checkpoint is not None:
-                self.checkpoints.setdefault(log, checkpoint)
-            if checkpoint is None or unread_segments(log):
-                self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
-        self._look(log for log in some if log in self.checkpoints)
-
-    def _look(self, logs: Iterable[Log]) -> None:
-        """Whether one of these is more in need of it than what was found before."""
+    async def _look(self, logs: Sequence[Log]) -> None:
+        """Find the log that needs compaction most: one of these, or the best so far."""
+        new = [log for log in logs if log not in self.checkpoints]
+        if new:
+            found = await self._queue.job(partial(_load_all, [log.directory for log in new]))
+            for log, checkpoint in zip(new, found, strict=True):
+                if checkpoint is None:
+                    self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
+                else:
+                    self.checkpoints[log] = checkpoint
         for log in logs:
-            ratio = self._dirty_ratio(log) if log.is_open else None
+            is_known = log.is_open and log in self.checkpoints
+            ratio = self._dirty_ratio(log) if is_known else None
             if ratio is not None and (self._best is None or ratio > self._best[0]):
                 self._best = ratio, log
 
     def _cleanable(self, log: Log) -> list[Segment]:
-        """The segments of a log that may be compacted, the oldest first.
+        """The segments of a log that may be compacted, the oldest first (see the class).
 
-        They lie before the one that the noted recovery point names, which has a record: so they are
-        sealed and on disk, no unclean start looks into them, and behind what compaction removes a
-        record is left. What they tell of producers is in a snapshot on disk. They end where
-        `min_compaction_lag` begins. What is not committed may still be cut, and stays as it is.
+        A snapshot on disk covers the producers in them. They end where `min_compaction_lag` begins, and
+        at the high watermark.
         """
         point = self._logs.noted.recovery_points.get(log.directory.name)
         if point is None or point.end_offset <= point.segment:
@@ -178,11 +159,8 @@ class LogCleaner:
         return found
 
     def _dirty_ratio(self, log: Log) -> float | None:
-        """How much a log is in need of compaction; None: not at all.
-
-        As a rule the part of its bytes that was not gone through yet, if the log's options find that
-        enough; more if records have waited for too long; least if there are only tombstones to drop.
-        """
+        """How much a log needs compaction: its dirty ratio, more if it is overdue, TOMBSTONES if it has
+        only these to drop; None: not at all."""
         segments, now = self._cleanable(log), self._now.wall
         config, checkpoint = log.config, self.checkpoints[log]
         dirty = [each for each in segments if each.end_offset > checkpoint.clean_before]
@@ -202,91 +180,67 @@ class LogCleaner:
 
     # -- a pass -------------------------------------------------------------------------------------
 
-    def _begin(self, log: Log) -> None:
-        self._best = None
+    async def _compact(self, log: Log) -> None:
         if not log.queue.is_idle or self._logs.is_removing(log):
-            return  # what an earlier pass has left is removed first: it may have the same names
+            return  # files that an earlier pass has left are removed first: new ones may have their names
         if log.forgets_compaction:
-            return  # the next round begins with what is noted since
+            return  # the next round loads the checkpoint again
         config, checkpoint = log.config, self.checkpoints[log]
         segments = {each.base_offset: each for each in self._cleanable(log)}
-        work = CleaningPass(
+        work = self._new_pass(
             directory=log.directory,
+            config=config,
             checkpoint=checkpoint,
             sources=[each.reader() for each in segments.values()],
-            segment_bytes=config.segment_bytes,
             droppable_before=checkpoint.droppable_before(config.delete_retention, self._now.wall),
-            index_interval_bytes=config.index_interval_bytes,
-            memory_bytes=self._memory_bytes,
-            bytes_per_second=self._bytes_per_second,
-            pause=self._pause,
         )
         logger.info("%s: compacting %d segments", log.name, len(segments))
-        self._busy = True
-        self._next_step(log, segments, work)
-
-    def _next_step(self, log: Log, segments: dict[int, Segment], work: CleaningPass) -> None:
-        step = partial(work.step, self._now.wall)
-        self._submit(Lane.COMPACTION, step, partial(self._take, log, segments, work))
+        try:
+            while True:
+                new = await self._queue.job(partial(work.step, self._now.wall))
+                if isinstance(new, CleanerCheckpoint):
+                    await log.queue.run(self._note(log, new))
+                    return
+                name = new.name
+                old = [each for base, each in segments.items() if name.base <= base < name.end]
+                if not await log.queue.run(self._put_in_place(log, old, new, work.clean_before)):
+                    return  # the old segments have changed: a later round begins again
+        except CorruptSegment as error:
+            segment = segments[error.base_offset]
+            if log.sealed(error.base_offset) is segment:
+                segment.mark(error.damage)
+        except Exception as error:
+            # Without a log line where records were deleted meanwhile, or the broker stops.
+            is_known = isinstance(error, ClosedError) or self._logs.room.is_missed(error)
+            if _are_there(log, segments.values()) and not is_known:
+                logger.error("%s: not compacted: %s", log.name, error)
+            self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
 
     async def _put_in_place(
-        self, log: Log, segments: dict[int, Segment], work: CleaningPass, new: CleanedSegment
-    ) -> None:
-        """Within an operation of the log: have it take over a new segment (segment_swap)."""
-        name, doomed = new.name, files_of(log.directory, new.name)
-        old = [each for base, each in segments.items() if name.base <= base < name.end]
-        is_taken = False
+        self, log: Log, old: Sequence[Segment], new: CleanedSegment, clean_before: int
+    ) -> bool:
+        """Within an operation of the log: replace segments by a new one, if they are still there."""
+        doomed, is_taken = files_of(log.directory, new.name), False
         try:
             if not log.forgets_compaction and _are_there(log, old):
                 end = log.log_end if log.is_compacted else None
-                await log.queue.job(partial(_commit, log.directory, name, work.clean_before, end))
+                await log.queue.job(partial(_commit, log.directory, new.name, clean_before, end))
                 is_taken = _are_there(log, old)
-        except (OSError, FolkmootError) as error:
-            self._give_up(log, segments, error)
-        if is_taken:
-            doomed = log.replace_segments(old, name, new.size)
-            self._next_step(log, segments, work)
-        else:  # what was to be replaced has changed: begin again another time
-            self._busy = False
-        await self._logs.remove_now(log, doomed)
+            if is_taken:
+                doomed = log.replace_segments(old, new.name, new.size)
+        except (OSError, FolkmootError):
+            await self._logs.remove(log, doomed)
+            raise
+        await self._logs.remove(log, doomed)
+        return is_taken
 
-    def _take(
-        self,
-        log: Log,
-        segments: dict[int, Segment],
-        work: CleaningPass,
-        outcome: CleanedSegment | CleanerCheckpoint | Exception,
-    ) -> None:
-        match outcome:
-            case CleanedSegment():
-                log.queue.add(self._put_in_place(log, segments, work, outcome))
-                return
-            case CleanerCheckpoint() if log.forgets_compaction or log.is_being_cut:
-                self._logs.remove(log, [log.directory / CLEANER_CHECKPOINT_FILE])
-            case CleanerCheckpoint():
-                self.checkpoints[log] = outcome
-                logger.info("%s: compacted up to offset %d", log.name, outcome.clean_before)
-            case CorruptSegment():
-                segment = segments[outcome.base_offset]
-                if log.sealed(outcome.base_offset) is segment:
-                    segment.mark(outcome.damage)
-            case Exception():
-                self._give_up(log, segments, outcome)
-        self._busy = False
-
-    def _give_up(self, log: Log, segments: dict[int, Segment], error: Exception) -> None:
-        """Try again later."""
-        # Else something was deleted meanwhile, or the broker is stopping.
-        is_told = isinstance(error, ClosedError) or self._logs.room.is_missed(error)
-        if _are_there(log, segments.values()) and not is_told:
-            logger.error("%s: not compacted: %s", log.name, error)
-        self._retry_at[log] = self._now.monotonic + RETRY_PAUSE
-
-
-def _stays(log: Log, base_offset: int) -> bool:
-    """Whether the segment there is damaged still."""
-    segment = log.sealed(base_offset)
-    return segment is not None and bool(segment.damage)
+    async def _note(self, log: Log, checkpoint: CleanerCheckpoint) -> None:
+        """Within an operation of the log: note how far it is compacted, unless it was cut meanwhile."""
+        if log.is_open and not log.forgets_compaction:
+            path = log.directory / CLEANER_CHECKPOINT_FILE
+            await log.queue.job(partial(save_json, path, checkpoint))
+            self.checkpoints[log] = checkpoint
+            logger.info("%s: compacted up to offset %d", log.name, checkpoint.clean_before)
 
 
 def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
@@ -294,10 +248,10 @@ def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
 
 
 def _commit(directory: Path, name: SegmentName, clean_before: int, end: int | None) -> None:
-    """Put a new segment in place, once it is noted for which records others were dropped.
+    """Put a new segment in place, once it is noted for which later records others were dropped.
 
-    `end` is the log's if earlier passes have dropped some, too; where it is not known for which, none of
-    those lies behind it. A death in between leaves a note that is too high. Raises OSError.
+    `end` is the log's if earlier passes have dropped some, too: without a note of these, it is assumed.
+    A death in between leaves a note that is too high. Raises OSError.
     """
     noted = None if end is None else load_compacted_for(directory)
     wanted = max(clean_before, noted if noted is not None else end or 0)
@@ -306,16 +260,13 @@ def _commit(directory: Path, name: SegmentName, clean_before: int, end: int | No
     commit(directory, name)
 
 
-def _load_all(
-    directories: Sequence[Path], summaries: SummaryJob
-) -> tuple[list[CleanerCheckpoint | None], list[Summary | None]]:
-    """The background's part of a look at some logs."""
-    return [_load(directory) for directory in directories], summaries.run()
+def _load_all(directories: Sequence[Path]) -> list[CleanerCheckpoint | None]:
+    return [_load(directory) for directory in directories]
 
 
 def _load(directory: Path) -> CleanerCheckpoint | None:
     try:
         return load_checkpoint(directory)
     except OSError as error:
-        logger.error("%s: how far it is compacted cannot be read: %s", directory, error)
+        logger.error("%s: its checkpoint of compaction cannot be read: %s", directory, error)
         return None

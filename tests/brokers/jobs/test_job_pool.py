@@ -9,8 +9,8 @@ import pytest
 
 from folkmoot.brokers.jobs import job_pool as module
 from folkmoot.brokers.jobs.job_pool import JobPool
-from folkmoot.brokers.jobs.jobs import Lane, Now
-from folkmoot.protocol.errors import Overloaded, StorageError
+from folkmoot.brokers.jobs.jobs import Lane
+from folkmoot.protocol.errors import ConfigError, Overloaded, StorageError
 from tests.waiting import eventually
 
 
@@ -87,50 +87,17 @@ def test_a_request_is_refused_where_more_jobs_wait_than_may_and_nothing_else_is(
     jobs.submit(Lane.READ, int, lambda result: None)
 
 
-@pytest.mark.parametrize("again", ["the next job", "the task"])
-def test_a_job_for_which_no_thread_can_be_started_waits_for_one_and_a_request_is_refused(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, again: str
-) -> None:
-    """As where a container may have no more processes. One lane stood still for ever then."""
-    loop, done = Loop(), list[object]()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", _refuse)
-        for number in range(2):
-            loop.jobs.submit(Lane.NOTES, partial(int, number), done.append)
-        with pytest.raises(Overloaded, match="new thread"):
-            loop.jobs.submit_for_request(Lane.INDEX, partial(int, 7), done.append)
-        loop.jobs.task(Now(0.0, 0))
-    assert caplog.text.count("can't start new thread") == 1
-    if again == "the task":
-        loop.jobs.task(Now(1.0, 0))
-    else:
-        loop.jobs.submit(Lane.NOTES, partial(int, 2), done.append)
-        loop.turn()
-    for _ in range(2):
-        loop.turn()
-    loop.jobs.submit_for_request(Lane.INDEX, partial(int, 8), done.append)
-    loop.turn()
-    assert done == [0, 1, *([] if again == "the task" else [2]), 8], "what was refused is not begun"
-    loop.jobs.close()
+def test_a_pool_that_may_start_no_thread_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a container may have no more processes."""
 
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-def test_a_lane_that_gets_no_further_thread_goes_on_with_those_that_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loop, done = Loop(), list[object]()
-    loop.jobs.submit(Lane.DISK, partial(int, 0), done.append)
-    loop.turn()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", _refuse)
-        for submit in (loop.jobs.submit, loop.jobs.submit_for_request):
-            submit(Lane.DISK, partial(int, 1), done.append)
-            loop.turn()
-    assert done == [0, 1, 1]
-    loop.jobs.close()
-
-
-def _refuse(thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
+    jobs = JobPool()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ConfigError, match="can't start new thread"):
+        jobs.start(lambda work: None)
+    jobs.close()
 
 
 def test_closing_returns_when_the_job_under_way_has_ended_and_leaves_the_rest_out(

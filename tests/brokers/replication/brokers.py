@@ -313,7 +313,6 @@ class Cluster:
         self._time_out()
         for node in list(self.nodes.values()):
             node.partitions.task(node.now)
-            node.handlers.damage_reports.task(node.now)
         self.run()
 
     def mend(self) -> None:

@@ -140,7 +140,7 @@ def test_what_records_are_dropped_for_is_noted_by_a_pass_that_is_interrupted_too
         compact(cluster, two)
         assert two.log.segments[0] is not former[0]
         noted.append(load_compacted_for(two.log.directory))
-        monkeypatch.setattr("folkmoot.brokers.storage.compaction.cleaning_pass.save_json", fail)
+        monkeypatch.setattr("folkmoot.brokers.storage.compaction.log_cleaner.save_json", fail)
     first, second = noted
     assert first is not None
     assert second is not None

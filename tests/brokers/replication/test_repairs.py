@@ -109,8 +109,7 @@ def by_scrub(cluster: Cluster, node: Node, offset: int) -> None:
 
 
 def by_report(cluster: Cluster, node: Node, offset: int) -> None:
-    node.handlers.damage_reports.report(node.log, offset)
-    node.handlers.damage_reports.task(node.now)
+    node.ask(ReportDamageRequest([ReportDamageEntry("t", TOPIC_ID, 0, offset)]))
 
 
 def by_start(cluster: Cluster, node: Node, offset: int) -> None:

@@ -13,6 +13,7 @@ import msgpack
 import msgspec
 import pytest
 
+from folkmoot.brokers.jobs import job_pool
 from folkmoot.brokers.jobs.job_pool import JobPool
 from folkmoot.brokers.jobs.jobs import Lane, Now, Task
 from folkmoot.brokers.server import event_loop, request_handlers
@@ -565,7 +566,7 @@ def test_a_hello_is_answered_while_the_same_clients_request_waits_for_a_job(tmp_
         jobs.close()
 
 
-def test_a_request_whose_job_no_thread_can_begin_is_refused_once_and_the_next_is_answered(
+def test_a_request_whose_job_finds_no_room_is_refused_once_and_the_next_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its job ran later all the same, and the second answer ended the event loop."""
@@ -579,14 +580,10 @@ def test_a_request_whose_job_no_thread_can_begin_is_refused_once_and_the_next_is
         served = Served(make_handlers(logs, submit=jobs.submit_for_request))
         jobs.start(served.loop.post)
         served.loop.start()
-
-        def refuse(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
         with Peer(served.address) as peer:
             look_up = ListOffsetsRequest([ListOffsetsEntry("t", "id-1", 0, 1005)])
             with monkeypatch.context() as patch:
-                patch.setattr(threading.Thread, "start", refuse)
+                patch.setattr(job_pool, "MAX_WAITING", 0)
                 asked = peer.ask(Api.LIST_OFFSETS, look_up)
                 refusal = peer.receive()[0]
             assert (refusal.correlation_id, refusal.error) == (asked, Overloaded.code)

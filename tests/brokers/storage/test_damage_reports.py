@@ -1,4 +1,4 @@
-"""What readers report as damaged: looked at again, marked if it is, and never believed."""
+"""Batches that readers report as damaged: read again, and marked only if they are."""
 
 import logging
 import os
@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.jobs.jobs import Now
-from folkmoot.brokers.storage import damage_reports
-from folkmoot.brokers.storage.damage_reports import DamageReports
+from folkmoot.brokers.jobs.jobs import Now, SharedJob, result_of
+from folkmoot.brokers.storage.damage_reports import damage_job
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.segment_index import SegmentIndex
-from folkmoot.protocol.errors import CorruptBatch, Overloaded
+from folkmoot.protocol.errors import CorruptBatch
 from tests.brokers.batches import SMALL, a_batch, append, read_all, values_of
-from tests.brokers.hands import Hands, create
+from tests.brokers.hands import create
 from tests.brokers.storage.test_log_manager import found
 from tests.brokers.storage.test_scrubber import rot
 
@@ -23,32 +22,30 @@ SIZE = len(a_batch(bytes(300)))
 
 
 class Bench:
-    """A log that has sealed segments of five batches, and a background."""
+    """A log that has sealed segments of five batches."""
 
     def __init__(self, logs: LogManager) -> None:
         self.logs = logs
-        self.hands = Hands()
-        self.reports = DamageReports(self.hands.submit)
         self.log = create(logs, "t", "id-1", 0)
         for number in range(23):
             append(self.log, a_batch(bytes([number]) * 300))
         assert len(self.log.segments) > 3
 
+    def job(self, offset: int) -> SharedJob:
+        job = damage_job(self.log, offset)
+        assert job is not None
+        return job
+
     def report(self, *offsets: int) -> None:
         for offset in offsets:
-            self.reports.report(self.log, offset)
+            job = self.job(offset)
+            job.finish(result_of(job.run))
 
     def rot(self, offset: int) -> None:
         """Flip a bit in the body of the batch, in whose segment all batches have one record."""
         segment = self.log.segment_at(offset)
         place = (offset - segment.base_offset) * SIZE + 200
         rot(self.log.directory / f"{segment.base_offset:020}.log", place)
-
-    def look(self) -> float:
-        """One turn of the task, and what it handed to the background."""
-        pause = self.reports.task(NOW)
-        self.hands.work_all()
-        return pause
 
     def damaged(self) -> list[int]:
         return [offset for offset in range(23) if self.log.segment_at(offset).is_damaged(offset)]
@@ -69,8 +66,6 @@ def test_a_bad_batch_that_a_reader_was_served_is_marked(bench: Bench, offset: in
     with pytest.raises(CorruptBatch):
         values_of(bench.log.read(offset, 1))
     bench.report(offset)
-    assert bench.damaged() == []
-    bench.look()
     assert bench.damaged() == [offset]
     with pytest.raises(CorruptBatch, match=f"go on at {offset + 1}"):
         bench.log.read(offset, 1)
@@ -82,7 +77,6 @@ def test_a_batch_whose_header_has_rotted_is_marked_too(bench: Bench) -> None:
     bench.log.read(5, 1)
     rot(bench.log.directory / f"{5:020}.log", 2 * SIZE + 10)
     bench.report(7)
-    bench.look()
     assert bench.damaged() == [7]
 
 
@@ -92,37 +86,15 @@ def test_a_report_about_a_good_batch_changes_nothing(
     whole = read_all(bench.log)
     with caplog.at_level(logging.WARNING):
         bench.report(7, 22)
-        bench.look()
-        bench.look()
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert bench.damaged() == []
     assert read_all(bench.log) == whole
 
 
-def test_reports_are_looked_at_one_by_one_and_each_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(damage_reports, "MOST", 2)
-    bench.report(1, 2, 1)
-    with pytest.raises(Overloaded):
-        bench.report(3)
-    bench.report(2)
-    for _ in range(5):  # no second look is handed out before the first is reported
-        assert bench.reports.task(NOW) == damage_reports.PAUSE
-    assert len(bench.hands.jobs) == 1
-    bench.hands.work_all()
-    bench.report(3)
-    assert [bench.look() for _ in range(3)][-1] > damage_reports.PAUSE
-    assert bench.hands.jobs == []
-
-
 def test_what_is_marked_is_not_looked_at_again(bench: Bench) -> None:
     bench.rot(7)
     bench.report(7)
-    bench.look()
-    bench.report(7)
-    assert bench.look() > damage_reports.PAUSE
-    assert bench.hands.jobs == []
+    assert damage_job(bench.log, 7) is None
 
 
 def test_an_index_that_leads_astray_does_not_make_good_batches_bad(
@@ -134,37 +106,29 @@ def test_an_index_that_leads_astray_does_not_make_good_batches_bad(
         with monkeypatch.context() as astray:
             astray.setattr(SegmentIndex, "lookup", lambda *_, place=place: place)
             bench.report(7)
-            bench.look()
         assert bench.damaged() == []
     bench.report(8)
-    bench.look()
     assert bench.damaged() == [8]
 
 
 def test_nothing_is_read_on_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.rot(7)
     bench.logs.abandon()
     bench.logs.start()
     log = bench.log = found(bench.logs, 0, "id-1")
+    bench.rot(7)
     with monkeypatch.context() as slow:
         for name in ("open", "pread", "fsync", "stat"):
             slow.setattr(os, name, None)
-        bench.report(7)
-        bench.reports.task(NOW)
-    for _ in range(2):
-        bench.hands.work_all()
-        bench.reports.task(NOW)
-    bench.hands.work_all()
+        job = bench.job(7)
+    job.finish(result_of(job.run))
     assert log.segment_at(7).is_damaged(7)
 
 
 def test_a_log_that_is_deleted_under_a_look_is_left_alone(bench: Bench) -> None:
     bench.rot(7)
     bench.rot(8)
-    bench.report(7, 8)
-    bench.reports.task(NOW)
+    job = bench.job(7)
     bench.logs.delete_topic("id-1")
     bench.logs.deletion_task(NOW)
-    bench.hands.work_all()
-    bench.look()
+    job.finish(result_of(job.run))
     assert bench.damaged() == []

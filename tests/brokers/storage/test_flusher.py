@@ -617,9 +617,9 @@ def test_much_that_came_brings_the_next_round_forward(disk: Disk) -> None:
     disk.checkpoint()
     disk.later(CHECKPOINT_INTERVAL)
     disk.append(log, a_batch(b"a"))
-    disk.logs.appended_bytes += CHECKPOINT_BYTES - 1000
+    disk.flusher.appended_bytes += CHECKPOINT_BYTES - 1000
     for more, later, noted in ((0, 3.0, False), (1000, 0.0, True)):
-        disk.logs.appended_bytes += more
+        disk.flusher.appended_bytes += more
         for _ in range(5):
             disk.later(later)
             later = 0.1
@@ -630,7 +630,7 @@ def test_much_that_came_brings_the_next_round_forward(disk: Disk) -> None:
 
 def test_what_came_before_the_last_round_brings_none_forward(disk: Disk) -> None:
     log = disk.log()
-    disk.logs.appended_bytes += CHECKPOINT_BYTES
+    disk.flusher.appended_bytes += CHECKPOINT_BYTES
     disk.checkpoint()
     disk.later(CHECKPOINT_INTERVAL)
     disk.append(log, a_batch(b"a"))

@@ -209,7 +209,7 @@ def test_a_kill_at_any_step_leaves_directories_that_a_start_serves(
     def die(*_: object) -> None:
         raise Killed
 
-    for number, step in enumerate(("save_facts", "sync_directory", "_opened")):
+    for number, step in enumerate(("save_facts", "sync_directory", "_open")):
         data = tmp_path / str(number)
         logs = LogManager(data, 1, SMALL)
         logs.start()

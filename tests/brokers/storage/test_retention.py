@@ -481,7 +481,7 @@ def test_a_file_that_was_made_again_is_not_removed_with_one_that_could_not_be(
     kept = filled(tmp_path)
     first, second = (kept.log.segments[number].files() for number in (0, 1))
     stuck = StuckFile(monkeypatch, second[0])
-    kept.logs.remove(kept.log, [*first, *second])
+    kept.log.queue.add(kept.logs.remove(kept.log, [*first, *second]))
     kept.hands.work_all()
     assert not any(path.exists() for path in first)
     for path in first:
@@ -497,8 +497,8 @@ def test_a_file_that_was_made_again_is_not_removed_with_one_that_could_not_be(
 def test_what_is_deleted_while_a_removal_is_under_way_is_removed_behind_it(tmp_path: Path) -> None:
     kept = filled(tmp_path)
     first, second = (kept.log.segments[number].files() for number in (0, 1))
-    kept.logs.remove(kept.log, first)
-    kept.logs.remove(kept.log, second)
+    kept.log.queue.add(kept.logs.remove(kept.log, first))
+    kept.log.queue.add(kept.logs.remove(kept.log, second))
     assert len(kept.hands.jobs) == 1
     kept.hands.work_all()
     assert not any(path.exists() for path in (*first, *second))

@@ -19,7 +19,7 @@ from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView, M
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.storage.damage_reports import DamageReports
+from folkmoot.brokers.storage.damage_reports import damage_job
 from folkmoot.brokers.storage.flusher import Flusher
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
@@ -105,13 +105,11 @@ class Broker:
             *(self.write_states, self.post, self.world.clock),
         )
         self._ids = ProducerIds(submit, network.take_ids)
-        self.reports = DamageReports(submit)
         self.handlers = RequestHandlers(
             max_batch_bytes=LOGS.max_batch_bytes,
             metadata=MetadataCache(self.broker_id, partitions),
             flusher=flusher,
             retention=retention,
-            damage_reports=self.reports,
             producer_ids=self._ids,
             schemas=no_schemas(),
             logs=logs,
@@ -121,7 +119,7 @@ class Broker:
         )
         tasks = (
             *(logs.deletion_task, creation.task, flusher.task, retention.task),
-            *(self.reports.task, partitions.task),
+            partitions.task,
         )
         return EventLoop(self.socket, self.handlers, self._failed, tasks)  # type: ignore[arg-type]
 
@@ -269,7 +267,7 @@ class Broker:
     def scrub(self) -> None:
         """Find all that is damaged."""
         log = self.log
-        if log is None or not log.is_open or log.is_being_cut:
+        if log is None or not log.is_open or not log.queue.is_idle:
             return
         with self._disks.of(self.disk):
             for segment in log.segments:
@@ -278,6 +276,13 @@ class Broker:
                     if isinstance(found, Damage):
                         segment.mark(found)
                 reader.close()
+
+    def check_reported(self, log: Log, offset: int) -> None:
+        """A reader has reported a batch as damaged."""
+        with self._disks.of(self.disk):
+            job = damage_job(log, offset)
+        if job is not None:
+            self._submit(job.lane, job.run, job.finish)
 
     def begins_anew(self) -> None:
         """What it knew as committed is forgotten."""

@@ -422,13 +422,7 @@ class ReplicationHistory:
         if broker is None or log is None or not is_ready or log.log_start >= count:
             return
         is_alone = len(self._in_sync) < 2 or bool(self._rotten.keys() - {number})
-        if (
-            is_alone
-            or log.is_being_cut
-            or not log.queue.is_idle
-            or broker.disk.is_full
-            or log.failed
-        ):
+        if is_alone or not log.queue.is_idle or broker.disk.is_full or log.failed:
             self.world.after(0.2, self._rot)
             return
         with self.disks.of(broker.disk):  # who looks for what is left finds all of a sealed segment
@@ -468,7 +462,7 @@ class ReplicationHistory:
         log = broker.log
         if broker.running and log is not None and log.is_open:
             if log.log_start <= offset < log.log_end and broker.paused is None:
-                broker.reports.report(log, offset)
+                broker.check_reported(log, offset)
 
     def _victim(self) -> Broker:
         """A leader, more often than not."""

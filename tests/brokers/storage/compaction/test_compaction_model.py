@@ -34,7 +34,7 @@ class CompactedLogAgainstList(RuleBasedStateMachine):
         super().__init__()
         self.scratch = Path(tempfile.mkdtemp(prefix="folkmoot-compaction-"))
         self.lives = 0
-        self.upkept = Upkept(self.scratch / "0", CONFIG, memory_bytes=96 * 6)
+        self.upkept = Upkept(self.scratch / "0", CONFIG, memory_bytes=165 * 4)
         self.written: list[tuple[bytes | None, bytes | None, int]] = []
         self.begin = 0
 
