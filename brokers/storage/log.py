@@ -41,13 +41,11 @@ from folkmoot.brokers.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     Damage,
-    NotCached,
     OpenSegments,
     Segment,
     SegmentName,
     SegmentReader,
     Stamped,
-    SummaryJob,
     headers_from,
 )
 from folkmoot.brokers.storage.segment_index import largest_timestamp
@@ -306,26 +304,23 @@ class Log:
         starts, earliest, is_whole = self.epoch_starts, known, True
         first = max(0, bisect_right(self.segments, known, key=_base_offset) - 1)
         for segment in self.segments[first:]:
-            # Damage that is marked is read again.
+            # Damage that is marked is read again: a whole header there tells its epoch.
             reader = SegmentReader(
                 *(segment.directory, segment.name, segment.size, segment.end_offset)
             )
-            position = reader.start_near(known)
-            for header, at in reader.headers_left(position):
-                if at > position:
-                    _mark_unread(segment, reader, position, earliest)
+            for found in reader.walk(reader.start_near(known), bodies=False):
+                if isinstance(found, Damage):
+                    segment.mark(found)
                     is_whole = False
-                position = at + header.length
+                    continue
+                header, _ = found
                 if header.next_offset > known:
                     if header.leader_epoch > starts.latest and not is_whole:
                         starts.may_begin(earliest, header.base_offset)
                     starts.appended(header.leader_epoch, header.base_offset)
                     earliest = header.base_offset + 1
                 is_whole = True
-            if position < segment.size:
-                _mark_unread(segment, reader, position, earliest)
             reader.close()
-            is_whole &= position == segment.size
             is_whole &= all(each.position < segment.size for each in segment.damage)
         if not is_whole:
             starts.may_begin(earliest, self.log_end)
@@ -509,12 +504,6 @@ class Log:
         record of that time may lie in what another replica is to have, StorageError.
         """
         self.require_open()
-        unread = [
-            each for each in self.sealed_segments if each.summary is None and not each.is_checked
-        ]
-        if unread and not self._files.may_wait:
-            summaries = SummaryJob(unread)
-            raise NotCached(SharedJob(summaries.run, lambda _, found: summaries.finish(found)))
         offset = self._offset_for_time(timestamp)
         damaged_at = [] if self.is_alone or self.is_lost else self.damaged_at
         if damaged_at and damaged_at[0] < offset:
@@ -1001,12 +990,6 @@ class Log:
 
 
 _base_offset = attrgetter("base_offset")
-
-
-def _mark_unread(segment: Segment, reader: SegmentReader, position: int, offset: int) -> None:
-    """Mark what lies at `position`, unless a check of whole batches has: that knows where it begins."""
-    if all(each.position != position for each in segment.damage):
-        segment.mark(reader.damage_at(position, offset))
 
 
 def _open_directory(path: Path) -> int:

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -211,16 +212,26 @@ def recover(
         position, offset = 0, segment.base_offset
         if point is not None and segment.base_offset == first and not segment.sparse:
             position, offset = point.size, point.end_offset
-        is_torn = segment is not last and segment.verify(position, offset, flushed)
-        if is_torn:
-            _give_up_behind(segment, segments)
-        if segment is segments[-1]:
-            segment.recover(position, offset, before_loss)
+        was_cut = segment.recover(
+            *(position, offset),
+            is_last=segment is last,
+            flushed=flushed,
+            before_cut=partial(_before_cut, segment, segments, before_loss),
+        )
         segment.rest()
         flush_if_crowded(segments, files)
-        if is_torn:
+        if was_cut:
             break
     return point
+
+
+def _before_cut(
+    segment: Segment, segments: list[Segment], before_loss: Callable[[], None], is_torn: bool
+) -> None:
+    if segment is not segments[-1]:
+        _give_up_behind(segment, segments)
+    elif not is_torn:
+        before_loss()
 
 
 def _give_up_behind(segment: Segment, segments: list[Segment]) -> None:
