@@ -288,15 +288,12 @@ class ProducerSnapshots:
         self.state, self._job, self._wanted = None, None, 0
         return [self.path(each) for each in ahead]
 
-    def job(
-        self, limit: int, headers: Callable[[], Iterable[BatchHeader]], *, shared: bool
-    ) -> SharedJob:
-        """What loads the state as of the log's end, the same for all who wait for it in the background.
+    def job(self, limit: int, headers: Callable[[], Iterable[BatchHeader]]) -> SharedJob:
+        """Return the job that loads the state as of the log's end, one for all that wait for it.
 
-        `headers` gives those from the newest snapshot on, on any thread, or raises StorageError. Who does
-        not wait has one that is not `shared`; what the background finds comes to nothing then.
+        `headers` gives those from the newest snapshot on, on any thread, or raises StorageError.
         """
-        if self._job is None or not shared:
+        if self._job is None:
             path = self.path(self.newest) if self.offsets else None
             work = partial(_load_state, path, limit, headers)
             self._job = SharedJob(work, partial(self._loaded, self.newest))
