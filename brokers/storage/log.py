@@ -23,13 +23,16 @@ from folkmoot.brokers.storage.files.atomic_file import (
 )
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
-from folkmoot.brokers.storage.producer_state import ProducerSnapshots, ProducerState
+from folkmoot.brokers.storage.producer_state import (
+    SNAPSHOT_SUFFIX,
+    ProducerSnapshots,
+    ProducerState,
+)
 from folkmoot.brokers.storage.recovery import (
     CLEANER_CHECKPOINT_FILE,
     LOG_START_FILE,
     Listing,
     RecoveryPoint,
-    has_begun_anew,
     list_segments,
     load_log_start,
     note_incomplete,
@@ -189,9 +192,9 @@ class Log:
         try:
             found = list_segments(self.directory)
             self.is_incomplete = found.is_incomplete
-            self._load_log_start()
-            if self.given_up and has_begun_anew(self.directory):
-                found = self._without_former(found)
+            if self._load_log_start():
+                delete_all(self.directory, self.given_up)
+                found = Listing([], [], found.is_incomplete)
             if found.segments:  # appends to a compacted one would go past the end in its name
                 newest, size = found.segments[-1]
                 found.segments[-1] = open_again(self.directory, newest), size
@@ -223,16 +226,16 @@ class Log:
         if known_end > found_end:
             logger.error("%s: lost offsets %d to %d", self.directory, found_end, known_end - 1)
             self.may_lack_acked()
-        if self.given_up > self.log_end:  # offsets of deleted records are not given again
-            for last in self.segments[-1:]:
-                last.end_offset = self.given_up
-            self._roll_at(self.given_up)
+        gone = self.segments if self.given_up > self.log_end else []
+        if gone:  # what it has was deleted, and the offsets behind are not given again
+            self.release()
+            self.segments = []
         self._snapshots.offsets = list(found.snapshots)
         try:
             newer = self._snapshots.go_back_to(self.log_end)
-            for path in newer:
+            for path in (*newer, *(path for segment in gone for path in segment.files())):
                 path.unlink(missing_ok=True)
-            if newer:  # a power cut must not bring one back when the log has grown past it
+            if newer or gone:  # a power cut must not bring one back when the log has grown past it
                 sync_directory(self.directory)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be used: {error}") from error
@@ -243,31 +246,19 @@ class Log:
             for segment in self.segments:
                 segment.rest()
 
-    def _without_former(self, found: Listing) -> Listing:
-        """Remove what the log had before it began anew. A death in between leaves some of it, which the
-        next start removes. Raises OSError."""
-        former = [name for name, _ in found.segments if name.base < self.given_up]
-        snapshots = [offset for offset in found.snapshots if offset <= self.given_up]
-        for path in (
-            *(self._snapshots.path(offset) for offset in snapshots),
-            *(self.directory / f"{name.stem}{INDEX_SUFFIX}" for name in former),
-            *(self.directory / f"{name.stem}{LOG_SUFFIX}" for name in former),
-        ):
-            path.unlink(missing_ok=True)
-        return found._replace(
-            segments=found.segments[len(former) :], snapshots=found.snapshots[len(snapshots) :]
-        )
-
-    def _load_log_start(self) -> None:
-        """If the file has rotted, a replica learns it from others again. Raises OSError, StorageError."""
+    def _load_log_start(self) -> bool:
+        """Load it → whether the log was to begin anew there. If the file has rotted, a replica learns it
+        from others again. Raises OSError, StorageError."""
+        is_anew = False
         try:
-            self.given_up = load_log_start(self.directory)
+            self.given_up, is_anew = load_log_start(self.directory)
         except StorageError as error:
             if self.is_alone:
                 raise
             logger.error("%s", error)
             self.may_lack_acked()
             (self.directory / LOG_START_FILE).unlink()
+        return is_anew
 
     def may_lack_acked(self) -> None:
         """Note on disk that this replica may lack acknowledged records, before it gives them up.
@@ -384,7 +375,7 @@ class Log:
     @property
     def log_end(self) -> int:
         """The offset that the next record gets."""
-        return self.segments[-1].end_offset if self.segments else 0
+        return self.segments[-1].end_offset if self.segments else self.given_up
 
     @property
     def flushes(self) -> bool:
@@ -395,7 +386,8 @@ class Log:
     @property
     def recovery_point_offset(self) -> int:
         """Up to where all is on disk."""
-        return 0 if self.recovery_point is None else self.recovery_point.end_offset
+        point = self.recovery_point
+        return self.given_up if point is None else max(self.given_up, point.end_offset)
 
     @property
     def point_to_note(self) -> RecoveryPoint | None:
@@ -571,8 +563,8 @@ class Log:
     def append_as_follower(self, chunk: _Bytes) -> None:
         """Append whole batches, back to back, as the leader has stamped them; all or none.
 
-        Their offsets rise from the log's end on, and may have gaps; only the first batch of a log that has
-        given up all it had may begin before. Raises CorruptBatch, InvalidRequest, StorageError.
+        Their offsets rise from the log's end on, and may have gaps; only the first batch of an empty log
+        may begin before. Raises CorruptBatch, InvalidRequest, StorageError.
         """
         self.require_writable()
         self.producers()
@@ -580,7 +572,7 @@ class Log:
         headers: list[BatchHeader] = []
         offset = self.log_end
         for header, data in batch_header.split(chunk):
-            is_first = not stamped and self.log_start == offset < header.next_offset
+            is_first = not stamped and self._may_begin(header)
             if header.base_offset < offset and not is_first:
                 raise InvalidRequest(
                     f"{self.name} ends at {self.log_end}: a batch of offset {header.base_offset} "
@@ -596,11 +588,16 @@ class Log:
             headers.append(header)
             offset = header.next_offset
         if headers:
-            if headers[0].base_offset < self.log_end:
-                self._begin_within_batch(headers[0].base_offset)
             self._write(stamped, headers, offset, headers[-1].append_time)
             for header in headers:
                 self.epoch_starts.appended(header.leader_epoch, header.base_offset)
+
+    def _may_begin(self, header: BatchHeader) -> bool:
+        """Whether an empty log may begin with this batch, in which the log's start may lie."""
+        is_within = self.log_start == self.log_end < header.next_offset
+        # There is a segment where an earlier append has found no room.
+        first = self.segments[0] if self.segments else None
+        return is_within and (first is None or first.base_offset == header.base_offset)
 
     def _write(
         self,
@@ -616,7 +613,7 @@ class Log:
             )
         segment: Segment | None = None
         try:
-            segment = self._segment_for(total, now_ms)
+            segment = self._segment_for(total, now_ms, stamped[0].base_offset)
             segment.append(stamped, end, now_ms)
         except StorageError as error:
             self._files.room.is_missed(error)
@@ -627,10 +624,10 @@ class Log:
         for header in headers:
             self.ids.seen(header.producer_id, header.schema_id)
 
-    def _segment_for(self, total: int, now_ms: int) -> Segment:
-        """Return the segment for an append of `total` bytes: the active one, or a new one."""
+    def _segment_for(self, total: int, now_ms: int, offset: int) -> Segment:
+        """Return the segment for an append of `total` bytes at `offset`: the active or a new one."""
         if not self.segments:
-            return self.roll()
+            return self._roll_at(min(offset, self.log_end))
         active = self.segments[-1]
         if not active.size:
             return active
@@ -649,6 +646,7 @@ class Log:
         segment = Segment.create(
             self.directory, base_offset, self.config.index_interval_bytes, self._files
         )
+        segment.end_offset = self.log_end
         self._new_names = True
         for last in self.segments[-1:]:
             last.seal()
@@ -697,19 +695,20 @@ class Log:
             base = self.segments[left - 1].base_offset if left else 0
             self.recovery_point = RecoveryPoint(base, base, 0)
         self.is_being_cut = True
-        last = self.segments[max(left, 1) - 1]
+        last = self.segments[left - 1] if left else None
         work = partial(
             cut_files,
+            self.directory,
             # Without the marked damage: none of it may stay in front of what is appended.
-            SegmentReader(self.directory, last.name, last.size, last.end_offset),
-            offset if left else None,
+            last and SegmentReader(self.directory, last.name, last.size, last.end_offset),
+            offset,
             [path for each in reversed(self.segments[left:]) for path in each.files()],
             [(each, self._snapshots.path(each)) for each in self._snapshots.offsets],
             log_start=self.log_start,
             high_watermark=self.high_watermark,
             # Only what is committed is compacted: an unclean election has it cut, and so has damage.
             forgets_compaction=self.is_taken_back,
-            is_mapped=last.stop_mapping(),
+            is_mapped=last is not None and last.stop_mapping(),
         )
         position, end, forgets_compaction = await self._job_of_cut(work, pause)
         if self.is_open:
@@ -760,7 +759,7 @@ class Log:
     @property
     def dirty(self) -> bool:
         """Whether a flush would do something."""
-        if not self.is_open or self.failed is not None:
+        if not self.is_open or self.failed is not None or not self.segments:
             return False
         if self._new_names or self._snapshots.is_wanted:
             return True
@@ -783,7 +782,7 @@ class Log:
         Raises ClosedError, StorageError; DiskFailed: the log has failed.
         """
         self.require_writable()
-        if not self.segments or not (self.dirty or snapshot):
+        if not (self.dirty or (snapshot and self.segments)):
             return None
         dirty = self._dirty_segments()
         some = [(each, each.size) for each in dirty[:SEGMENTS_AT_ONCE]]
@@ -848,56 +847,29 @@ class Log:
         self.epoch_starts.forget_before(self.log_start)
         return self.delete_segments(0)
 
-    def begin_anew(self, offset: int) -> list[Path]:
-        """Delete everything and continue at `offset`, where the leader's log begins, which is not before
-        this log's end; → files to be removed, in order.
+    async def begin_anew(self, offset: int, pause: Pause | None = None) -> None:
+        """Within an operation of `queue`: delete everything and continue at `offset`, where the leader's
+        log begins, which is not before this log's end.
 
-        That start is on disk already (`save_log_start`, `anew`): after a crash the next start removes what
-        is left. Raises StorageError, and nothing has changed.
+        That start is on disk already (`save_log_start`, `anew`): a death leaves some of what was there,
+        which the next start removes. The log has no segment then: the first batch makes it, which may begin
+        before `offset`. As with a cut, what may pass is done again after a `pause`. Raises StorageError:
+        the log is out of use.
         """
         self.require_writable()
-        former = [each for each in self.segments if each.base_offset < offset]
-        snapshots = [self._snapshots.path(each) for each in self._snapshots.offsets]
-        if len(former) == len(self.segments):
-            self._roll_at(offset)
-        self.segments = self.segments[len(former) :]
-        for segment in former:
-            segment.release()
+        self.is_being_cut = True
+        try:
+            await self._job_of_cut(partial(delete_all, self.directory, offset), pause)
+        except StorageError as error:
+            self.fail(f"it could not begin anew: {error}")
+            raise
+        self.release()
+        self.segments = []
         self._snapshots = ProducerSnapshots(self.directory)
         self.epoch_starts.cut(0)
         self.given_up = self.high_watermark = offset
-        self.recovery_point = RecoveryPoint(offset, offset, 0)
-        return [*snapshots, *(path for segment in former for path in segment.files())]
-
-    def _begin_within_batch(self, base_offset: int) -> None:
-        """Have an empty log begin with its leader's batch in which the log's start lies.
-
-        The files from before it began anew are gone by then, and the note of that is taken back: the next
-        start would remove the new segment, which begins before the log's start, too. A death after some
-        files are gone, or all: the next start continues at the log's start, which is on disk. Without
-        room for the new segment the leader is asked from offset 0 on, and says where its log begins.
-        Raises StorageError.
-        """
-        if not self.queue.is_idle:
-            raise StorageError(f"{self.name} is being flushed: ask again later")
-        known = {segment.path for segment in self.segments}
-        start = self.log_end
-        former = self.segments
-        try:
-            if any(path not in known for path in self.directory.glob(f"*{LOG_SUFFIX}")):
-                raise StorageError(
-                    f"{self.directory} has files that are being removed: ask again later"
-                )
-            save_log_start(self.directory, self.given_up)
-            self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
-            self.segments = []
-            for segment in former:
-                segment.release()
-                for path in segment.files():
-                    path.unlink(missing_ok=True)
-        except OSError as error:
-            raise disk_error(f"{self.directory} cannot be used", error) from error
-        self._roll_at(base_offset).end_offset = start
+        self.recovery_point = None
+        self.is_being_cut = False
 
     def delete_segments(self, count: int) -> list[Path]:
         """Drop the oldest `count` segments, and those before the log's start; → files to be removed.
@@ -1033,9 +1005,19 @@ def put_on_disk(
     return FlushResult(time.monotonic() - began, unnoted, epochs_noted)
 
 
+def delete_all(directory: Path, log_start: int) -> None:
+    """Delete what a log has that begins anew at `log_start`, and note that. Raises OSError."""
+    for path in directory.iterdir():
+        if path.suffix in (LOG_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            path.unlink(missing_ok=True)
+    sync_directory(directory)
+    save_log_start(directory, log_start)
+
+
 def cut_files(
-    last: SegmentReader,
-    offset: int | None,
+    directory: Path,
+    last: SegmentReader | None,
+    offset: int,
     doomed: Sequence[Path],
     snapshots: Sequence[tuple[int, Path]],
     *,
@@ -1044,31 +1026,31 @@ def cut_files(
     forgets_compaction: bool,
     is_mapped: bool,
 ) -> tuple[int, int, bool]:
-    """Cut `last` in front of the batch that holds `offset`, or remove all (None): a cut's job.
+    """Cut `last` in front of the batch that holds `offset`; None: remove all, the log's start, too.
 
     → where the last file and the log end, and whether compaction is forgotten. Damage in front of the cut
     goes as well, noted first. `last` gets the name that it is appended to by. After an exception it may
     be done again. Raises StorageError, OSError.
     """
-    directory, position, end = last.directory, 0, 0
-    if offset is not None:
+    position = end = 0
+    if last is not None:
         position, end = last.end_before(offset)
         end = max(end, log_start)  # which may lie within a batch
         forgets_compaction |= end < offset
     if end < high_watermark:
         note_incomplete(directory)
-    if offset is None:
+    if last is None:
         save_log_start(directory, 0)
     if forgets_compaction:
         (directory / CLEANER_CHECKPOINT_FILE).unlink(missing_ok=True)
     ahead = [path for each, path in snapshots if each > end]
     for path in (*doomed, *ahead):
         path.unlink(missing_ok=True)
-    if offset is not None:
+    if last is not None:
         last.name = open_again(directory, last.name)
     # On disk before anything is appended, which files that come back would follow.
     sync_directory(directory)
-    if offset is not None:
+    if last is not None:
         shorten(last.path, position, is_mapped=is_mapped)
     return position, end, forgets_compaction
 

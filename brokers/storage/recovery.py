@@ -122,21 +122,10 @@ def _is_covered(name: SegmentName, kept: Sequence[tuple[SegmentName, int]]) -> b
     )
 
 
-def load_log_start(directory: Path) -> int:
-    """The offset before which all records of a partition were given up. Raises OSError, StorageError.
-
-    A file that cannot be understood is no 0: what was deleted would be there again.
+def load_log_start(directory: Path) -> tuple[int, bool]:
+    """Return the offset before which all records were deleted, and whether the log was to begin anew
+    there (`save_log_start`). Raises OSError; StorageError: 0 would bring back what was deleted.
     """
-    return _log_start(directory)[0]
-
-
-def has_begun_anew(directory: Path) -> bool:
-    """Whether what lies before its start is of a log that was there before. Raises OSError,
-    StorageError."""
-    return _log_start(directory)[1]
-
-
-def _log_start(directory: Path) -> tuple[int, bool]:
     path = directory / LOG_START_FILE
     noted = read_checked(path)
     if noted is not None:
@@ -152,9 +141,9 @@ def _log_start(directory: Path) -> tuple[int, bool]:
 
 
 def save_log_start(directory: Path, offset: int, *, anew: bool = False) -> None:
-    """Note it; on disk when this returns. `anew`: nothing before it is of this log. Raises OSError.
+    """Put it on disk. `anew`: a start removes all that the log has now. Raises OSError.
 
-    The spare file is for this alone: what is deleted makes room on a disk that has none.
+    On a full disk the spare file is used, so that deletions can make room.
     """
     noted = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
     write_checked(directory / LOG_START_FILE, noted, directory.parent / SPARE_FILE)

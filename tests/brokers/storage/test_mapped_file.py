@@ -14,7 +14,7 @@ from folkmoot.brokers.jobs.jobs import SharedJob
 from folkmoot.brokers.storage.files.atomic_file import shorten
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.mapped_file import MAPPED_BYTES, MappedFiles
-from folkmoot.brokers.storage.recovery import list_segments, save_log_start
+from folkmoot.brokers.storage.recovery import list_segments
 from folkmoot.brokers.storage.segment import NotCached
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import StorageError
@@ -25,7 +25,6 @@ from tests.brokers.batches import (
     evict,
     flushed,
     make_log,
-    removed,
     reopened,
     timed_batch,
     values_of,
@@ -68,15 +67,8 @@ def roll_a_full_disk_back(log: Log) -> None:
 
 
 def begin_anew(log: Log) -> None:
-    save_log_start(log.directory, log.log_end, anew=True)
-    removed(log.begin_anew(log.log_end))
+    log.queue.run_now(log.begin_anew(log.log_end))
     append(log, a_batch(b"next"))
-
-
-def begin_within_a_batch(log: Log) -> None:
-    save_log_start(log.directory, log.log_end, anew=True)
-    removed(log.begin_anew(log.log_end))
-    log._begin_within_batch(log.log_end - 1)
 
 
 def recover(log: Log) -> None:
@@ -120,7 +112,7 @@ def send_while(data: Path, change: Callable[[Log], None]) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [cut_as_a_follower, roll_a_full_disk_back, begin_anew, begin_within_a_batch, recover],
+    [cut_as_a_follower, roll_a_full_disk_back, begin_anew, recover],
 )
 def test_frames_that_are_queued_while_their_file_is_shortened_arrive_as_they_were(
     tmp_path: Path, change: Callable[[Log], None]
