@@ -713,7 +713,9 @@ class Log:
         position, end, forgets_compaction = await self._job_of_cut(work, pause)
         if self.is_open:
             self.forgets_compaction |= forgets_compaction
-            self.was_cut(left, position, end)
+            if last is None:
+                self.given_up = 0
+            self.was_cut(0 if position is None else left, position or 0, end)
 
     async def _job_of_cut(self, work: Callable[[], _T], pause: Pause | None) -> _T:
         """Its result. Raises StorageError."""
@@ -741,12 +743,11 @@ class Log:
         gone, self.segments = self.segments[left:], self.segments[:left]
         for segment in gone:
             segment.release()
+        base = 0
         if self.segments:
-            self.segments[-1] = self.segments[-1].cut_to(position, end_offset)
-        else:
-            self.given_up = 0
-        if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too
             base = self.segments[-1].base_offset
+            self.segments[-1] = self.segments[-1].cut_to(position, end_offset)
+        if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too
             self.recovery_point = RecoveryPoint(base, base, 0)
         self.epoch_starts.cut(end_offset)
         self._new_names = True
@@ -1007,11 +1008,15 @@ def put_on_disk(
 
 def delete_all(directory: Path, log_start: int) -> None:
     """Delete what a log has that begins anew at `log_start`, and note that. Raises OSError."""
-    for path in directory.iterdir():
-        if path.suffix in (LOG_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX):
-            path.unlink(missing_ok=True)
+    _delete(directory, (LOG_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX))
     sync_directory(directory)
     save_log_start(directory, log_start)
+
+
+def _delete(directory: Path, suffixes: Sequence[str]) -> None:
+    for path in directory.iterdir():
+        if path.suffix in suffixes:
+            path.unlink(missing_ok=True)
 
 
 def cut_files(
@@ -1025,17 +1030,20 @@ def cut_files(
     high_watermark: int,
     forgets_compaction: bool,
     is_mapped: bool,
-) -> tuple[int, int, bool]:
+) -> tuple[int | None, int, bool]:
     """Cut `last` in front of the batch that holds `offset`; None: remove all, the log's start, too.
 
-    → where the last file and the log end, and whether compaction is forgotten. Damage in front of the cut
-    goes as well, noted first. `last` gets the name that it is appended to by. After an exception it may
-    be done again. Raises StorageError, OSError.
+    → where the last file and the log end, and whether compaction is forgotten. No file is left, and no
+    position, if nothing is left behind the log's start: the batch that comes next may begin before it.
+    Damage in front of the cut goes as well, noted first. `last` gets the name that it is appended to
+    by. After an exception it may be done again. Raises StorageError, OSError.
     """
-    position = end = 0
-    if last is not None:
+    position: int | None = None
+    end = 0 if last is None else log_start
+    if last is not None and last.path.exists():  # else it is done again
         position, end = last.end_before(offset)
-        end = max(end, log_start)  # which may lie within a batch
+        if end < log_start:
+            position, end = None, log_start
         forgets_compaction |= end < offset
     if end < high_watermark:
         note_incomplete(directory)
@@ -1046,11 +1054,13 @@ def cut_files(
     ahead = [path for each, path in snapshots if each > end]
     for path in (*doomed, *ahead):
         path.unlink(missing_ok=True)
-    if last is not None:
+    if position is None:
+        _delete(directory, (LOG_SUFFIX, INDEX_SUFFIX))
+    elif last is not None:
         last.name = open_again(directory, last.name)
     # On disk before anything is appended, which files that come back would follow.
     sync_directory(directory)
-    if last is not None:
+    if position is not None and last is not None:
         shorten(last.path, position, is_mapped=is_mapped)
     return position, end, forgets_compaction
 
