@@ -255,7 +255,7 @@ class SegmentReader:
         view, start = _NOTHING, position
         marked = {each.position: each for each in self.damage}
         while position < self.size:
-            damage = marked.get(position)
+            header, damage = None, marked.get(position)
             if damage is None:
                 at = position - start
                 left = len(view) - at
@@ -276,6 +276,7 @@ class SegmentReader:
                 yield damage
                 offset, position = damage.next_offset, damage.end
                 continue
+            assert header is not None
             if not bodies and header.length > _SKIPPED_BYTES:
                 window = HEADER_BYTES  # more would mostly be bodies
             yield header, position
