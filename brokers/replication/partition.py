@@ -921,25 +921,28 @@ class Partition:
 
         That start is on disk first. A death before: nothing has happened. After: the next start removes
         what lies before it, and goes on there too. If another broker is followed by then, or none, or the
-        log cannot begin anew, the start is taken back: a replica leads with what it has. A death before
+        start cannot be noted, it is taken back: a replica leads with what it has. A death before
         that loses nothing that it took since: meanwhile it neither leads nor follows.
         """
-        log, pause = self.log, TRY_AGAIN_AFTER
+        log, logs, pause = self.log, self._shared.logs, TRY_AGAIN_AFTER
+        if logs.is_removing(log):  # a new segment may have the name of a file that is to go
+            await logs.remove(log, ())
+        if logs.is_removing(log):
+            self._is_blocked = False
+            self._try_again(DISK_AGAIN_AFTER)
+            return
         try:
             await log.queue.job(partial(_note_start, log.directory, offset))
             if self.state.follower is follower and log.log_end <= offset:
-                files: list[Path] = []
                 if log.is_open:
                     logger.warning(
                         "%s: %s: this replica goes on at %d, from %d, without what it had",
                         *(log.name, why, offset, log.log_end),
                     )
-                    self._shared.logs.notes.recovery_points.pop(log.directory.name, None)
-                    files = log.begin_anew(offset)
-                    self._flush()
+                    logs.notes.recovery_points.pop(log.directory.name, None)
+                    await log.begin_anew(offset, partial(self._shared.pause, DISK_AGAIN_AFTER))
                 self._is_blocked = False
                 self._ask()
-                await self._shared.logs.remove(log, files)
                 return
         except (FolkmootError, OSError) as error:
             self._warn(error)

@@ -1,4 +1,4 @@
-"""Whether the disk of a data directory has room: said in the log when that changes, and only then."""
+"""Notice that the disk of a data directory is full, and that it has room again."""
 
 import logging
 import os
@@ -12,12 +12,12 @@ from folkmoot.protocol.errors import DiskFull
 logger = logging.getLogger(__name__)
 
 QUIET: Final = 10.0
-"""Seconds without a write that found no room, after which there may be some again."""
+"""Seconds without a write that found no room, after which the disk is looked at again."""
 _LOOK_AFTER: Final = 1.0
 
 
 class DiskRoom:
-    """What finds no room is tried again, by many and often: one line says so, and one that it has passed.
+    """Log one line when the disk is full, and one when it has room again, however many writes fail.
 
     Owner: the LogManager, on the broker's event loop.
     """
@@ -29,7 +29,7 @@ class DiskRoom:
         self._missed_at = 0.0
 
     def is_missed(self, error: object) -> bool:
-        """Whether an error is that there is no room. It is said here, if it is new: not by who asks."""
+        """Return whether `error` is that there is no room, which is logged here: the caller logs others."""
         no_room = isinstance(error, DiskFull) or (isinstance(error, OSError) and is_full(error))
         if no_room and not self.is_full:
             self.is_full = True
@@ -41,7 +41,7 @@ class DiskRoom:
         return no_room
 
     def task(self, now: Now) -> float:
-        """Look whether there is room again."""
+        """Check whether there is room again."""
         if self._has_missed:
             self._has_missed, self._missed_at = False, now.monotonic
         elif self.is_full and now.monotonic - self._missed_at >= QUIET and _has_room(self.data):

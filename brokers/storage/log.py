@@ -1,10 +1,10 @@
-"""The log of one partition: segments in order, and the offsets that the broker gives."""
+"""The log of one partition: its segments in order, its appends, flushes and cuts."""
 
 import logging
 import os
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from operator import attrgetter
@@ -23,13 +23,16 @@ from folkmoot.brokers.storage.files.atomic_file import (
 )
 from folkmoot.brokers.storage.files.cluster_facts import HighestIds
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochStarts, save_epoch_starts
-from folkmoot.brokers.storage.producer_state import ProducerSnapshots, ProducerState
+from folkmoot.brokers.storage.producer_state import (
+    SNAPSHOT_SUFFIX,
+    ProducerSnapshots,
+    ProducerState,
+)
 from folkmoot.brokers.storage.recovery import (
     CLEANER_CHECKPOINT_FILE,
     LOG_START_FILE,
     Listing,
     RecoveryPoint,
-    has_begun_anew,
     list_segments,
     load_log_start,
     note_incomplete,
@@ -41,13 +44,11 @@ from folkmoot.brokers.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     Damage,
-    NotCached,
     OpenSegments,
     Segment,
     SegmentName,
     SegmentReader,
     Stamped,
-    SummaryJob,
     headers_from,
 )
 from folkmoot.brokers.storage.segment_index import largest_timestamp
@@ -72,7 +73,7 @@ from folkmoot.protocol.records import TopicPartition
 logger = logging.getLogger(__name__)
 
 SEGMENTS_AT_ONCE: Final = 50
-"""As many are flushed of one log at a time, however many an unclean start has left unflushed."""
+"""Segments of one log that a flush takes: an unclean start may leave more than descriptors are left."""
 
 _MAX_RELATIVE_OFFSET: Final = 2**32 - 1
 _NOTHING: Final = memoryview(b"")
@@ -84,7 +85,7 @@ _T = TypeVar("_T")
 _Bytes = bytes | bytearray | memoryview
 Pause = Callable[[], Pending[None]]
 _Snapshot = tuple[Path, bytes, Sequence[Path]]
-"""Its file, what comes in there, and files that are not needed any more then."""
+"""A snapshot's file and content, and the files that it replaces."""
 
 
 class Appended(NamedTuple):
@@ -92,17 +93,17 @@ class Appended(NamedTuple):
 
     base_offset: int
     is_duplicate: bool = False
-    """Whether it was before."""
+    """Whether it was there before this append."""
 
 
 class FlushResult(NamedTuple):
-    """What went wrong, with the log or with the snapshot alone, and the seconds that it took."""
+    """A flush that has succeeded."""
 
-    error: OSError | None
-    snapshot_error: OSError | None
+    seconds: float
+    unnoted: OSError | None = None
+    """Why the snapshot of producers is not on disk."""
     epochs_noted: bool = True
-    """False: there was no room, or no descriptor, for where leader epochs begin. All else is well."""
-    seconds: float = 0.0
+    """False: so are the leader epochs' starts. All else is on disk."""
 
 
 class Log:
@@ -110,29 +111,26 @@ class Log:
 
     Invariants. `log_start <= high_watermark <= log_end`, and the first two never fall, but where damage
     or an unclean election has lost something, or a replica out of sync is cut. Offsets rise up
-    to `log_end` and, up to the recovery point, are never given twice; what is left is dense but where
-    compaction has gone. Every batch was compared with its checksum when it came in. Only the last
+    to `log_end` and, up to the recovery point, are never given twice; they are dense but for what
+    compaction has left out. Every batch was compared with its checksum when it came in. Only the last
     segment is appended to. What lies below the high watermark is never cut and may be read.
 
-    Append. The leader looks at each batch of a call (checksum, size, and by its header whether its
-    producer sent it before, or too early). Those that may be are stamped with offset, leader epoch and
-    append time (ms; there is no clock here), and written by one call into one segment: all of them are
-    in the log or none is. A call is never divided, so a segment may exceed `segment_bytes` by one call
-    if that alone is larger. What is known of producers changes when a batch is in the log, never before.
+    Append. The leader checks each batch of a call: checksum, size, and whether its sequence follows. What
+    may be appended is stamped with offset, leader epoch and append time (ms), and written by one call
+    into one segment: all of it is in the log or nothing. So a segment exceeds `segment_bytes` if a call
+    alone is larger. What is known of producers changes once a batch is in the log.
 
     Flush. It is an operation of `queue`, as a cut is: one at a time, and nothing else flushes these files,
     since the kernel reports an error once. A flush that failed ends the log for good (`failed`): the kernel
     may have dropped the pages, so that a second one would succeed and prove nothing.
 
     Start. The directory is listed, and what lies behind the recovery point is checked: everything
-    before was on disk when it was last flushed. Files are opened by the first append or read, and a log
-    that was never written to has none: ten thousand idle partitions cost ten thousand listings.
+    before was on disk when it was last flushed. Files are opened by the first append or read.
 
-    Replica. A log has a `leader_epoch`, the highest that its broker has acted in, and knows where each
-    epoch begins in it (`epoch_starts`). What it holds behind the high watermark may still be cut, so a
-    start leaves that where the log begins. A log that has lost offsets lacks what it has acked
-    (`is_incomplete`, which is on disk before anything follows): they are fetched again, or given again
-    in a later leader epoch by a replica that is the only one.
+    Replica. A log knows where each leader epoch begins in it (`epoch_starts`). What it holds behind the
+    high watermark may be cut, so a start sets that to the log's start. A log that has lost offsets lacks
+    what it has acked (`is_incomplete`, on disk before anything follows): they are fetched again, or given
+    again in a later leader epoch by a replica that is the only one.
 
     Owner: the LogManager, on the broker's event loop.
     """
@@ -161,14 +159,14 @@ class Log:
         self.is_open = False
         self.high_watermark = 0
         self.given_up = 0
-        """Records before this offset were given up, and that is on disk."""
+        """Records before this offset were deleted, and that is on disk."""
         self.leader_epoch = NO_EPOCH
-        """The highest leader epoch in which this replica was led or has led, and that is on disk."""
+        """The highest leader epoch in which this replica has followed or led, and that is on disk."""
         self.is_alone = True
         """Whether no other broker has a replica, as far as this one knows: it may be an old view."""
         self.epoch_starts = EpochStarts()
         self.is_led = False
-        """False where the leader is another broker, whose log start counts."""
+        """Whether the leader is this broker, whose log start counts."""
         self.is_incomplete = False
         """Whether this replica may lack records that it has acked. That is on disk (Partition)."""
         self.is_taken_back = False
@@ -176,7 +174,7 @@ class Log:
         self.is_lost = False
         """No other replica is known to have what is damaged here."""
         self.forgets_compaction = False
-        """What was compacted was cut, and what comes in its place is not (LogCleaner)."""
+        """What was compacted was cut, and what comes in its place is not compacted (LogCleaner)."""
         self.ids = HighestIds()
         """Of all logs of the broker, once it serves this one."""
         self.queue = SerialQueue(run_job)
@@ -188,17 +186,14 @@ class Log:
     # -- opening and closing ------------------------------------------------------------------------
 
     def start(self, recovery_point: RecoveryPoint | None = None) -> None:
-        """Find the segments and make the last one whole; what lies behind the point is checked.
-
-        Raises StorageError.
-        """
+        """Find the segments and check what lies behind the recovery point. Raises StorageError."""
         try:
             found = list_segments(self.directory)
             self.is_incomplete = found.is_incomplete
-            self._load_log_start()
-            if self.given_up and has_begun_anew(self.directory):
-                found = self._without_former(found)
-            if found.segments:  # appends to a rewritten one would go past what its name says
+            if self._load_log_start():
+                delete_all(self.directory, self.given_up)
+                found = Listing([], [], found.is_incomplete)
+            if found.segments:  # appends to a compacted one would go past the end in its name
                 newest, size = found.segments[-1]
                 found.segments[-1] = open_again(self.directory, newest), size
         except OSError as error:
@@ -207,19 +202,19 @@ class Log:
         for (name, size), end in zip_longest(found.segments, ends):
             self.segments.append(self._segment(name, size, end))
             if end is not None and name.base < name.end < end:
-                # Nobody else would ever miss them: a compacted segment may have gaps.
+                # A compacted segment may have gaps: nothing else would find these missing.
                 self.segments[-1].mark(Damage(name.end, end, size, size))
         point = recovery_point
         if point is not None and point.segment < self.given_up >= point.end_offset:
-            point = None  # the log has begun anew, it may be, and another segment has that name
+            point = None  # the log may have begun anew, with another segment of that name
         if self.segments:
-            # A snapshot of producers comes onto the disk behind all that it tells of.
+            # A snapshot is written once the log is on disk up to its offset.
             flushed = max(found.snapshots, default=0)
             self.recovery_point = recover(
                 *(self.segments, point, self.directory, self.may_lack_acked, flushed),
                 self._files,
             )
-            # A life before has made files, and may have died with their names not on disk.
+            # An earlier start may have made files, and died with their names not on disk.
             self._new_names = self.recovery_point is None or (
                 self.recovery_point.segment < self.segments[-1].base_offset
             )
@@ -229,16 +224,16 @@ class Log:
         if known_end > found_end:
             logger.error("%s: lost offsets %d to %d", self.directory, found_end, known_end - 1)
             self.may_lack_acked()
-        if self.given_up > self.log_end:  # what was given up is not given again
-            for last in self.segments[-1:]:
-                last.end_offset = self.given_up
-            self._roll_at(self.given_up)
+        gone = self.segments if self.given_up > self.log_end else []
+        if gone:  # what it has was deleted, and the offsets behind are not given again
+            self.release()
+            self.segments = []
         self._snapshots.offsets = list(found.snapshots)
         try:
             newer = self._snapshots.go_back_to(self.log_end)
-            for path in newer:
+            for path in (*newer, *(path for segment in gone for path in segment.files())):
                 path.unlink(missing_ok=True)
-            if newer:  # none may come back by a power cut, when the log has grown past it
+            if newer or gone:  # a power cut must not bring one back when the log has grown past it
                 sync_directory(self.directory)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be used: {error}") from error
@@ -249,35 +244,25 @@ class Log:
             for segment in self.segments:
                 segment.rest()
 
-    def _without_former(self, found: Listing) -> Listing:
-        """The same without what the log had before it began anew, which is removed. A death in between
-        leaves some of it, for the next start. Raises OSError."""
-        former = [name for name, _ in found.segments if name.base < self.given_up]
-        snapshots = [offset for offset in found.snapshots if offset <= self.given_up]
-        for path in (
-            *(self._snapshots.path(offset) for offset in snapshots),
-            *(self.directory / f"{name.stem}{INDEX_SUFFIX}" for name in former),
-            *(self.directory / f"{name.stem}{LOG_SUFFIX}" for name in former),
-        ):
-            path.unlink(missing_ok=True)
-        return found._replace(
-            segments=found.segments[len(former) :], snapshots=found.snapshots[len(snapshots) :]
-        )
-
-    def _load_log_start(self) -> None:
-        """A replica learns it from others again, if the file has rotted. Raises OSError, StorageError."""
+    def _load_log_start(self) -> bool:
+        """Load it → whether the log was to begin anew there. If the file has rotted, a replica learns it
+        from others again. Raises OSError, StorageError."""
+        is_anew = False
         try:
-            self.given_up = load_log_start(self.directory)
+            self.given_up, is_anew = load_log_start(self.directory)
         except StorageError as error:
             if self.is_alone:
                 raise
             logger.error("%s", error)
             self.may_lack_acked()
             (self.directory / LOG_START_FILE).unlink()
+        return is_anew
 
     def may_lack_acked(self) -> None:
-        """What a replica is about to give up, or has never had, may have been acknowledged: so it says
-        first, on disk, that it lacks something. Raises StorageError."""
+        """Note on disk that this replica may lack acknowledged records, before it gives them up.
+
+        Raises StorageError.
+        """
         if self.is_incomplete:
             return
         try:
@@ -287,7 +272,7 @@ class Log:
         self.is_incomplete = True
 
     def _load_epoch_starts(self) -> None:
-        """What the file says of all before the recovery point, and the headers of all behind it."""
+        """Believe the file up to the recovery point, and read the headers behind it."""
         try:
             self.epoch_starts = EpochStarts.load(self.directory)
         except OSError as error:
@@ -300,30 +285,26 @@ class Log:
             self.epoch_starts.forget_before(self.log_start)
 
     def _read_epoch_starts(self, known: int) -> None:
-        """What the headers behind `known` say. A batch whose body alone is damaged tells its epoch."""
         starts, earliest, is_whole = self.epoch_starts, known, True
         first = max(0, bisect_right(self.segments, known, key=_base_offset) - 1)
         for segment in self.segments[first:]:
-            # Damage that is marked is read again.
+            # Without the marked damage: the header of a damaged body tells its epoch.
             reader = SegmentReader(
                 *(segment.directory, segment.name, segment.size, segment.end_offset)
             )
-            position = reader.start_near(known)
-            for header, at in reader.headers_left(position):
-                if at > position:
-                    _mark_unread(segment, reader, position, earliest)
+            for found in reader.walk(reader.start_near(known), bodies=False):
+                if isinstance(found, Damage):
+                    segment.mark(found)
                     is_whole = False
-                position = at + header.length
+                    continue
+                header, _ = found
                 if header.next_offset > known:
                     if header.leader_epoch > starts.latest and not is_whole:
                         starts.may_begin(earliest, header.base_offset)
                     starts.appended(header.leader_epoch, header.base_offset)
                     earliest = header.base_offset + 1
                 is_whole = True
-            if position < segment.size:
-                _mark_unread(segment, reader, position, earliest)
             reader.close()
-            is_whole &= position == segment.size
             is_whole &= all(each.position < segment.size for each in segment.damage)
         if not is_whole:
             starts.may_begin(earliest, self.log_end)
@@ -333,10 +314,9 @@ class Log:
         return Segment(self.directory, name, interval, self._files, size=size, end_offset=end)
 
     def close(self) -> RecoveryPoint | None:
-        """Flush and close all files; → where the log ends, None if nothing was ever written.
+        """Flush and close all files; → the recovery point, None if nothing was ever written.
 
-        While an operation is under way nothing is vouched for but what was before. Raises StorageError,
-        closed.
+        While an operation is under way it is the one from before. Raises StorageError, closed.
         """
         try:
             if self.is_open and self.failed is None and self.queue.is_idle:
@@ -360,7 +340,7 @@ class Log:
             segment.release()
 
     def fail(self, reason: str, *, readable: bool = False) -> None:
-        """Nothing is written any more: whoever asks is told why. The next start looks again."""
+        """Refuse all writes from here on with `reason`, and reads unless `readable`."""
         self.failed = (
             f"{self.name} is out of use: {reason}: restart the broker when the disk is well"
         )
@@ -391,7 +371,7 @@ class Log:
     @property
     def log_end(self) -> int:
         """The offset that the next record gets."""
-        return self.segments[-1].end_offset if self.segments else 0
+        return self.segments[-1].end_offset if self.segments else self.given_up
 
     @property
     def flushes(self) -> bool:
@@ -402,11 +382,12 @@ class Log:
     @property
     def recovery_point_offset(self) -> int:
         """Up to where all is on disk."""
-        return 0 if self.recovery_point is None else self.recovery_point.end_offset
+        point = self.recovery_point
+        return self.given_up if point is None else max(self.given_up, point.end_offset)
 
     @property
     def point_to_note(self) -> RecoveryPoint | None:
-        """What the next start may believe; None while where leader epochs begin is not on disk."""
+        """What the next start may believe; None while the leader epochs' starts are not on disk."""
         return None if self.epoch_starts.changed else self.recovery_point
 
     @property
@@ -416,17 +397,17 @@ class Log:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether compaction has left out records of it."""
+        """Whether a segment is compacted."""
         return any(segment.sparse for segment in self.segments)
 
     @property
     def is_damaged(self) -> bool:
-        """Whether some of it is known to be damaged."""
+        """Whether damage is known."""
         return bool(self.damaged_at)
 
     @property
     def damaged_at(self) -> list[int]:
-        """Where damage begins that is not given up, at the log's start if it began before; in order."""
+        """The offsets where known damage begins, none before the log's start; in order."""
         start = self.log_start
         return [
             max(each.offset, start)
@@ -437,29 +418,25 @@ class Log:
 
     @property
     def sealed_segments(self) -> Sequence[Segment]:
-        """The segments that are not appended to any more, the oldest first."""
+        """All but the active segment, the oldest first."""
         return self.segments[:-1]
 
     def segment_at(self, offset: int) -> Segment:
-        """The segment that an offset of this log belongs to."""
+        """Return the segment that an offset of this log belongs to."""
         last = self.segments[-1]
         if offset >= last.base_offset:  # most often
             return last
         return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
 
     def sealed(self, base_offset: int) -> Segment | None:
-        """The sealed segment that begins there, if it still exists."""
+        """Return the sealed segment that begins there, if it exists."""
         number = bisect_left(self.segments, base_offset, key=_base_offset)
         is_sealed = number < len(self.segments) - 1
         found = self.segments[number] if self.is_open and is_sealed else None
         return found if found is not None and found.base_offset == base_offset else None
 
-    def headers(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of the batches from `offset` on, as far as they can be read. Raises StorageError."""
-        return headers_from(self._readers(offset), offset)
-
     def _readers(self, offset: int) -> list[SegmentReader]:
-        """Of the segments that hold what comes from `offset` on."""
+        """Return readers of the segments from `offset` on."""
         first = max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
         return [segment.reader() for segment in self.segments[first:]]
 
@@ -468,13 +445,13 @@ class Log:
     def read(
         self, offset: int, max_bytes: int, *, at_least_one: bool = True, committed: bool = True
     ) -> memoryview:
-        """Whole batches from the one that contains `offset` on, nothing at the high watermark; or, for
-        followers, up to the log's end, `committed` or not.
+        """Read whole batches from the one that contains `offset` on, up to the high watermark, or up to
+        the log's end if not `committed`.
 
         If compaction has removed that one, the next that is left comes first. With `at_least_one` the
         first batch comes whole even if it is larger than `max_bytes`; without, nothing is read then.
         The answer ends with the segment at the latest. Raises OffsetOutOfRange, CorruptBatch,
-        OffsetNotAvailable where another replica is to have it, NotCached if it would wait for the disk,
+        OffsetNotAvailable where another replica may have it, NotCached if it would wait for the disk,
         StorageError.
         """
         self.require_open()
@@ -498,28 +475,14 @@ class Log:
         return _NOTHING
 
     def offset_for_time(self, timestamp: int) -> int:
-        """Base offset of the first batch with a record of `timestamp` (ms) or later, else the end.
+        """Return the base offset of the first batch with a record of `timestamp` (ms) or later, or the end.
 
-        The largest timestamp of each segment is known by its summary; one index and one stretch of
-        headers are searched. Raises NotCached if that would wait for the disk, OffsetNotAvailable if a
-        record of that time may lie in what another replica is to have, StorageError.
+        The summary of each segment tells its largest timestamp; one index and one stretch of headers are
+        searched. Raises NotCached if that would wait for the disk, OffsetNotAvailable if a record of that
+        time may lie in damage that another replica may have, StorageError.
         """
         self.require_open()
-        unread = [
-            each for each in self.sealed_segments if each.summary is None and not each.is_checked
-        ]
-        if unread and not self._files.may_wait:
-            summaries = SummaryJob(unread)
-            raise NotCached(SharedJob(summaries.run, lambda _, found: summaries.finish(found)))
-        offset = self._offset_for_time(timestamp)
-        damaged_at = [] if self.is_alone or self.is_lost else self.damaged_at
-        if damaged_at and damaged_at[0] < offset:
-            raise OffsetNotAvailable(
-                f"{self.name} is damaged from offset {damaged_at[0]} on, and about to be copied anew"
-            )
-        return offset
-
-    def _offset_for_time(self, timestamp: int) -> int:
+        offset = self.high_watermark
         for segment in self.segments:
             if not segment.size:
                 continue
@@ -527,14 +490,20 @@ class Log:
                 is_older = segment.load_summary().largest_timestamp < timestamp
                 found = None if is_older else segment.find_time(timestamp, self.log_start)
             if found is not None:
-                return min(max(self.log_start, found), self.high_watermark)
-        return self.high_watermark
+                offset = min(max(self.log_start, found), offset)
+                break
+        damaged_at = [] if self.is_alone or self.is_lost else self.damaged_at
+        if damaged_at and damaged_at[0] < offset:
+            raise OffsetNotAvailable(
+                f"{self.name} is damaged from offset {damaged_at[0]} on, and about to be copied anew"
+            )
+        return offset
 
     def prepare_append(self) -> SharedJob | None:
-        """The background's work before the first append of a life; ask again until there is none."""
+        """Return a job to do before the first append since the start; ask again until it is None."""
         if not self.is_open or not self.segments:
             return None
-        return self.segments[-1].index_job() or self._producers_job(shared=True)
+        return self.segments[-1].index_job() or self._producers_job()
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -545,13 +514,12 @@ class Log:
         leader_epoch: int,
         refusals: Mapping[int, FolkmootError] = _NONE_REFUSED,
     ) -> list[Appended | FolkmootError]:
-        """Append what producers have sent, but for what is refused; → what became of each batch.
+        """Append what producers have sent; → for each batch where it is, or why it is refused.
 
-        Refused are: CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec, OutOfOrderSequence,
-        ProducerFenced, UnknownProducer; and those that `refusals` has, by their place in `batches`, unless
-        they are in the log already. If the write fails, nothing was appended, and every batch that
-        might have been is answered with the StorageError. Raises ClosedError, StorageError if the log
-        takes nothing.
+        Reasons are CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec, OutOfOrderSequence,
+        ProducerFenced, UnknownProducer, and those in `refusals`, by their place in `batches`, unless
+        the batch is in the log already. If the write fails, nothing was appended, and all other batches
+        are answered with the StorageError. Raises ClosedError, StorageError if the log takes nothing.
         """
         self.require_writable()
         state = self.producers()
@@ -591,8 +559,8 @@ class Log:
     def append_as_follower(self, chunk: _Bytes) -> None:
         """Append whole batches, back to back, as the leader has stamped them; all or none.
 
-        Their offsets rise from the log's end on, and may have gaps; only the first batch of a log that has
-        given up all it had may begin before. Raises CorruptBatch, InvalidRequest, StorageError.
+        Their offsets rise from the log's end on, and may have gaps; only the first batch of an empty log
+        may begin before. Raises CorruptBatch, InvalidRequest, StorageError.
         """
         self.require_writable()
         self.producers()
@@ -600,7 +568,7 @@ class Log:
         headers: list[BatchHeader] = []
         offset = self.log_end
         for header, data in batch_header.split(chunk):
-            is_first = not stamped and self.log_start == offset < header.next_offset
+            is_first = not stamped and self._may_begin(header)
             if header.base_offset < offset and not is_first:
                 raise InvalidRequest(
                     f"{self.name} ends at {self.log_end}: a batch of offset {header.base_offset} "
@@ -616,11 +584,16 @@ class Log:
             headers.append(header)
             offset = header.next_offset
         if headers:
-            if headers[0].base_offset < self.log_end:
-                self._begin_within_batch(headers[0].base_offset)
             self._write(stamped, headers, offset, headers[-1].append_time)
             for header in headers:
                 self.epoch_starts.appended(header.leader_epoch, header.base_offset)
+
+    def _may_begin(self, header: BatchHeader) -> bool:
+        """Whether an empty log may begin with this batch, in which the log's start may lie."""
+        is_within = self.log_start == self.log_end < header.next_offset
+        # There is a segment where an earlier append has found no room.
+        first = self.segments[0] if self.segments else None
+        return is_within and (first is None or first.base_offset == header.base_offset)
 
     def _write(
         self,
@@ -636,7 +609,7 @@ class Log:
             )
         segment: Segment | None = None
         try:
-            segment = self._segment_for(total, now_ms)
+            segment = self._segment_for(total, now_ms, stamped[0].base_offset)
             segment.append(stamped, end, now_ms)
         except StorageError as error:
             self._files.room.is_missed(error)
@@ -647,17 +620,17 @@ class Log:
         for header in headers:
             self.ids.seen(header.producer_id, header.schema_id)
 
-    def _segment_for(self, total: int, now_ms: int) -> Segment:
-        """The segment for an append of so many bytes: the active one, or a new one after it."""
+    def _segment_for(self, total: int, now_ms: int, offset: int) -> Segment:
+        """Return the segment for an append of `total` bytes at `offset`: the active or a new one."""
         if not self.segments:
-            return self.roll()
+            return self._roll_at(min(offset, self.log_end))
         active = self.segments[-1]
         if not active.size:
             return active
         too_long = active.size + total > self.config.segment_bytes
         too_far = active.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
         began = active.load_summary().first_append
-        # Or begun while the clock was far ahead: it would not grow old for as long.
+        # Or begun while the clock was far ahead.
         too_old = began is not None and abs(now_ms - began) >= self.config.longest_active * 1000
         return self.roll() if too_long or too_far or too_old else active
 
@@ -669,6 +642,7 @@ class Log:
         segment = Segment.create(
             self.directory, base_offset, self.config.index_interval_bytes, self._files
         )
+        segment.end_offset = self.log_end
         self._new_names = True
         for last in self.segments[-1:]:
             last.seal()
@@ -683,7 +657,7 @@ class Log:
             self.high_watermark = offset
 
     def take_back_committed(self, offset: int, reason: str) -> None:
-        """What was committed from `offset` on may be cut; `reason` says who has lost it, or lacks it."""
+        """Allow a cut of what was committed from `offset` on; `reason` says what has lost it."""
         self.is_taken_back = True  # whether a start has forgotten what was committed or not
         if self.log_start < self.high_watermark > offset:
             logger.error(
@@ -699,7 +673,7 @@ class Log:
         If `offset` lies within a batch, that goes as well; producers go back, too. A log that begins
         behind `offset` has nothing that its leader has: all of it goes, its start, too. If the recovery
         point goes back, that is to be noted first, else the next start would call the log incomplete.
-        Where the disk is full, or there is no descriptor to spare, each job is done again after a `pause`.
+        Where the disk is full, or there is no descriptor to spare, the job is done again after a `pause`.
 
         Crash story: the newest files go first, so a death in the job leaves a log that is still too long,
         and the follower cuts it again.
@@ -716,28 +690,27 @@ class Log:
         if self.recovery_point_offset > offset:
             base = self.segments[left - 1].base_offset if left else 0
             self.recovery_point = RecoveryPoint(base, base, 0)
-        last = self.segments[max(left, 1) - 1]
-        # Damage that is marked is met again: nothing of it may stay in front of what is appended.
-        reader = SegmentReader(self.directory, last.name, last.size, last.end_offset)
-        doomed = [path for each in reversed(self.segments[left:]) for path in each.files()]
-        snapshots = [(each, self._snapshots.path(each)) for each in self._snapshots.offsets]
-        position = end = 0
-        if left:
-            position, end = await self._job_of_cut(partial(reader.end_before, offset), pause)
-            end = max(end, self.log_start)  # which may lie within a batch
-        # Only what is committed is compacted: an unclean election has it cut, and so has damage in front.
-        forgets_compaction = self.is_taken_back or end < offset
+        last = self.segments[left - 1] if left else None
         work = partial(
             cut_files,
-            *(reader, position if left else None, end, doomed, snapshots),
-            is_incomplete=end < self.high_watermark,
-            forgets_compaction=forgets_compaction,
-            is_mapped=last.stop_mapping(),
+            self.directory,
+            # Without the marked damage: none of it may stay in front of what is appended.
+            last and SegmentReader(self.directory, last.name, last.size, last.end_offset),
+            offset,
+            [path for each in reversed(self.segments[left:]) for path in each.files()],
+            [(each, self._snapshots.path(each)) for each in self._snapshots.offsets],
+            log_start=self.log_start,
+            high_watermark=self.high_watermark,
+            # Only what is committed is compacted: an unclean election has it cut, and so has damage.
+            forgets_compaction=self.is_taken_back,
+            is_mapped=last is not None and last.stop_mapping(),
         )
-        await self._job_of_cut(work, pause)
+        position, end, forgets_compaction = await self._job_of_cut(work, pause)
         if self.is_open:
             self.forgets_compaction |= forgets_compaction
-            self.was_cut(left, position, end)
+            if last is None:
+                self.given_up = 0
+            self.was_cut(0 if position is None else left, position or 0, end)
 
     async def _job_of_cut(self, work: Callable[[], _T], pause: Pause | None) -> _T:
         """Its result. Raises StorageError."""
@@ -756,20 +729,19 @@ class Log:
             await pause()
 
     def was_cut(self, left: int, position: int, end_offset: int) -> None:
-        """So many segments are left, and the last of them ends there.
+        """Note that `left` segments are left, the last of which ends at `position` and `end_offset`.
 
-        If what is committed went with it, that comes again from the leader (`is_incomplete`)."""
+        Committed records that went with it come again from the leader (`is_incomplete`)."""
         self.is_taken_back = False
         self._snapshots.go_back_to(end_offset)
         gone, self.segments = self.segments[left:], self.segments[:left]
         for segment in gone:
             segment.release()
+        base = 0
         if self.segments:
-            self.segments[-1] = self.segments[-1].cut_to(position, end_offset)
-        else:
-            self.given_up = 0
-        if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too
             base = self.segments[-1].base_offset
+            self.segments[-1] = self.segments[-1].cut_to(position, end_offset)
+        if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too
             self.recovery_point = RecoveryPoint(base, base, 0)
         self.epoch_starts.cut(end_offset)
         self._new_names = True
@@ -782,14 +754,14 @@ class Log:
     @property
     def dirty(self) -> bool:
         """Whether a flush would do something."""
-        if not self.is_open or self.failed is not None:
+        if not self.is_open or self.failed is not None or not self.segments:
             return False
         if self._new_names or self._snapshots.is_wanted:
             return True
         return self.epoch_starts.changed or bool(self._dirty_segments())
 
     def _dirty_segments(self) -> list[Segment]:
-        """Those that are not flushed yet. They lie at the end, at most with an empty one behind."""
+        """Return what is not flushed yet: segments at the end, at most with an empty one behind."""
         end = len(self.segments)
         if end and not self.segments[-1].size:
             end -= 1
@@ -799,13 +771,13 @@ class Log:
         return self.segments[first:end]
 
     async def flush_some(self, *, snapshot: bool = False) -> float | None:
-        """Within an operation of `queue`: put on disk what was appended, SEGMENTS_AT_ONCE at most, with a
-        snapshot of producers if one is due, or asked for → the seconds that it took; None: there was nothing.
+        """Within an operation of `queue`: flush SEGMENTS_AT_ONCE at most, with a snapshot of producers if
+        one is due or asked for → the seconds that it took; None: there was nothing to flush.
 
         Raises ClosedError, StorageError; DiskFailed: the log has failed.
         """
         self.require_writable()
-        if not self.segments or not (self.dirty or snapshot):
+        if not (self.dirty or (snapshot and self.segments)):
             return None
         dirty = self._dirty_segments()
         some = [(each, each.size) for each in dirty[:SEGMENTS_AT_ONCE]]
@@ -834,25 +806,27 @@ class Log:
         self._new_names = False
         names = descriptors[-1] if has_names else None
         work = partial(put_on_disk, self.directory, descriptors, names, epoch_starts, taken)
-        result = await self.queue.job(work)
+        try:
+            result = await self.queue.job(work)
+        except OSError as error:
+            self.fail(f"it could not be flushed: {error}", readable=self.is_open)
+            why = error.strerror or error
+            raise DiskFailed(f"{self.directory} could not be flushed: {why}") from error
         self.epoch_starts.changed |= not result.epochs_noted
-        if result.error is not None:
-            self.fail(f"it could not be flushed: {result.error}", readable=self.is_open)
-            why = result.error.strerror or result.error
-            raise DiskFailed(f"{self.directory} could not be flushed: {why}") from result.error
         if self.is_open:
             for segment, size in some:
                 segment.flushed(size)
             self.recovery_point = point
-            if taken is not None and result.snapshot_error is None:
+            if taken is not None and result.unnoted is None:
                 self._snapshots.written(offset, stale)
-        unnoted = result.snapshot_error
-        if unnoted is not None and not self._files.room.is_missed(unnoted):
-            logger.warning("%s: epochs or producers are not noted: %s", self.directory, unnoted)
+        if result.unnoted is not None and not self._files.room.is_missed(result.unnoted):
+            logger.warning(
+                "%s: epochs or producers are not noted: %s", self.directory, result.unnoted
+            )
         return result.seconds
 
     async def flush_last(self) -> None:
-        """Put on disk all that was appended, and a snapshot of all producers. Raises as `flush_some`."""
+        """Flush all that was appended, with a snapshot of all producers. Raises as `flush_some`."""
         await self.flush_some(snapshot=self._snapshots.newest != self.log_end)
         while self._dirty_segments():
             await self.flush_some(snapshot=True)
@@ -860,10 +834,7 @@ class Log:
     # -- giving up records, and producers -----------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> list[Path]:
-        """All records before `offset` are given up, and that is on disk; → files to be removed, in order.
-
-        Segments with nothing else in them go, as far as can be.
-        """
+        """Delete all records before `offset`, which is noted on disk; → files to be removed, in order."""
         if not self.is_open or offset <= self.given_up:
             return []
         self.given_up = offset
@@ -871,64 +842,34 @@ class Log:
         self.epoch_starts.forget_before(self.log_start)
         return self.delete_segments(0)
 
-    def begin_anew(self, offset: int) -> list[Path]:
-        """Give up everything and go on at `offset`, the log's end or behind; → files to be removed, in order.
+    async def begin_anew(self, offset: int, pause: Pause | None = None) -> None:
+        """Within an operation of `queue`: delete everything and continue at `offset`, where the leader's
+        log begins, which is not before this log's end.
 
-        For a follower whose leader's log begins there. That start is on disk already (`save_log_start`,
-        `anew`): a crash leaves some or all of what was there, which the next start removes, and goes
-        on at `offset` as well.
-        Raises StorageError, and nothing has changed.
+        That start is on disk already (`save_log_start`, `anew`): a death leaves some of what was there,
+        which the next start removes. The log has no segment then: the first batch makes it, which may begin
+        before `offset`. As with a cut, what may pass is done again after a `pause`. Raises StorageError:
+        the log is out of use.
         """
         self.require_writable()
-        former = [each for each in self.segments if each.base_offset < offset]
-        snapshots = [self._snapshots.path(each) for each in self._snapshots.offsets]
-        if len(former) == len(self.segments):
-            self._roll_at(offset)
-        self.segments = self.segments[len(former) :]
-        for segment in former:
-            segment.release()
+        try:
+            await self._job_of_cut(partial(delete_all, self.directory, offset), pause)
+        except StorageError as error:
+            self.fail(f"it could not begin anew: {error}")
+            raise
+        self.release()
+        self.segments = []
         self._snapshots = ProducerSnapshots(self.directory)
         self.epoch_starts.cut(0)
         self.given_up = self.high_watermark = offset
-        self.recovery_point = RecoveryPoint(offset, offset, 0)
-        return [*snapshots, *(path for segment in former for path in segment.files())]
-
-    def _begin_within_batch(self, base_offset: int) -> None:
-        """Have a log that has given up all begin with its leader's batch in which the log's start lies.
-
-        What was there before it began anew is gone by then, and on disk that is not said any more: the
-        new segment begins before the start, too. A death after some old files are gone, or all: the
-        next start goes on at the log's start, which is on disk. Without room for the new one the leader is
-        asked from offset 0 on, and says where its log begins. Raises StorageError.
-        """
-        if not self.queue.is_idle:
-            raise StorageError(f"{self.name} is being flushed: ask again later")
-        known = {segment.path for segment in self.segments}
-        start = self.log_end
-        former = self.segments
-        try:
-            if any(path not in known for path in self.directory.glob(f"*{LOG_SUFFIX}")):
-                raise StorageError(
-                    f"{self.directory} has files that are being removed: ask again later"
-                )
-            save_log_start(self.directory, self.given_up)
-            self.recovery_point = RecoveryPoint(base_offset, base_offset, 0)
-            self.segments = []
-            for segment in former:
-                segment.release()
-                for path in segment.files():
-                    path.unlink(missing_ok=True)
-        except OSError as error:
-            raise disk_error(f"{self.directory} cannot be used", error) from error
-        self._roll_at(base_offset).end_offset = start
+        self.recovery_point = None
 
     def delete_segments(self, count: int) -> list[Path]:
-        """Within an operation of `queue`: let go of the oldest segments, and of those before the log's
-        start; → files to be removed.
+        """Drop the oldest `count` segments, and those before the log's start; → files to be removed.
 
-        In their order, so that a crash leaves the newer ones. Those stay whose headers are still needed
-        to know producers: the next flush takes a snapshot, and they can go then. If all are to go, a new
-        one is begun, which keeps the offset.
+        They are in order, so that a crash leaves the newer ones. Segments stay whose headers no snapshot
+        of producers covers: the next flush takes one. If all go, a new one is begun, which keeps the
+        offset.
         """
         if not self.is_open or not self.segments:
             return []
@@ -936,7 +877,7 @@ class Log:
         emptied = self.given_up == self.log_end and self.segments[-1].size > 0
         if emptied or count >= len(self.segments):
             try:
-                if self.segments[-1].size:  # else it has that name already
+                if self.segments[-1].size:
                     self.roll()
             except StorageError as error:
                 if not self._files.room.is_missed(error):
@@ -954,7 +895,7 @@ class Log:
         return [path for segment in dropped for path in segment.files()]
 
     def replace_segments(self, old: Sequence[Segment], name: SegmentName, size: int) -> list[Path]:
-        """Put a rewritten segment, which is on disk, in the place of `old` ones; → their files."""
+        """Replace `old` segments by a compacted one, which is on disk; → their files."""
         first = self.segments.index(old[0])
         new = self._segment(name, size, name.end)
         self.segments[first : first + len(old)] = [new]
@@ -963,8 +904,8 @@ class Log:
         return [path for segment in old for path in segment.files()]
 
     def snapshot_covers(self, offset: int) -> bool:
-        """Whether headers before `offset` are not needed any more to know producers; if they are, the
-        next flush takes a snapshot."""
+        """Whether a snapshot of producers replaces the headers before `offset`; the next flush takes one
+        if not."""
         return self._snapshots.covers(offset, self.high_watermark)
 
     def expire_producers(self, now: float) -> None:
@@ -973,8 +914,8 @@ class Log:
             self._snapshots.state.expire(now, self.config.producer_id_expiry)
 
     def producers(self) -> ProducerState:
-        """What is known of producers as of the log's end. Raises StorageError."""
-        while (job := self._producers_job(shared=False)) is not None:
+        """Return the state of producers as of the log's end. Raises StorageError."""
+        while (job := self._producers_job()) is not None:
             job.finish(result_of(job.run))
         failure, self._snapshots.failure = self._snapshots.failure, None
         if failure is not None:
@@ -984,28 +925,22 @@ class Log:
         state.limit = self.config.max_producers
         return state
 
-    def _producers_job(self, *, shared: bool) -> SharedJob | None:
-        """What loads the state of producers; None: it is there, or could not be loaded."""
+    def _producers_job(self) -> SharedJob | None:
+        """Return the job that loads the state of producers; None: it is there, or could not be loaded."""
         known = self._snapshots
         if known.state is not None or known.failure is not None:
             return None
         end, begin = self.log_end, known.newest
         readers = self._readers(begin) if begin < end else []
         headers = partial(headers_from, readers, begin)
-        return known.job(self.config.max_producers, headers, shared=shared)
+        return known.job(self.config.max_producers, headers)
 
 
 _base_offset = attrgetter("base_offset")
 
 
-def _mark_unread(segment: Segment, reader: SegmentReader, position: int, offset: int) -> None:
-    """Mark what lies at `position`, unless a check of whole batches has: that knows where it begins."""
-    if all(each.position != position for each in segment.damage):
-        segment.mark(reader.damage_at(position, offset))
-
-
 def _open_directory(path: Path) -> int:
-    """A descriptor that a flush's job flushes and closes. Raises StorageError.
+    """Return a descriptor for a flush's job to flush and close. Raises StorageError.
 
     The job opens nothing that it must flush: what fails there is a write that the disk has lost.
     """
@@ -1022,79 +957,108 @@ def put_on_disk(
     epoch_starts: bytes | None,
     snapshot: _Snapshot | None,
 ) -> FlushResult:
-    """A flush's job: where leader epochs begin, if that has changed, the descriptors, which are closed
-    (`names` is the directory's), and behind them a snapshot of producers.
-
-    A death in between leaves the log flushed and the older snapshot, or both snapshots.
+    """Write where leader epochs begin, flush and close `descriptors` (`names` is the directory's), and
+    write a snapshot of producers: a flush's job. A death in between leaves the log flushed and the
+    older snapshot, or both snapshots. Raises OSError: the disk has lost a write.
     """
     began = time.monotonic()
-    error = snapshot_error = None
-    epochs_noted = True
+    failure: OSError | None = None
+    unnoted: OSError | None = None
     try:
         if epoch_starts is not None:
             save_epoch_starts(directory, epoch_starts)
     except FileNotFoundError:
         pass  # the partition was deleted meanwhile
-    except OSError as failed:
-        epochs_noted = not (is_full(failed) or is_out_of_descriptors(failed))
-        error, snapshot_error = (failed, None) if epochs_noted else (None, failed)
+    except OSError as error:
+        if is_full(error) or is_out_of_descriptors(error):
+            unnoted = error
+        else:
+            failure = error
     for fd in descriptors:
         try:
             if fd == names:
                 os.fsync(fd)
             else:
                 os.fdatasync(fd)
-        except OSError as failed:
-            error = failed
+        except OSError as error:
+            failure = error
         finally:
             os.close(fd)
-    if snapshot is not None and error is None and epochs_noted:
+    if failure is not None:
+        raise failure
+    epochs_noted = unnoted is None
+    if snapshot is not None and epochs_noted:
         try:
             path, content, stale = snapshot
             write_checked(path, content)
             for each in stale:
                 each.unlink(missing_ok=True)
-        except OSError as failed:
-            snapshot_error = failed
-    return FlushResult(error, snapshot_error, epochs_noted, time.monotonic() - began)
+        except OSError as error:
+            unnoted = error
+    return FlushResult(time.monotonic() - began, unnoted, epochs_noted)
+
+
+def delete_all(directory: Path, log_start: int) -> None:
+    """Delete what a log has that begins anew at `log_start`, and note that. Raises OSError."""
+    _delete(directory, (LOG_SUFFIX, INDEX_SUFFIX, SNAPSHOT_SUFFIX))
+    sync_directory(directory)
+    save_log_start(directory, log_start)
+
+
+def _delete(directory: Path, suffixes: Sequence[str]) -> None:
+    for path in directory.iterdir():
+        if path.suffix in suffixes:
+            path.unlink(missing_ok=True)
 
 
 def cut_files(
-    last: SegmentReader,
-    position: int | None,
-    end: int,
+    directory: Path,
+    last: SegmentReader | None,
+    offset: int,
     doomed: Sequence[Path],
     snapshots: Sequence[tuple[int, Path]],
     *,
-    is_incomplete: bool,
+    log_start: int,
+    high_watermark: int,
     forgets_compaction: bool,
     is_mapped: bool,
-) -> None:
-    """A cut's job: `last` ends at `position` then, the log at offset `end`; None: all of it goes.
+) -> tuple[int | None, int, bool]:
+    """Cut `last` in front of the batch that holds `offset`; None: remove all, the log's start, too.
 
-    Damage in front of the cut goes as well, noted first. `last` is appended to again, and gets the name
-    for that before. Where it raises it may be done again. Raises StorageError, OSError.
+    → where the last file and the log end, and whether compaction is forgotten. No file is left, and no
+    position, if nothing is left behind the log's start: the batch that comes next may begin before it.
+    Damage in front of the cut goes as well, noted first. `last` gets the name that it is appended to
+    by. After an exception it may be done again. Raises StorageError, OSError.
     """
-    directory = last.directory
-    if is_incomplete:
+    position: int | None = None
+    end = 0 if last is None else log_start
+    if last is not None and last.path.exists():  # else it is done again
+        position, end = last.end_before(offset)
+        if end < log_start:
+            position, end = None, log_start
+        forgets_compaction |= end < offset
+    if end < high_watermark:
         note_incomplete(directory)
-    if position is None:
+    if last is None:
         save_log_start(directory, 0)
     if forgets_compaction:
         (directory / CLEANER_CHECKPOINT_FILE).unlink(missing_ok=True)
     ahead = [path for each, path in snapshots if each > end]
     for path in (*doomed, *ahead):
         path.unlink(missing_ok=True)
-    if position is not None:
+    if position is None:
+        _delete(directory, (LOG_SUFFIX, INDEX_SUFFIX))
+    elif last is not None:
         last.name = open_again(directory, last.name)
-    # On disk before anything is appended: what is gone would follow it, or tell of its producers.
+    # On disk before anything is appended, which files that come back would follow.
     sync_directory(directory)
-    if position is not None:
+    if position is not None and last is not None:
         shorten(last.path, position, is_mapped=is_mapped)
+    return position, end, forgets_compaction
 
 
 def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:
-    """The header of a producer's batch that may be appended.
+    """Return the header of a producer's batch if it may be appended.
 
     Raises CorruptBatch, BatchTooLarge, InvalidRequest, UnsupportedCodec.
     """

@@ -1,4 +1,4 @@
-"""What a broker notes of its partitions: one file in its data directory, replaced as a whole."""
+"""A broker's notes about its partitions: one file in its data directory, replaced as a whole."""
 
 import logging
 from pathlib import Path
@@ -20,7 +20,7 @@ NOTES_SPARE_FILE: Final = "spare-notes"
 
 
 class ScrubPlace(msgspec.Struct, frozen=True):
-    """When the round of the scrub began (ms), and the segment that is next in it."""
+    """When the scrub's round began (ms), and its next segment."""
 
     began: int
     directory: str = ""
@@ -30,31 +30,31 @@ class ScrubPlace(msgspec.Struct, frozen=True):
 class Notes(msgspec.Struct):
     """The content of the file; partitions are known by the names of their directories.
 
-    Crash story: a death while the file is written leaves the one before. So a step that needs a note
-    waits until the file is on disk (Flusher.note): a replica before it acts in a leader epoch, a follower
+    Crash story: a death while the file is written leaves the one before. Steps that need a note wait
+    until the file is on disk (Flusher.note): a replica before it acts in a leader epoch, a follower
     before it cuts its log behind the recovery point.
     """
 
     recovery_points: dict[str, RecoveryPoint] = {}
-    """Up to where each log is on disk; a start checks what lies behind."""
+    """Where each log is on disk up to; a start checks the rest."""
     leader_epochs: dict[str, Annotated[int, Meta(ge=0)]] = {}
     """The highest leader epoch in which each replica has followed or led."""
     ids: HighestIds = msgspec.field(default_factory=HighestIds)
     scrub: ScrubPlace | None = None
 
     def copy(self) -> "Notes":
-        """What another thread can write while these change."""
+        """Return a copy for another thread to write."""
         points, epochs = dict(self.recovery_points), dict(self.leader_epochs)
         return Notes(points, epochs, replace(self.ids), self.scrub)
 
 
 def save_notes(data: Path, notes: Notes) -> None:
-    """On disk when this returns. Raises OSError."""
+    """Put them on disk. Raises OSError."""
     save_json(data / NOTES_FILE, notes, data / NOTES_SPARE_FILE)
 
 
 def load_notes(data: Path) -> Notes:
-    """What the file says; nothing, if it is missing or damaged. Raises OSError.
+    """Read the file; empty notes, if it is missing or damaged. Raises OSError.
 
     Without it a replica might act in an epoch that it has left: the broker is as one with an empty disk.
     """

@@ -1,4 +1,4 @@
-"""What a partition remembers of its producers: which batch is a duplicate, which one follows."""
+"""The state of a partition's producers: which batch is a duplicate, which one is next."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 KEPT_BATCHES: Final = 5
-"""How many batches of a producer are recognised when they come again; so many it may have in flight."""
+"""Batches of a producer that are recognised as duplicates; the most that it may have in flight."""
 
 SNAPSHOT_BATCHES: Final = 1_000
-"""After so many batches a flush takes a snapshot: their headers are what a start may have to read."""
+"""Batches after which a flush takes a snapshot: a start may have to read their headers."""
 
 
 class Written(NamedTuple):
@@ -60,24 +60,24 @@ _decoder = msgspec.msgpack.Decoder(_Snapshot)
 
 
 class ProducerState:
-    """The producers of one partition, as its log tells of them.
+    """The producers of one partition, by the headers in its log.
 
-    Rules, for a batch with a producer id. Of the current epoch: it is one of the last KEPT_BATCHES,
-    and a duplicate; or it begins with the sequence behind the last one; or it is out of order. Of an
-    older epoch: it is fenced. Of a newer epoch, or of a producer that is not known: it begins with
-    sequence 0, else it is out of order, or its producer unknown; but if the batch says that sequences go
-    on over epochs, a newer epoch begins behind the last one: whoever takes a producer over asks first how
-    far the one before got (`next_of`), and is refused if that one has written since. Batches without a
-    producer id are not looked at.
+    Rules for a batch with a producer id, by its producer epoch:
 
-    `check` asks, `update` tells what was appended. Both look at headers only and take the same time
-    however many producers there are. `update` asks nothing: what is in the log is so, whoever let it
-    in, so that the headers of a log in order give the state that its leader had.
+    - The current epoch: a batch that equals one of the last KEPT_BATCHES is a duplicate. Any other must
+      begin with the next sequence, else it is out of order.
+    - An older epoch: the batch is fenced.
+    - A newer epoch, or an unknown producer: the batch must begin with sequence 0. If it says that
+      sequences continue over epochs, a newer epoch begins with the next sequence: a producer that takes
+      over asks for that first (`next_of`), and is refused if the former one has written since.
 
-    A producer is forgotten when nothing came from it for the expiry, and, of more than `limit`, the one
-    that wrote longest ago, so that nobody's invented ids keep new producers out. Who is forgotten and
-    goes on is told UnknownProducer. Idleness is measured by `clock`, which `expire` moves on by the
-    monotonic time between its calls and which stands while the broker is down: never too long.
+    `check` decides; `update` follows the log and refuses nothing, so that the headers of a log give the
+    state that its leader had. Both take the same time however many producers there are.
+
+    A producer is forgotten when it was idle for the expiry, and, above `limit`, the one that wrote longest
+    ago, so that invented ids keep no new producers out. If it writes again, UnknownProducer is raised.
+    Idleness is measured by `clock`, which `expire` moves on by the monotonic time between its calls and
+    which stands while the broker is down: never too long.
 
     `_entries` is in the order of the last batch. Owner: the log, on the broker's event loop.
     """
@@ -97,7 +97,7 @@ class ProducerState:
 
     @property
     def entries(self) -> Sequence[ProducerEntry]:
-        """All of them, the one that wrote last at the end."""
+        """All producers, the one that wrote last at the end."""
         return list(self._entries.values())
 
     def check(
@@ -106,11 +106,11 @@ class ProducerState:
         before: dict[int, BatchHeader],
         refusal: FolkmootError | None = None,
     ) -> int | None:
-        """None if the batch may be appended, the base offset of the original if it is a duplicate.
+        """Return None if the batch may be appended, the original's base offset if it is a duplicate.
 
-        `before`: the last batch of each producer that is to be appended in front of this one, by the
-        same call; this one is added to them. Raises OutOfOrderSequence, ProducerFenced,
-        UnknownProducer, InvalidRequest, and `refusal` where it is its turn; then it may not be appended.
+        `before`: for each producer its last batch in the same call in front of this one, which is
+        added. Raises OutOfOrderSequence, ProducerFenced, UnknownProducer, InvalidRequest, and `refusal`
+        for a batch that could be appended otherwise.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         if producer_id == NO_PRODUCER_ID:
@@ -154,14 +154,14 @@ class ProducerState:
             )
 
     def next_of(self, producer_id: int) -> tuple[int, int]:
-        """The epoch that has written last, and the sequence behind that; (-1, 0) if it is not known."""
+        """Return the producer's last epoch and its next sequence; (-1, 0) if it is not known."""
         entry = self._entries.get(producer_id)
         if entry is None:
             return -1, 0
         return entry.epoch, following_sequence(entry.batches[-1].last, 1)
 
     def update(self, header: BatchHeader, base_offset: int) -> None:
-        """The batch is in the log."""
+        """Note that the batch is in the log."""
         producer_id = header.producer_id
         if producer_id < 0:
             return
@@ -177,7 +177,7 @@ class ProducerState:
             del self._entries[next(iter(self._entries))]
 
     def expire(self, now: float, expiry: float) -> None:
-        """Forget those of which nothing came for `expiry` seconds. To be called now and then."""
+        """Forget producers that were idle for `expiry` seconds. To be called now and then."""
         self.clock += 0.0 if self._seen is None else now - self._seen
         self._seen = now
         for entry in reversed(self._entries.values()):
@@ -191,27 +191,24 @@ class ProducerState:
             del self._entries[oldest.producer_id]
 
     def encode(self) -> bytes:
-        """What a snapshot holds."""
+        """Return the content of a snapshot."""
         return msgspec.msgpack.encode(_Snapshot(self.clock, list(self._entries.values())))
 
 
 class ProducerSnapshots:
     """The state of a log's producers, and `<20-digit offset>.snapshot` files beside its segments.
 
-    A snapshot tells the state that the log gives up to its offset. A flush takes one when the log has
-    begun a segment since the last one, or has SNAPSHOT_BATCHES more batches, or when somebody wants to
-    give up headers that no snapshot covers; so does an orderly stop. It is written by the flush's job
-    behind the log itself, whole or not at all: so the log is on disk up to the offset of any snapshot,
-    and headers before the newest one are not needed to know producers.
+    A snapshot has the state by all headers before its offset. A flush takes one when the log has begun a
+    segment since the last one, after SNAPSHOT_BATCHES more batches, and when segments are to be deleted
+    whose headers no snapshot covers; so does an orderly stop. The flush's job writes it behind the log
+    itself, whole or not at all: the log is on disk up to the offset of any snapshot.
 
-    The older ones go once the newer one is on disk, but for the last at or below the high watermark:
-    the state can go back to any offset from there on.
+    The older ones go once a newer one is on disk, but for the last at or below the high watermark: a cut
+    takes the state back to any offset from there on.
 
-    Loading. The state is the newest snapshot that can be read, and the headers in the log behind it; no
-    body is opened. One ahead of the log (whose end was lost) is passed over, and without any the whole
-    log is read. If nothing lies behind the newest snapshot, loading waits for the first append, so
-    that idle partitions cost no memory; a job reads it then. A snapshot that cannot be read is removed;
-    the next job takes the one before it.
+    Loading. A job reads the newest snapshot and the headers behind it, or those of the whole log. A
+    snapshot that cannot be read is removed, and the next job takes the one before it. If nothing lies
+    behind the newest snapshot, that waits for the first append: idle partitions cost no memory.
 
     Owner: the log, on the broker's event loop.
     """
@@ -223,24 +220,24 @@ class ProducerSnapshots:
         self._batches = 0
         self._wanted = 0
         self.offsets = list(offsets)
-        """Of those on disk, rising."""
+        """The offsets of those on disk, rising."""
         self.state: ProducerState | None = None
         self.failure: Exception | None = None
-        """Why the last job could not load the state; whoever needs it next is told."""
+        """Why the last job could not load the state; the next use raises it."""
         self._job: SharedJob | None = None
 
     @property
     def newest(self) -> int:
-        """The offset of the newest one. At offset 0 all is known without one."""
+        """The offset of the newest one; 0, where no producer is known yet, if there is none."""
         return self.offsets[-1] if self.offsets else 0
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for a snapshot to come onto the disk."""
+        """Whether a deletion waits for a snapshot."""
         return self.newest < self._wanted
 
     def covers(self, offset: int, high_watermark: int) -> bool:
-        """Whether headers before `offset` are not needed; if they are, the next flush sees to that.
+        """Return whether a snapshot replaces the headers before `offset`; if not, the next flush takes one.
 
         A snapshot above the high watermark goes with a cut, and the headers are needed again.
         """
@@ -251,25 +248,24 @@ class ProducerSnapshots:
         return max((each for each in self.offsets if each <= offset), default=0)
 
     def appended(self, headers: Sequence[BatchHeader], offsets: Sequence[int]) -> None:
-        """These batches are in the log, at these offsets."""
+        """Note that these batches are in the log, at these offsets."""
         self._batches += len(headers)
         if self.state is not None:
             for header, offset in zip(headers, offsets, strict=True):
                 self.state.update(header, offset)
 
     def is_due(self, active_base: int) -> bool:
-        """Whether the next flush is to take one."""
+        """Return whether the next flush must take one."""
         return self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
 
     def taken(self) -> None:
-        """One is on its way to the disk."""
+        """Note that one is on its way to the disk."""
         self._batches = 0
 
     def stale(self, offset: int, high_watermark: int) -> list[int]:
-        """Those that are not needed any more once one of `offset` is on disk.
+        """Return those that are not needed once one of `offset` is on disk.
 
-        The last at the high watermark or below is needed behind a cut, and the first above it when that has
-        moved on.
+        The last at the high watermark or below is needed behind a cut, the first above it later.
         """
         if offset <= high_watermark:
             return list(self.offsets)
@@ -278,7 +274,7 @@ class ProducerSnapshots:
         return [each for each in self.offsets if each not in needed]
 
     def written(self, offset: int, stale: Sequence[int]) -> None:
-        """One of `offset` is on disk, and these are not needed any more."""
+        """Note that one of `offset` is on disk, and that `stale` ones are removed."""
         self.offsets = sorted({*self.offsets, offset} - set(stale))
 
     def go_back_to(self, offset: int) -> list[Path]:
@@ -288,15 +284,12 @@ class ProducerSnapshots:
         self.state, self._job, self._wanted = None, None, 0
         return [self.path(each) for each in ahead]
 
-    def job(
-        self, limit: int, headers: Callable[[], Iterable[BatchHeader]], *, shared: bool
-    ) -> SharedJob:
-        """What loads the state as of the log's end, the same for all who wait for it in the background.
+    def job(self, limit: int, headers: Callable[[], Iterable[BatchHeader]]) -> SharedJob:
+        """Return the job that loads the state as of the log's end, one for all that wait for it.
 
-        `headers` gives those from the newest snapshot on, on any thread, or raises StorageError. Who does
-        not wait has one that is not `shared`; what the background finds comes to nothing then.
+        `headers` gives those from the newest snapshot on, on any thread, or raises StorageError.
         """
-        if self._job is None or not shared:
+        if self._job is None:
             path = self.path(self.newest) if self.offsets else None
             work = partial(_load_state, path, limit, headers)
             self._job = SharedJob(work, partial(self._loaded, self.newest))
@@ -305,7 +298,7 @@ class ProducerSnapshots:
     def _loaded(
         self, newest: int, job: SharedJob, outcome: ProducerState | Exception | None
     ) -> None:
-        """Take over what a job has found, once, unless the log was cut since. None: no such snapshot."""
+        """Take over what a job has found, unless the log was cut since. None: no such snapshot."""
         if self._job is not job:
             return
         self._job = None
@@ -323,10 +316,7 @@ class ProducerSnapshots:
 def _load_state(
     path: Path | None, limit: int, headers: Callable[[], Iterable[BatchHeader]]
 ) -> ProducerState | None:
-    """What a snapshot, if there is one, and the headers behind it tell; None: it cannot be read.
-
-    The background's part.
-    """
+    """Load a snapshot and the headers behind it; None: the snapshot cannot be read. Any thread."""
     state = ProducerState(limit)
     if path is not None:
         try:

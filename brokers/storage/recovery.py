@@ -1,9 +1,10 @@
-"""What lies in a partition's directory, and what of it is believed after a stop of any kind."""
+"""The files in a partition's directory, and their recovery after a stop of any kind."""
 
 import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -36,16 +37,16 @@ SPARE_FILE: Final = "spare"
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-checkpoint"
 """How far the log is compacted (CleanerCheckpoint)."""
 COMPACTED_FOR_FILE: Final = "compacted-for"
-"""The offset before which all records lie that compaction has dropped others for."""
+"""An offset: compaction has dropped records only for later ones before it."""
 INCOMPLETE_FILE: Final = "incomplete"
-"""There while a replica may lack records that it has acked, since its disk has lost them."""
+"""Exists while a replica may lack records that it has acked, since its disk has lost them."""
 _LEFTOVER_SUFFIXES: Final = (".cleaned", ".new")
 
 _Natural = Annotated[int, Meta(ge=0)]
 
 
 class RecoveryPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Up to where a log is known to be on disk: the next offset, the segment, and how long it is."""
+    """A log is on disk up to here: the next offset, the segment, and its size."""
 
     end_offset: _Natural
     segment: _Natural
@@ -53,7 +54,7 @@ class RecoveryPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Listing(NamedTuple):
-    """What lies in a partition's directory."""
+    """The files in a partition's directory."""
 
     segments: list[tuple[SegmentName, int]]
     """Name and size of each, in order; none covers another."""
@@ -65,8 +66,7 @@ class Listing(NamedTuple):
 def list_segments(directory: Path) -> Listing:
     """List a partition's directory, and remove what a crash has left of a compaction. Raises OSError.
 
-    A compacted segment is there as soon as its `.log` has its name; those that it stands for go
-    behind that, so a crash leaves both, and here they go.
+    That may be a compacted segment with those that it replaces, which are removed here.
     """
     found: list[tuple[SegmentName, int]] = []
     snapshots: list[int] = []
@@ -88,7 +88,7 @@ def list_segments(directory: Path) -> Listing:
             elif file.name == INCOMPLETE_FILE:
                 is_incomplete = True
     kept: list[tuple[SegmentName, int]] = []
-    # The newest generation first: what has given way itself stands for nothing any more.
+    # The newest generation first: a segment that is replaced itself replaces no other.
     for name, size in sorted(found, key=lambda each: each[0].generation, reverse=True):
         if not _is_covered(name, kept):
             kept.append((name, size))
@@ -103,8 +103,10 @@ def list_segments(directory: Path) -> Listing:
 
 
 def open_again(directory: Path, name: SegmentName) -> SegmentName:
-    """Rename a segment that was rewritten and is to be appended to; on disk with the next flush of names.
-    Raises OSError."""
+    """Rename a compacted segment to append to it; on disk once the directory is flushed.
+
+    Raises OSError.
+    """
     if name != name.opened:
         (directory / f"{name.stem}{INDEX_SUFFIX}").unlink(missing_ok=True)
         os.rename(
@@ -121,21 +123,10 @@ def _is_covered(name: SegmentName, kept: Sequence[tuple[SegmentName, int]]) -> b
     )
 
 
-def load_log_start(directory: Path) -> int:
-    """The offset before which all records of a partition were given up. Raises OSError, StorageError.
-
-    A file that cannot be understood is no 0: what was deleted would be there again.
+def load_log_start(directory: Path) -> tuple[int, bool]:
+    """Return the offset before which all records were deleted, and whether the log was to begin anew
+    there (`save_log_start`). Raises OSError; StorageError: 0 would bring back what was deleted.
     """
-    return _log_start(directory)[0]
-
-
-def has_begun_anew(directory: Path) -> bool:
-    """Whether what lies before its start is of a log that was there before. Raises OSError,
-    StorageError."""
-    return _log_start(directory)[1]
-
-
-def _log_start(directory: Path) -> tuple[int, bool]:
     path = directory / LOG_START_FILE
     noted = read_checked(path)
     if noted is not None:
@@ -145,38 +136,41 @@ def _log_start(directory: Path) -> tuple[int, bool]:
     elif not path.exists():
         return 0, False
     raise StorageError(
-        f"{path} cannot be understood, and tells which records were deleted: remove it only if they "
+        f"{path} is damaged, and tells which records were deleted: remove it only if they "
         "may be served again, then restart the broker"
     )
 
 
 def save_log_start(directory: Path, offset: int, *, anew: bool = False) -> None:
-    """Note it; on disk when this returns. `anew`: nothing before it is of this log. Raises OSError.
+    """Put it on disk. `anew`: a start removes all that the log has now. Raises OSError.
 
-    The spare file is for this alone: what is deleted makes room on a disk that has none.
+    On a full disk the spare file is used, so that deletions can make room.
     """
     noted = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
     write_checked(directory / LOG_START_FILE, noted, directory.parent / SPARE_FILE)
 
 
 def load_compacted_for(directory: Path) -> int | None:
-    """No record was dropped for one at that offset or behind; None: that is not known. Raises OSError."""
+    """Return the offset before which all records lie that others were dropped for; None: not known.
+
+    Raises OSError.
+    """
     noted = read_checked(directory / COMPACTED_FOR_FILE)
     return int(noted) if noted is not None and noted.isdigit() else None
 
 
 def note_compacted_for(directory: Path, offset: int) -> None:
-    """On disk when this returns, which is before a segment takes its place. Raises OSError."""
+    """Put it on disk, before a new segment takes its place. Raises OSError."""
     write_checked(directory / COMPACTED_FOR_FILE, b"%d" % offset)
 
 
 def note_incomplete(directory: Path) -> None:
-    """On disk when this returns. It is empty: a disk without a block left has room for it. Raises OSError."""
+    """Put it on disk: an empty file, which needs no block of a full disk. Raises OSError."""
     write_atomic(directory / INCOMPLETE_FILE, b"")
 
 
 def note_complete(directory: Path) -> None:
-    """On disk when this returns. Raises OSError."""
+    """Remove the note, durably. Raises OSError."""
     with suppress(FileNotFoundError):  # the partition may have been deleted meanwhile
         (directory / INCOMPLETE_FILE).unlink()
         sync_directory(directory)
@@ -190,14 +184,12 @@ def recover(
     flushed: int,
     files: OpenSegments,
 ) -> RecoveryPoint | None:
-    """Check what may not have been on disk, all behind `point`; → that, if it is to be believed.
+    """Check all behind `point`, which may not have been on disk; → `point`, if it can be believed.
 
-    `before_loss` is called before a bad batch is cut that is no torn end. A segment in front of others
-    that has a torn end from offset `flushed` on becomes the last: a power cut has left less of it than
-    of those behind, and nothing that follows it was on disk.
-
-    Where the last segment ends at the point nothing lies behind it, and nothing is read: so an orderly
-    stop leaves a log, and any stop an idle one. Raises StorageError.
+    `before_loss` is called before a bad batch is cut that is no torn end. A segment that has a torn end
+    from offset `flushed` on becomes the last: a power cut has left less of it than of those behind it,
+    which were not flushed either. If the last segment ends at the point nothing is read, as after an
+    orderly stop, or any stop of an idle log. Raises StorageError.
     """
     last = segments[-1]
     if point is not None and (point.segment, point.size) == (last.base_offset, last.size):
@@ -211,16 +203,26 @@ def recover(
         position, offset = 0, segment.base_offset
         if point is not None and segment.base_offset == first and not segment.sparse:
             position, offset = point.size, point.end_offset
-        is_torn = segment is not last and segment.verify(position, offset, flushed)
-        if is_torn:
-            _give_up_behind(segment, segments)
-        if segment is segments[-1]:
-            segment.recover(position, offset, before_loss)
+        was_cut = segment.recover(
+            *(position, offset),
+            is_last=segment is last,
+            flushed=flushed,
+            before_cut=partial(_before_cut, segment, segments, before_loss),
+        )
         segment.rest()
         flush_if_crowded(segments, files)
-        if is_torn:
+        if was_cut:
             break
     return point
+
+
+def _before_cut(
+    segment: Segment, segments: list[Segment], before_loss: Callable[[], None], is_torn: bool
+) -> None:
+    if segment is not segments[-1]:
+        _give_up_behind(segment, segments)
+    elif not is_torn:
+        before_loss()
 
 
 def _give_up_behind(segment: Segment, segments: list[Segment]) -> None:

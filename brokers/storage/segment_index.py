@@ -22,7 +22,7 @@ _OBJECT_BYTES: Final = 512
 
 
 class Summary(NamedTuple):
-    """What is known of a segment without a look at its batches. Times are ms since the epoch."""
+    """Times of a segment, without a look at its batches; ms since the epoch."""
 
     first_append: int | None
     last_append: int | None
@@ -31,7 +31,7 @@ class Summary(NamedTuple):
 
 
 def largest_timestamp(header: BatchHeader) -> int:
-    """The largest timestamp of a batch's records."""
+    """Return the largest timestamp of a batch's records."""
     return header.append_time if header.uses_append_time else header.max_timestamp
 
 
@@ -84,7 +84,7 @@ class SegmentIndex:
     def decode(
         cls, data: bytes, base_offset: int, interval: int, log_bytes: int
     ) -> "SegmentIndex | None":
-        """The index in a file; None if a byte of it is wrong, or the log is shorter than it was then."""
+        """Decode a file; None if a byte of it is wrong, or the log is shorter than it was then."""
         size = len(data) - _HEADER.size - _CRC.size
         if size < 0 or size % ENTRY_BYTES or _CRC.pack(crc32c(data[:-4])) != data[-4:]:
             return None
@@ -109,7 +109,7 @@ class SegmentIndex:
         return index
 
     def encode(self, log_bytes: int, end_offset: int) -> bytes:
-        """The file's content, for a log that ends so."""
+        """Encode the file, for a log of `log_bytes` that ends at `end_offset`."""
         first, last = (
             _UNKNOWN if each is None else each for each in (self.first_append, self.last_append)
         )
@@ -129,19 +129,19 @@ class SegmentIndex:
     # -- looking up ---------------------------------------------------------------------------------
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """Offset and position of the last entry at or below `offset`, or of the segment's start."""
+        """Return offset and position of the last entry at or below `offset`, or of the start."""
         return self._entry(bisect_right(self._offsets, offset - self._base) - 1)
 
     def at_position(self, position: int) -> tuple[int, int]:
-        """Offset and position of the last entry at or below `position`, or of the start."""
+        """Return offset and position of the last entry at or below `position`, or of the start."""
         return self._entry(bisect_right(self._positions, position) - 1)
 
     def before_time(self, timestamp: int) -> tuple[int, int]:
-        """Offset and position of the last entry before which no record is of `timestamp` or later."""
+        """Return offset and position of the last entry before which all records are older."""
         return self._entry(bisect_right(self._times, timestamp - 1) - 1)
 
     def entries_after(self, position: int) -> Iterator[tuple[int, int]]:
-        """Offset and position of the entries behind `position`."""
+        """Yield offset and position of the entries behind `position`."""
         for number in range(bisect_right(self._positions, position), len(self._positions)):
             yield self._entry(number)
 
@@ -171,6 +171,6 @@ class SegmentIndex:
 
 
 def _swap_bytes(column: "array[int]") -> None:
-    """Between the machine's order and the file's, which is big-endian."""
+    """Convert between the machine's order and the file's, which is big-endian."""
     if sys.byteorder == "little":
         column.byteswap()

@@ -20,6 +20,7 @@ _KINDS = {
     "save_notes": "notes",
     "save_log_start": "log starts",
     "_note_start": "log starts",
+    "delete_all": "begin anew",
     "delete_directories": "deletion",
     "_make_room": "deletion",
     "write_anew": "cleaner",

@@ -1,6 +1,4 @@
-"""Writes to the disk: small files that are there whole or not at all, whatever is killed or
-unplugged, and several buffers in one call.
-"""
+"""Writes to the disk: small files that a crash leaves whole or not at all, and calls of the system."""
 
 import errno
 import logging
@@ -26,11 +24,11 @@ _MAX_BYTES = 256 * 1024 * 1024  # the note of a million producers takes half of 
 def write_atomic(
     path: Path, data: bytes, spare: Path | None = None, *, sync_name: bool = True
 ) -> None:
-    """Put `data` at `path`, over what was there. On return it is on disk; without `sync_name` its name is
-    once the directory is flushed. Raises OSError.
+    """Replace the file at `path` by `data`, durably; without `sync_name` the name is on disk once the
+    directory is flushed. Raises OSError.
 
-    On a full disk a `spare` file (`make_spare`) is used up for it, if it is there. What was at `path`
-    then leaves the room for the next one, which is made at once.
+    On a full disk the `spare` file (`make_spare`) becomes the new one; the room of the old one is used
+    for the next spare file.
     """
     new = path.with_name(path.name + _NEW_SUFFIX)
     try:
@@ -40,13 +38,13 @@ def write_atomic(
             if spare is None or not is_full(error):
                 raise
             try:
-                spare.replace(new)  # two threads may need it: one of them has it
+                spare.replace(new)  # if two threads need it, one of them gets it
             except FileNotFoundError:
                 raise error from None
             _write(new, "r+b", data)
         new.replace(path)
     except OSError:
-        with suppress(OSError):  # a full disk is not to keep the half of it
+        with suppress(OSError):  # half of it would fill a full disk
             new.unlink()
         raise
     if sync_name:
@@ -56,9 +54,9 @@ def write_atomic(
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Put `data` in the place of as many bytes, which needs no room. On disk when this returns.
+    """Overwrite as many bytes of a file, durably, which needs no room. Raises OSError.
 
-    A death in between leaves some of both. Raises OSError.
+    A death in between leaves some of both.
     """
     _write(path, "r+b", data)
 
@@ -72,7 +70,7 @@ def _write(path: Path, mode: str, data: bytes) -> None:
 
 
 def make_spare(path: Path, size: int = 0) -> None:
-    """Have room for a file of `size` bytes at hand there, and a block more, if the disk has that left."""
+    """Make a spare file of `size` bytes and a block more, if the disk has room for it."""
     with suppress(OSError):
         wanted = (-(-size // _SPARE_BYTES) + 1) * _SPARE_BYTES
         if not path.exists() or path.stat().st_size < wanted:
@@ -82,12 +80,12 @@ def make_spare(path: Path, size: int = 0) -> None:
 def write_checked(
     path: Path, data: bytes, spare: Path | None = None, *, sync_name: bool = True
 ) -> None:
-    """As `write_atomic`, with a first line that holds the checksum of the rest."""
+    """Do as `write_atomic`, with the checksum of `data` in a line before it."""
     write_atomic(path, b"%08x\n%b" % (crc32c(data), data), spare, sync_name=sync_name)
 
 
 def read_checked(path: Path) -> bytes | None:
-    """What `write_checked` wrote; None if the file is missing or is not that. Raises OSError."""
+    """Read what `write_checked` wrote; None if the file is missing or damaged. Raises OSError."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size > _MAX_BYTES:
@@ -99,26 +97,25 @@ def read_checked(path: Path) -> bytes | None:
 
 
 def save_json(path: Path, value: object, spare: Path | None = None) -> None:
-    """Put a value at `path` as JSON, behind its checksum; on disk when this returns. Raises OSError."""
+    """Replace the file by a value as JSON, behind its checksum, durably. Raises OSError."""
     write_checked(path, msgspec.json.encode(value), spare)
 
 
 def load_json(path: Path, kind: type[_T]) -> _T | None:
-    """What `save_json` wrote; None if it is missing or cannot be trusted. Raises OSError."""
+    """Read what `save_json` wrote; None if it is missing or damaged. Raises OSError."""
     data = read_checked(path)
     try:
         return None if data is None else msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        logger.warning("%s: not understood, going on without it: %s", path, error)
+        logger.warning("%s: not understood, ignored: %s", path, error)
         return None
 
 
 def shorten(path: Path, size: int, *, is_mapped: bool) -> None:
-    """Cut a file to `size` bytes, or put a copy of those in its place if it `is_mapped`.
+    """Cut a file to `size` bytes, or replace it by a copy of those if it `is_mapped`, durably.
 
-    Who reads a mapping behind the end of its file gets a SIGBUS; the old file stays as it is until it is
-    unmapped. On disk when this returns. A death before leaves the old file, and maybe some of the new one
-    under another name. Raises OSError.
+    A read of a mapping behind the end of its file is a SIGBUS: the old file stays until it is unmapped. A
+    death leaves the old file, and maybe some of the new one under another name. Raises OSError.
     """
     if not is_mapped:
         os.truncate(path, size)
@@ -136,14 +133,14 @@ def shorten(path: Path, size: int, *, is_mapped: bool) -> None:
             os.fsync(copy.fileno())
         new.replace(path)
     except OSError:
-        with suppress(OSError):  # a full disk is not to keep the half of it
+        with suppress(OSError):
             new.unlink()
         raise
     sync_directory(path.parent)
 
 
 def sync_file(path: Path) -> None:
-    """Return when a file is on disk, whoever wrote it. Raises OSError."""
+    """Flush a file. Raises OSError."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -152,7 +149,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Return when the names in a directory are on disk. Raises OSError."""
+    """Flush the names in a directory. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -161,21 +158,18 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make it, and those above it, unless they are there. On return their names are on disk.
-
-    A directory above that may not be read is left to its owner. Raises OSError.
-    """
+    """Make it, and those above it, unless they exist, and flush their names. Raises OSError."""
     made = [each for each in path.parents if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for each in (path, *made):
-        with suppress(PermissionError):
+        with suppress(PermissionError):  # its parent may not be readable
             sync_directory(each.parent)
 
 
 def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:
-    """Write `parts` at `position`, by one call unless the kernel takes less. Returns where they end.
+    """Write `parts` at `position`, by one call unless the kernel takes less; → where they end.
 
-    Raises OSError; then any number of the bytes may be there. `parts` is used up.
+    `parts` is used up. Raises OSError; then any number of the bytes may be written.
     """
     first = 0
     while first < len(parts):
@@ -192,7 +186,7 @@ def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:
 
 
 def read_at(fd: int, count: int, position: int) -> bytes:
-    """`count` bytes at `position`, fewer where the file ends or the disk gives no more.
+    """Read `count` bytes at `position`, fewer where the file ends or the disk gives no more.
 
     Raises OSError, if it gives nothing.
     """
@@ -209,15 +203,15 @@ def read_at(fd: int, count: int, position: int) -> bytes:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk has no room, which may pass."""
+    """Return whether the disk has no room, which may pass."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_out_of_descriptors(error: OSError) -> bool:
-    """Whether a file could not be opened for want of descriptors, which may pass."""
+    """Return whether there is no descriptor left for a file, which may pass."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def disk_error(what: str, error: OSError) -> StorageError:
-    """What to raise for an OSError: that the disk is full may pass, and is said as such."""
+    """Return what to raise for an OSError: DiskFull, which may pass, or StorageError."""
     return (DiskFull if is_full(error) else StorageError)(f"{what}: {error.strerror or error}")

@@ -1,10 +1,10 @@
-"""What a data directory says of the cluster, so that this can be put together again from the brokers' disks.
+"""The facts about the cluster in a data directory: the cluster can be restored from the brokers' disks.
 
-The file `topic` has the topic's name in its first line, for people, and these facts in the second one, behind
-their checksum. It is on disk before the log takes its first record. Who dies while it is written leaves the
-one before.
+The first line of the file `topic` is the topic's name, the second these facts behind their checksum. It is
+on disk before the log takes its first record. A death while it is written leaves the one before.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +19,11 @@ from folkmoot.protocol.names import check_name
 TOPIC_FILE: Final = "topic"
 HIGHEST_BELIEVED: Final = 2**30
 HIGHEST_PRODUCER: Final = 2**62
-"""An id above it was never given: a client made it up, and new ids would find no room above."""
+"""No broker gives an id above it: a client made it up, and there would be no room for new ones."""
 
 
 class PartitionFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A partition's share of its topic's node, and how many partitions the topic has."""
+    """The part of its topic's node that concerns a partition, and the topic's number of partitions."""
 
     partitions: int
     replicas: tuple[int, ...]
@@ -41,17 +41,17 @@ class PartitionFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HighestIds(msgspec.Struct):
-    """The highest ids of producers and of schemas that were seen in batches: new ones are above.
+    """The highest ids of producers and of schemas in batches: new ones are above.
 
     They are on disk about a second later. A kill before that, together with the loss of ZooKeeper, forgets
-    what came last; producer ids begin with the time all the same (Broker).
+    the last ones; producer ids begin with the time, too (Broker).
     """
 
     producer: int = -1
     schema: int = 0
 
     def seen(self, producer_id: int, schema_id: int) -> None:
-        """A batch was appended. An id that is far too high is none of ours."""
+        """Note the ids in a batch. One that is far too high was given by no broker."""
         if self.producer < producer_id <= HIGHEST_PRODUCER:
             self.producer = producer_id
         if self.schema < schema_id <= HIGHEST_BELIEVED:
@@ -62,30 +62,28 @@ _decoder: Final = msgspec.json.Decoder(PartitionFacts)
 
 
 def save_facts(directory: Path, topic: str, facts: PartitionFacts | None) -> None:
-    """On disk when this returns. Raises OSError."""
-    said = b"" if facts is None else msgspec.json.encode(facts)
-    line = b"%08x %b\n" % (crc32c(said), said) if said else b""
+    """Put them on disk. Raises OSError."""
+    encoded = b"" if facts is None else msgspec.json.encode(facts)
+    line = b"%08x %b\n" % (crc32c(encoded), encoded) if encoded else b""
     write_atomic(directory / TOPIC_FILE, b"%b\n%b" % (topic.encode(), line))
 
 
 def topic_in(directory: Path) -> str:
-    """The topic's name that lies in a partition's directory, "" if it cannot be read."""
+    """Return the topic's name in a partition's directory, "" if it cannot be read."""
     return load_facts(directory)[0]
 
 
 def load_facts(directory: Path) -> tuple[str, PartitionFacts | None]:
-    """The topic's name, "" if it cannot be read, and the facts, None if they cannot be trusted."""
+    """Return the topic's name, "" if it cannot be read, and the facts, None if they are damaged."""
     try:
         first, _, rest = (directory / TOPIC_FILE).read_bytes().partition(b"\n")
     except OSError:
         return "", None
-    checksum, _, said = rest.rstrip(b"\n").partition(b" ")
+    checksum, _, encoded = rest.rstrip(b"\n").partition(b" ")
     facts = None
-    if said and checksum == b"%08x" % crc32c(said):
-        try:
-            facts = _decoder.decode(said)
-        except msgspec.MsgspecError:
-            facts = None
+    if encoded and checksum == b"%08x" % crc32c(encoded):
+        with suppress(msgspec.MsgspecError):
+            facts = _decoder.decode(encoded)
     try:
         name = first.decode("ascii").strip()
         check_name("topic", name)
@@ -95,7 +93,7 @@ def load_facts(directory: Path) -> tuple[str, PartitionFacts | None]:
 
 
 def is_same(one: PartitionFacts | None, other: PartitionFacts | None) -> bool:
-    """But for what changes with other partitions: the topic's revision, and how often replicas were moved."""
+    """Compare all but what other partitions change: the topic's revision, and its count of moves."""
     if one is None or other is None:
         return one is other
     return one == msgspec.structs.replace(other, revision=one.revision, reassigned=one.reassigned)

@@ -225,34 +225,6 @@ def test_a_fault_in_what_a_leader_answers_puts_that_partition_alone_out_of_use(
     assert (answer[0].error, set(cluster.state.state.isr)) == (0, {1, 2})
 
 
-def test_a_directory_that_cannot_be_listed_is_tried_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = cluster.nodes[1]
-    cluster.kill(3)
-    cluster.show()
-    one.produce(*[b"%d" % number for number in range(6)])
-    cluster.run()
-    one.handlers.retention.delete_records(one.log, 4, lambda error: None)
-    cluster.start(3)
-    directory, real, refused = cluster.nodes[3].log.directory, Path.glob, list[str]()
-
-    def glob(path: Path, pattern: str) -> Iterator[Path]:
-        if path == directory and not refused:
-            refused.append(pattern)
-            raise OSError(EIO, os.strerror(EIO))
-        return real(path, pattern)
-
-    monkeypatch.setattr(Path, "glob", glob)
-    cluster.show()
-    cluster.run()
-    three = cluster.nodes[3].log
-    assert (refused, three.log_end) == (["*.log"], 4)
-    for _ in range(3):
-        cluster.later(DISK_AGAIN_AFTER)
-    assert (three.failed, three.log_start, three.log_end) == (None, 4, 6)
-
-
 def test_a_produce_that_cannot_be_refused_holds_up_no_other_that_has_waited_too_long(
     cluster: Cluster,
 ) -> None:

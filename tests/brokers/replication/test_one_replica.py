@@ -9,6 +9,7 @@ import pytest
 
 from folkmoot.brokers.storage.files.cluster_facts import PartitionFacts, save_facts
 from folkmoot.brokers.storage.notes import load_notes
+from folkmoot.brokers.storage.segment import headers_from
 from folkmoot.coordination.partition_states import PartitionState, VersionedState
 from folkmoot.protocol.errors import NotLeader, StorageError
 from tests.brokers.hands import create
@@ -78,7 +79,7 @@ def test_it_is_led_in_an_epoch_that_is_on_disk_and_commits_what_it_appends(
     assert (epoch(cluster), isr(cluster)) == (1, (1,))
     assert [each.error for each in node.produce(b"a", b"b")] == [0]
     assert ends_at(node) == (2, 2)
-    assert [header.leader_epoch for header in node.log.headers(0)] == [1]
+    assert [header.leader_epoch for header in headers_from(node.log._readers(0), 0)] == [1]
     assert list(node.log.epoch_starts) == [(1, 0)]
     assert load_notes(cluster.directory / "1").leader_epochs == {f"{TOPIC_ID}-0": 1}
 

@@ -1388,7 +1388,7 @@ def test_a_follower_goes_on_where_its_leaders_log_begins_be_it_within_a_batch(
     assert committed(cluster.nodes[3]) == there
 
 
-@pytest.mark.parametrize("job", ["log starts", "deletion"])
+@pytest.mark.parametrize("job", ["log starts", "begin anew"])
 def test_a_follower_that_dies_while_it_goes_on_where_its_leaders_log_begins_does_so_again(
     cluster: Cluster, job: str
 ) -> None:
@@ -1462,33 +1462,35 @@ def test_a_follower_that_died_where_it_was_to_begin_anew_follows_a_leader_that_b
     assert set(isr(cluster)) == {1, 2, 3}
 
 
-def test_a_follower_that_goes_on_within_a_batch_waits_until_a_file_of_that_name_is_gone(
-    cluster: Cluster,
+def test_a_follower_that_begins_anew_waits_until_files_that_are_to_go_are_gone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = cluster.nodes[3].log.directory
+    """Its new segment may have the name of one."""
     cluster.kill(3)
     cluster.show()
-    (directory / f"{0:020}.log").touch()
     one = cluster.nodes[1]
     one.produce(*[b"%d" % number for number in range(6)])
     cluster.run()
     one.handlers.retention.delete_records(one.log, 4, lambda error: None)
     cluster.start(3)
     three = cluster.nodes[3]
-    three.by_hand = True
+    old, real, is_well = three.log.directory / f"{0:020}.log", Path.unlink, False
+    old.touch()
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path == old and not is_well:
+            raise OSError(EIO, "input/output error")
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    three.logs.remove(three.log, [old])
     cluster.show()
-    while three.hands.keys()[:1] != ["deletion"]:
-        three.hands.work()
-        cluster.run()
-    deletion = three.hands.jobs.pop(0)
-    three.hands.work_all()
-    cluster.run()
-    assert (three.log.log_start, three.log.log_end, three.log.failed) == (4, 4, None)
-    three.by_hand = False
-    three.hands.jobs.append(deletion)
-    three.hands.work_all()
-    cluster.later(DISK_AGAIN_AFTER)
-    cluster.later(1.0)
+    for _ in range(3):
+        cluster.later(1.0)
+    assert (old.exists(), three.log.log_end, three.log.failed) == (True, 0, None)
+    is_well = True
+    for _ in range(3):
+        cluster.later(1.0)
     assert (three.log.log_start, three.log.log_end, three.log.high_watermark) == (4, 6, 6)
 
 

@@ -20,7 +20,7 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.brokers.storage.notes import NOTES_FILE, Notes, load_notes, save_notes
 from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
-from folkmoot.brokers.storage.segment import SegmentReader
+from folkmoot.brokers.storage.segment import SegmentReader, headers_from
 from folkmoot.protocol.errors import StorageError
 from tests.brokers.batches import NAME, NOW, SMALL, a_batch, flush, flushed
 from tests.brokers.hands import Hands, create, truncate
@@ -43,7 +43,7 @@ def starts_of(log: Log) -> list[tuple[int, int]]:
 
 def starts_by_headers(log: Log) -> list[tuple[int, int]]:
     found: dict[int, int] = {}
-    for header in log.headers(log.log_start):
+    for header in headers_from(log._readers(log.log_start), log.log_start):
         found.setdefault(header.leader_epoch, header.base_offset)
     return list(found.items())
 

@@ -14,7 +14,7 @@ import pytest
 from folkmoot.brokers.jobs.jobs import Lane
 from folkmoot.brokers.jobs.serial_queue import SerialQueue
 from folkmoot.brokers.storage.log import Log
-from folkmoot.brokers.storage.recovery import RecoveryPoint, save_log_start
+from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Damage
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.errors import CorruptBatch, InvalidRequest, OutOfOrderSequence, StorageError
@@ -31,7 +31,6 @@ from tests.brokers.batches import (
     make_log,
     random_batch,
     read_all,
-    removed,
     reopened,
     states_of,
     timed_batch,
@@ -552,24 +551,6 @@ async def flush_some(log: Log) -> None:
     await log.flush_some()
 
 
-def test_a_copy_does_not_begin_within_a_batch_while_a_flush_is_under_way(tmp_path: Path) -> None:
-    """Its snapshot would know nothing of the producer of that batch, and stand where the log goes on."""
-    leader, hands = make_log(tmp_path / "leader"), Hands()
-    append(leader, a_batch(b"0", b"1", b"2"))
-    copy = make_log(tmp_path / "copy")
-    save_log_start(copy.directory, 2, anew=True)
-    removed(copy.begin_anew(2))
-    copy.queue = SerialQueue(partial(hands.submit, Lane.DISK))
-    copy.queue.add(copy.flush_last())
-    with pytest.raises(StorageError, match="ask again later"):
-        copy.append_as_follower(leader.read(2, 10_000))
-    hands.work()
-    copy.append_as_follower(leader.read(2, 10_000))
-    assert (copy.log_start, copy.log_end) == (2, 3)
-    copy.close()
-    leader.close()
-
-
 @pytest.mark.parametrize("longer", [0, 40])
 def test_a_recovery_point_of_before_a_log_began_anew_says_nothing_of_it(
     tmp_path: Path, longer: int
@@ -582,8 +563,7 @@ def test_a_recovery_point_of_before_a_log_began_anew_says_nothing_of_it(
     flushed(log)
     point = log.recovery_point
     assert point is not None
-    save_log_start(log.directory, 4)
-    removed(log.begin_anew(4))
+    log.queue.run_now(log.begin_anew(4))
     sizes = {
         len(batch): batch for n in range(200) if (batch := a_batch(b"2" * n, b"3", b"4", b"5"))
     }

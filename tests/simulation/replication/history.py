@@ -436,7 +436,7 @@ class ReplicationHistory:
             self.world.after(0.2, self._rot)
             return
         before = whole_records_of(log)
-        for header, position in list(segment.reader().headers_left()):
+        for header, position in list(segment.reader().headers()):
             if header.base_offset <= offset < header.next_offset:
                 self._flip(segment.path, position + random.randrange(header.length))
         after = whole_records_of(log)
