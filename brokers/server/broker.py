@@ -16,6 +16,7 @@ from folkmoot.brokers.jobs.jobs import Lane, Now
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.session_loss import SessionLoss
+from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import MetadataCache
@@ -248,10 +249,11 @@ class Broker:
         retention = Retention(logs, flusher, submit)
         connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
         fetcher = ReplicaFetcher(config.broker_id, connections)
-        partitions = Partitions(
-            *(config.broker_id, logs, flusher, retention, creation, fetcher),
+        shared = Shared(
+            *(config.broker_id, logs, flusher, retention, fetcher),
             *(self._link.write_states, self._post, time.monotonic),
         )
+        partitions = Partitions(shared, creation)
         reports = DamageReports(submit)
         schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause, time.monotonic)
         scrubber = Scrubber(logs, submit, config.scrub_period)
