@@ -71,6 +71,10 @@ _GRAIN: Final = 0.05
 """Seconds between two searches for produces that have waited too long, at least."""
 
 
+_Change = Callable[[], Coroutine[Pending[Any], None, float]]
+"""An operation on the log. It returns the seconds after which to try again; 0: ask the leader at once."""
+
+
 class WaitingProduce(NamedTuple):
     """Batches that end at offset `end`: `done` is called when they are committed, or never will be.
 
@@ -581,7 +585,8 @@ class Partition:
             raise
         if end is None:
             self.advance()
-            self._answer_deletions()
+            if self._deletions:
+                self._answer_deletions()
             self.is_restless = True
             if follower not in leader.isr:
                 self.look_after_isr()
@@ -619,12 +624,14 @@ class Partition:
         """Propose another ISR if it should change: one write at a time (LeaderState)."""
         self._answer_deletions()
         leader, shared = self.leader, self._shared
-        wanted = None if leader is None else leader.propose(shared.staying, shared.clock())
-        if leader is not None and wanted is not None:
+        if leader is None:
+            self.is_restless = False
+            return
+        wanted = leader.propose(shared.staying, shared.clock())
+        self.is_restless = bool(self._deletions) or not leader.is_at_rest
+        if wanted is not None:
             logger.info("%s: in sync are %s, not %s", self.log.name, wanted.state.isr, leader.isr)
             self._write(wanted, partial(self._isr_answered, leader))
-        leader = self.leader
-        self.is_restless = leader is not None and not (leader.is_at_rest and not self._deletions)
 
     def _isr_answered(self, leader: LeaderState, answer: Answer | None) -> None:
         before, counters = set(leader.isr), self._shared.counters
@@ -692,7 +699,7 @@ class Partition:
         todo = follower.answered(*(asked, diverging, log.epoch_starts, log.log_end))
         try:
             if isinstance(todo, Truncate):
-                self._cut(follower, todo.offset)
+                self._change_log(partial(self._cut, follower, todo.offset))
             elif isinstance(todo, Check):
                 self._check(follower, chunk)
             elif todo is not None:
@@ -788,15 +795,12 @@ class Partition:
 
     # -- cutting the log ----------------------------------------------------------------------------
 
-    def _change_log(self, change: Callable[[], Coroutine[Pending[Any], None, float]]) -> None:
-        """Run an operation during which nothing is asked or appended. It returns the seconds after which to
-        try again; 0: ask the leader at once."""
+    def _change_log(self, change: _Change) -> None:
+        """Run an operation during which nothing is asked or appended."""
         self._is_blocked = True
         self.log.queue.add(self._while_blocked(change))
 
-    async def _while_blocked(
-        self, change: Callable[[], Coroutine[Pending[Any], None, float]]
-    ) -> None:
+    async def _while_blocked(self, change: _Change) -> None:
         pause = await change()
         self._is_blocked = False
         if pause:
@@ -811,10 +815,7 @@ class Partition:
             job.finish(await self.log.queue.outcome_of(job.run))
         return 0.0
 
-    def _cut(self, follower: FollowerState, offset: int) -> None:
-        self._change_log(partial(self._carry_out_cut, follower, offset))
-
-    async def _carry_out_cut(self, follower: FollowerState, offset: int) -> float:
+    async def _cut(self, follower: FollowerState, offset: int) -> float:
         """Give up what the leader's log does not have.
 
         A death before the recovery point is taken back: nothing has happened. A death behind that: the next
@@ -952,7 +953,7 @@ class Partition:
         if headers and headers[-1].next_offset < self.log.log_end:
             follower.checked(headers[-1].leader_epoch, headers[-1].next_offset)
         elif follower.damaged_at is not None:
-            self._cut(follower, follower.damaged_at)
+            self._change_log(partial(self._cut, follower, follower.damaged_at))
 
     # -- trying again -------------------------------------------------------------------------------
 

@@ -44,8 +44,6 @@ class Partitions:
         self._own_nonce = ""
         self._logs = shared.logs
         self._partitions: dict[TopicIdPartition, Partition] = {}
-        self._by_log: dict[Log, Partition] = {}
-        self._damaged: dict[Partition, None] = {}
         self._being_made: dict[TopicIdPartition, tuple[TopicInfo, VersionedState | None]] = {}
         """Partitions whose logs are being created, or are not idle, with what was read of them last."""
         self._round: deque[Partition] = deque()
@@ -56,10 +54,6 @@ class Partitions:
     def find(self, topic_id: str, partition: int) -> Partition | None:
         """Return the partition if this broker has a replica of it; called for each entry of each request."""
         return self._partitions.get(TopicIdPartition(topic_id, partition))
-
-    def of(self, log: Log) -> Partition | None:
-        """Return the partition of this log; None if it has none (any more)."""
-        return self._by_log.get(log)
 
     def topics(self) -> list[str]:
         """Return the topics of which this broker has replicas."""
@@ -148,10 +142,9 @@ class Partitions:
     ) -> None:
         if not log.is_open and log.failed is None:
             return  # it was deleted
-        partition = Partition(self.shared, key, log)
-        self._partitions[key] = self._by_log[log] = partition
+        partition = self._partitions[key] = Partition(self.shared, key, log)
         if log.is_damaged:
-            self._damaged[partition] = None
+            self._logs.files.damaged.add(log.directory)
         partition.begin(topic, found)
 
     async def _begin_again(self, key: TopicIdPartition, log: Log) -> None:
@@ -165,8 +158,6 @@ class Partitions:
         partition = self._partitions.pop(key, None)
         if partition is not None:
             partition.close()
-            self._by_log.pop(partition.log, None)
-            self._damaged.pop(partition, None)
 
     def _delete(self, key: TopicIdPartition, found: VersionedState | None) -> None:
         """Delete a replica that was moved away. One that still counts as in sync stays until its leader has
@@ -216,15 +207,15 @@ class Partitions:
         return LOOK_AFTER
 
     def _look_after_damage(self) -> None:
-        found = self._logs.files.damaged
-        while found:
-            topic_id, _, number = found.pop().name.rpartition("-")
+        damaged = self._logs.files.damaged
+        for directory in list(damaged):
+            damaged.discard(directory)  # before the look: more may be found meanwhile
+            topic_id, _, number = directory.name.rpartition("-")
             partition = self.find(topic_id, int(number))
-            if partition is not None:
-                self._damaged[partition] = None
-        for partition in list(self._damaged):
-            if call_guarded(partition.log.name, partition.look_after_damage) is False:
-                del self._damaged[partition]
+            if partition is None:
+                continue
+            if call_guarded(directory.name, partition.look_after_damage) is not False:
+                damaged.add(directory)
 
     def _go_round(self) -> None:
         """Check the in-sync replicas of some partitions now, and of the others later."""

@@ -157,7 +157,7 @@ def _sums(replicas: Sequence[ReplicaSnapshot]) -> dict[str, float]:
 
 
 def _replica(log: Log, partitions: Partitions) -> ReplicaSnapshot:
-    partition = partitions.of(log)
+    partition = partitions.find(log.topic_id, log.name.partition)
     leader = None if partition is None else partition.leader
     replicas = 1 if partition is None else partition.replica_count
     return ReplicaSnapshot(

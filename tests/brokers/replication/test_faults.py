@@ -317,13 +317,10 @@ def test_a_fault_in_what_is_looked_after_from_time_to_time_ends_no_round(
         failed_at.append(cluster.now)
         raise RuntimeError("a fault")
 
-    class Faulty:
-        log = one.log
-        look_after_damage = resign = fail
-
     partitions = one.partitions
     if what == "damage":
-        partitions._damaged[Faulty()] = None  # type: ignore[index]
+        one.logs.files.damaged.add(one.log.directory)
+        monkeypatch.setattr(Partition, "look_after_damage", fail)
     elif what == "resign":
         one.log.fail("a fault", readable=True)
         monkeypatch.setattr(Partition, "resign", fail)
