@@ -186,8 +186,8 @@ class Controller:
             if not (yield from partition_states.is_intact(topic_id)):
                 lost.add(topic_id)
                 logger.error(
-                    "topic id %s: states of its partitions are gone from ZooKeeper: nobody leads those until "
-                    "`folkmoot topic restore` puts them back",
+                    "topic id %s: states of its partitions are gone from ZooKeeper: these have no "
+                    "leader until `folkmoot topic restore` puts them back",
                     topic_id,
                 )
         kept = {}

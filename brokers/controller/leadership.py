@@ -34,18 +34,18 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Leadership:
-    """What a controller knows, and what it decides by that.
+    """A controller's knowledge, and its decisions.
 
     - A partition without a state gets one: its first live replica is designated, and is alone in sync. The
       others join by fetching. So a broker in the ISR has the epoch on its disk, and can tell if that disk
       was lost. Until the first leader epoch has begun nothing was appended, and any live replica may be
       designated.
     - A partition whose leader is not registered gets the first of its replicas that is registered and
-      in the ISR. Without such a replica nothing is written: the former leader activates itself again when
-      it is back, and a member of the ISR that is back earlier is designated. A leader that has only lost
-      its session continues meanwhile. That is safe, since no other can be elected.
+      in the ISR. Without such a replica nothing is written. The former leader activates itself again when
+      it is back; a member of the ISR that is back earlier is designated. A leader that has only lost
+      its session continues meanwhile: no other can be elected.
     - An election leaves the ISR as it is; the broker that activates itself takes out those that are gone.
-      If its disk has lost something, a member of the ISR that is not back yet is the only one that can lead.
+      If its disk has lost something, only a member of the ISR that is not back yet can lead.
     - A broker that is about to stop passes on what others in the ISR can lead, and gets nothing new.
     - A partition goes back to its first replica, some partitions at a time, once that replica is in the ISR
       and has been registered for a while.

@@ -40,12 +40,12 @@ class ControllerThread:
 
     @property
     def is_elected(self) -> bool:
-        """Whether it is the controller, as far as it knows."""
+        """It is the controller, as far as it knows."""
         return (controller := self._controller) is not None and controller.is_elected
 
     @property
     def is_connected(self) -> bool:
-        """Whether ZooKeeper answers it. From any thread."""
+        """ZooKeeper answers it. From any thread."""
         return (found := self._session) is not None and found.state is SessionState.CONNECTED
 
     def start(self) -> None:

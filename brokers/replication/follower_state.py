@@ -48,7 +48,7 @@ class FollowerState:
         self.leader = leader
         self.epoch = epoch
         self.has_committed = False
-        """Whether the leader has confirmed that this replica has all that was committed."""
+        """The leader has confirmed that this replica has all committed records."""
         self.damaged_at: int | None = None
         self._checked: Position | None = None
 

@@ -27,7 +27,7 @@ class Position:
 
 @dataclass(slots=True)
 class _Follower:
-    """What the leader knows of a replica, from fetches in this leader epoch."""
+    """A replica as the leader knows it, from fetches in this leader epoch."""
 
     behind_since: float | None
     """None: it has all of the leader's log."""
@@ -57,18 +57,18 @@ class LeaderState:
       known ISR has fewer than `min_in_sync` members, and never falls.
     - **Shrink and expand** (rule 7): by compare-and-set. A replica that leaves counts until that has
       succeeded; one that joins counts before it is sent. It may join once it has acked all that is
-      committed, and all that this log held when the epoch began (`epoch_start`). What an earlier epoch
-      committed lies below that, and the high watermark may not cover it yet. Nor may it have records
+      committed, and all that this log held when the epoch began (`epoch_start`). Records that an earlier
+      epoch committed lie below that; the high watermark may not cover them yet. Nor may it have records
       that were deleted (`given_up`). The write is refused if the replica's broker has registered again
       since it fetched.
     - **Damage**. A follower whose log is damaged asks with `gives_up` from there on, as if it was cut. It
-      is answered once it is not in the maximal ISR: from then on it may cut. What it has acked before
-      counts no more. It counts again when a fetch from there, or before, without `gives_up` is acked. A
+      is answered once it is not in the maximal ISR: from then on it may cut. Its earlier acks count no
+      more. It counts again when a fetch from there, or before, without `gives_up` is acked. A
       fetch from further on was sent earlier, and is refused.
     - **Doubt**. In a part of this log it may be unknown where epochs begin (`EpochStarts.may_begin`). No
       follower is cut by that part: it may have the only copy of a committed record. Once all followers
-      have asked, the one with the latest epoch, and the most records of it, has all that any of them
-      has of what was committed, since a leader of that epoch had it. So that one is accepted.
+      have asked, the one with the latest epoch, and the most records of it, is accepted. A leader of
+      that epoch had all that was committed, so this follower lacks nothing that another one has.
     - **Refused or unknown** (rule 8). A refusal comes with the state as it is now. If this leader is
       active there in this epoch, its ISR counts from here on; else it has `resigned`. While an outcome is
       unknown both ISRs count; a read after it (`settled`) says which.
@@ -128,17 +128,17 @@ class LeaderState:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """Whether what is appended can become committed."""
+        """The ISR is large enough to commit new records."""
         return len(self.found.state.isr) >= self.min_in_sync
 
     @property
     def knows_committed(self) -> bool:
-        """Whether the high watermark has passed all that earlier epochs may have committed."""
+        """The high watermark has passed all that earlier epochs may have committed."""
         return self.high_watermark >= self.epoch_start
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether time alone changes nothing: all replicas are in sync, and lack nothing."""
+        """Time alone changes nothing: all replicas are in sync, and lack nothing."""
         return (
             self.proposed is None
             and len(self.isr) > len(self._followers)
@@ -181,7 +181,7 @@ class LeaderState:
         if position.log_end > (earliest := self._starts.earliest(end.offset)) < end.offset:
             self._require_best(follower, earliest)
             end = EpochEnd(position.last_epoch, end.offset)
-        # What lies before this log cannot be compared: a follower that ends there may have another leader's.
+        # Records before this log cannot be compared: a follower that ends there may have another leader's.
         is_known = end.epoch == position.last_epoch and position.log_end <= end.offset
         if position.log_end < log_start + (position.last_epoch >= 0 and not is_known):
             raise OffsetOutOfRange(f"the leader's log begins with offset {log_start}")

@@ -134,13 +134,6 @@ class Partition:
     Owner: the event loop.
     """
 
-    __slots__ = (
-        *("__weakref__", "_asked", "_deletions", "_expires_at", "_is_blocked", "_is_closed"),
-        *("_is_retrying", "_produces", "_shared", "_to_give_up", "found", "id", "is_outdated"),
-        *("is_restless", "leader", "log", "replica_count", "replicas", "sessions", "state"),
-        "throttle",
-    )
-
     def __init__(self, shared: Shared, key: TopicIdPartition, log: Log) -> None:
         self.id = key
         self.log = log
@@ -159,7 +152,7 @@ class Partition:
         self.is_outdated = False
         """Another broker knows a newer leader, or an ISR without this replica."""
         self.is_restless = False
-        """Whether the ISR, or what waits for it, may change by time alone."""
+        """The ISR may change by time alone, or a deletion waits for it."""
         self.sessions: dict[Session, None] = {}
         self._shared = shared
         self._is_closed = False
@@ -172,7 +165,7 @@ class Partition:
         self._deletions: list[_Deletion] = []
         self._is_retrying = False
         self._to_give_up = 0
-        """The start of the leader's log. Behind this log's start: one operation deletes up to there."""
+        """The start of the leader's log. While this log begins earlier, one operation deletes up to there."""
 
     @property
     def counted_end(self) -> int:
@@ -681,7 +674,7 @@ class Partition:
 
     @property
     def _is_throttled(self) -> bool:
-        """Whether a throttled reassignment adds it, and it is not in sync yet."""
+        """A throttled reassignment adds this replica, and it is not in sync yet."""
         return bool(self.throttle and self.state.known) and not self._counts_as_in_sync
 
     def take(self, result: ReplicaFetchResult, chunk: memoryview, now: Now) -> None:
@@ -764,8 +757,8 @@ class Partition:
         self._try_again()
 
     async def _give_up(self) -> None:
-        """Delete what the leader has deleted. The next position tells the leader; from here on the replica
-        may lead if it has all else."""
+        """Delete what the leader has deleted. The next fetch reports it; from here on the replica may lead if
+        it has all else."""
         log, is_tried_again = self.log, False
         try:
             while (start := self._to_give_up) > log.given_up:
@@ -863,7 +856,7 @@ class Partition:
 
     @property
     def _is_lost_by_election(self) -> bool:
-        """Whether an unclean election has lost the records behind the cut."""
+        """An unclean election has lost the records behind the cut."""
         known = self.state.known
         return known is not None and self.log.epoch_starts.latest < known.state.unclean_epoch
 

@@ -176,7 +176,7 @@ class Partitions:
         logger.info("%s: deleted here: its replicas are on other brokers now", log.name)
         self._logs.delete_partition(*key)
 
-    # -- what comes from leaders --------------------------------------------------------------------
+    # -- answers of leaders -------------------------------------------------------------------------
 
     def turn(self, events: Mapping[Any, int], now: Now) -> None:
         """Take what leaders have answered, and ask for more. A fault puts one partition out of use."""

@@ -36,12 +36,12 @@ class _Leader:
         self.asked: dict[_Key, ReplicaFetchEntry] = {}
         self.in_flight: set[int] = set()
         self.begun = False
-        """Whether the leader keeps what this broker has asked it."""
+        """The leader keeps the positions in `asked`."""
         self.not_before = -inf
 
     @property
     def wants(self) -> bool:
-        """Whether to send a request: with new positions, or for what the leader keeps."""
+        """A request should be sent: with new positions, or for those that the leader keeps."""
         return bool(self.ready) or (bool(self.asked) and not self.in_flight)
 
     def lost(self, until: float) -> None:
@@ -66,7 +66,7 @@ class ReplicaFetcher:
         self._broker_id = broker_id
         self._connections = connections
         self.follows = False
-        """Whether anything was ever sent; before that a turn has nothing to do."""
+        """Something was sent once; before that a turn has nothing to do."""
         self._nonce = ""
         self._leaders: dict[int, _Leader] = {}
         self._others: dict[int, Callable[[Reply], None]] = {}

@@ -26,7 +26,7 @@ Step = PersistEpoch | StateWrite | None
 
 
 class ReplicaState:
-    """What a replica is, from the state of its partition as it was read last. No I/O, no clock.
+    """The role of a replica, by the state of its partition as it was read last. No I/O, no clock.
 
     ```
     designated, in the ISR ─► persist epoch + 1 ─► compare-and-set, without brokers that are gone ─► leader
@@ -50,9 +50,9 @@ class ReplicaState:
       holds for each log whose machine went down. But such a replica leads if it is elected and no other
       broker of the ISR is registered. After an unclean election both kinds lead.
 
-    A death before the epoch is on disk: nothing has happened. Behind it: the epoch is skipped, unless the
-    activation finds the same number free. Behind the compare-and-set: the state names a leader that
-    does not lead. When it is back, it activates again, or the controller has designated another.
+    A death before the epoch is on disk changes nothing. After that the epoch is skipped, unless the
+    activation finds the same number free. After the compare-and-set the state names a leader that does
+    not lead. When it is back, it activates again, or the controller has designated another.
 
     One step is under way at a time; what is read meanwhile takes effect when it has ended.
     """
@@ -69,7 +69,7 @@ class ReplicaState:
         self.may_lead = True
         """False while the log may lack records that this replica has acked: its election would lose them."""
         self.may_lead_alone = False
-        """Whether it leads all the same if it is elected and no other broker of the ISR is registered."""
+        """It leads all the same if it is elected and no other broker of the ISR is registered."""
         self.reassigned = 0
         """How many ended reassignments this broker knows of, by the topic's node."""
         self._step: Step = None

@@ -1,4 +1,4 @@
-"""What a broker that ZooKeeper does not answer asks the others: whether it was replaced as a leader."""
+"""A broker that ZooKeeper does not answer asks the others whether it was replaced as a leader."""
 
 from collections.abc import Callable
 from itertools import cycle, islice

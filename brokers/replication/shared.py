@@ -1,4 +1,4 @@
-"""What all partitions of a broker share: logs, disk, connections, timers, and the registered brokers."""
+"""The parts that all partitions of a broker share: logs, disk, connections, timers, known brokers."""
 
 import heapq
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ those to other writes. None: the outcome is unknown, and the states are read aga
 
 @dataclass
 class Counters:
-    """What partitions count for metrics."""
+    """Counts for metrics."""
 
     isr_shrinks: int = 0
     isr_expands: int = 0
