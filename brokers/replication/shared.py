@@ -79,8 +79,10 @@ class Shared:
         return pending
 
     def run_timers(self, now: float) -> None:
-        """Call what is due."""
+        """Call what is due. What sets itself a timer that is due as well comes with the next call."""
+        due = []
         while self.next_due <= now:
-            work = heapq.heappop(self._timers)[2]
+            due.append(heapq.heappop(self._timers)[2])
             self.next_due = self._timers[0][0] if self._timers else inf
+        for work in due:
             call_guarded("a timer", work)
