@@ -79,7 +79,7 @@ class Shared:
         return pending
 
     def run_timers(self, now: float) -> None:
-        """Call what is due. What sets itself a timer that is due as well comes with the next call."""
+        """Call what is due. Timers that are set meanwhile wait for the next call."""
         due = []
         while self.next_due <= now:
             due.append(heapq.heappop(self._timers)[2])
