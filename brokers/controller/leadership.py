@@ -51,8 +51,8 @@ class Leadership:
       and has been registered for a while.
     - A reassignment ends when all of its target are registered and in the ISR, which then becomes the
       target. The leader activates itself anew if it is in the target; else the first that is takes over.
-      For what a replica that leaves has acked counts only in the epoch that ends. A cancelled
-      reassignment ends when as many of the original replicas are in sync as `min_in_sync` asks for.
+      So the acks of a replica that leaves count only in the epoch that ends. A cancelled reassignment
+      ends when as many of the original replicas are in sync as `min_in_sync` asks for.
 
     Only the end of a reassignment changes an ISR here. A partition whose state is illegible is left alone.
 
