@@ -54,8 +54,10 @@ class ClusterReader:
         """The deletions that are not complete yet, by the topic's id."""
         self.illegible: set[object] = set()
         self.changed: dict[object, None] = {}
-        self._former_topics = {} if former is None else former.topics
-        self._former_states = {} if former is None else former.states
+        self._former_topics: dict[str, TopicInfo] = {} if former is None else former.topics
+        self._former_states: dict[TopicIdPartition, VersionedState] = (
+            {} if former is None else former.states
+        )
         self._wake = wake
         self._rang: deque[object] = deque()
         self._stale: dict[object, None] = {}
