@@ -1,1 +1,1 @@
-"""The control plane: which broker is to lead which partition."""
+"""The control plane: designates the leader of each partition."""

@@ -1,4 +1,4 @@
-"""What one ZooKeeper session has read of brokers, topics and states: again whenever a watch rings."""
+"""Brokers, topics and states as one ZooKeeper session has read them, with watches on all of them."""
 
 import logging
 from collections import deque
@@ -22,65 +22,67 @@ DELETIONS: Final = object()
 
 
 class StatesOf(NamedTuple):
-    """The parent of a topic's states: its children are the partitions that have one."""
+    """The parent of a topic's states; its children are the partitions that have one."""
 
     topic_id: str
 
 
 class ClusterReader:
-    """What was read, with a watch on each node that is there, and on those that may come.
+    """The nodes that were read. Each that exists has a watch, and so have the parents of new ones.
 
-    A watch notes what to read again and wakes the owner, who takes what rang over (`listen`), and carries
-    `reads` out until there are none: what a read finds may name more. So all that has changed is read
-    once for any number of rings, and nothing else is.
+    A watch notes which node to read again, and wakes the owner. The owner calls `listen`, and carries out
+    `reads` until there are none, since one read may lead to others. So a node is read once for any number
+    of changes, and only if it has changed.
 
-    A partition that never had a state has no watch of its own. The watch on the parent of its topic's states
-    says when one is created. So a new topic of any size costs one read until its states are written.
+    A partition without a state has no watch of its own: the one on the parent of its topic's states rings
+    when its state is created. So a new topic of any size costs one read until its states are written.
 
-    What is `illegible` stays as it was known. `changed` has the names of topics and the partitions that are
-    new, were read or are gone since the owner has emptied it, and BROKERS and DELETIONS. It is in order, so
-    that a simulated history can be repeated. Deletions are read behind topics that are gone. So a topic was
-    lost if it is missing and its deletion was not read.
+    A node that cannot be decoded is `illegible`, and keeps its former content here. `changed` has the names
+    of topics and the partitions that are new, were read or are gone since the owner has emptied it, and
+    BROKERS and DELETIONS. It is in order, so that a simulated history can be repeated. Deletions are read
+    after the topics that are gone. So a topic was lost if it is missing and has no deletion.
 
     One thread owns it; watches ring on any.
     """
 
     def __init__(self, wake: Callable[[], None], former: "ClusterReader | None" = None) -> None:
-        """`former` has read in the session before: what is illegible by now stays as that one knew it."""
+        """`former` has read in the session before; nodes that are illegible now stay as it read them."""
         self.brokers: dict[int, Registration] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.states: dict[TopicIdPartition, VersionedState] = {}
         self.deletions: dict[str, Deletion] = {}
-        """What is still to be carried out, by the topic's id."""
+        """The deletions that are not complete yet, by the topic's id."""
         self.illegible: set[object] = set()
         self.changed: dict[object, None] = {}
-        self._known: tuple[dict[str, TopicInfo], dict[TopicIdPartition, VersionedState]]
-        self._known = ({}, {}) if former is None else (former.topics, former.states)
+        self._former_topics: dict[str, TopicInfo] = {} if former is None else former.topics
+        self._former_states: dict[TopicIdPartition, VersionedState] = (
+            {} if former is None else former.states
+        )
         self._wake = wake
         self._rang: deque[object] = deque()
         self._stale: dict[object, None] = {}
         self._partitions: dict[str, int] = {}
-        """How many partitions a topic has, by its id."""
-        # The same each time: it is armed again on the nodes of brokers that stay.
+        """The number of partitions of each topic, by its id."""
+        # One object: a node's watch is not set twice.
         self.brokers_rang = partial(self.ring, BROKERS)
 
     def ring(self, what: object) -> None:
-        """Something has changed. From any thread."""
+        """Read a node again, and wake the owner. From any thread."""
         self._rang.append(what)
         self._wake()
 
     def note(self, *what: object) -> None:
-        """Something is to be read again."""
+        """Read these nodes with the next `reads`."""
         self._stale.update(dict.fromkeys(what))
 
     def listen(self) -> dict[object, None]:
-        """All that is to be read, with what rang by now."""
+        """Return all that must be read, with what rang by now."""
         while self._rang:
             self.note(self._rang.popleft())
         return self._stale
 
     def reads(self) -> list[Recipe[None]]:
-        """What reads all that, to be carried out side by side."""
+        """Return recipes that read all that; they may be carried out side by side."""
         stale, self._stale = self._stale, {}
         return [self._read(each) for each in stale if self._is_there(each)]
 
@@ -101,7 +103,7 @@ class ClusterReader:
                 topic = yield from topics.read(what, partial(self.ring, what))
                 self._topic_is(what, topic)
                 if topic is None:
-                    # Another of that name may be there by the time the names are read: that one is new.
+                    # By the time the names are read another topic may have this one: that one is new.
                     self.note(TOPICS)
             elif isinstance(what, TopicIdPartition):
                 found = yield from partition_states.read(what, partial(self.ring, what))
@@ -113,17 +115,17 @@ class ClusterReader:
                 yield from self._find_new_states(what)
                 return
         except Malformed as error:
-            logger.error("%s; what was known of it stays", error)
+            logger.error("%s; its former content stays in force", error)
             self.illegible.add(what)
-            self._stays(what)
+            self._keep_former(what)
         else:
             self.illegible.discard(what)
         self.changed[what] = None
 
-    def _stays(self, what: object) -> None:
-        known, states = self._known
-        if isinstance(what, str) and what in known and what not in self.topics:
-            self._topic_is(what, known[what])
+    def _keep_former(self, what: object) -> None:
+        topics, states = self._former_topics, self._former_states
+        if isinstance(what, str) and what in topics and what not in self.topics:
+            self._topic_is(what, topics[what])
         elif isinstance(what, TopicIdPartition) and what in states:
             self.states.setdefault(what, states[what])
 
@@ -146,7 +148,7 @@ class ClusterReader:
                 try:
                     deletion = yield from deletions.read(topic_id)
                 except Malformed as error:
-                    logger.error("%s; what it is about stays", error)
+                    logger.error("%s; its topic is not deleted here", error)
                 else:
                     if deletion is not None:
                         self.deletions[topic_id] = deletion

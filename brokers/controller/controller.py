@@ -9,7 +9,7 @@ from typing import Final
 
 from folkmoot.brokers.controller.cluster_reader import BROKERS, TOPICS, ClusterReader
 from folkmoot.brokers.controller.history import History
-from folkmoot.brokers.controller.leadership import Leadership
+from folkmoot.brokers.controller.leadership import Ending, Leadership
 from folkmoot.coordination import deletions, partition_states
 from folkmoot.coordination.cluster import controllers, events, reassignments
 from folkmoot.coordination.deletions import CONTROLLER
@@ -21,7 +21,6 @@ from folkmoot.coordination.partition_states import (
     TopicIdPartition,
     VersionedState,
 )
-from folkmoot.coordination.topics import Reassignment
 from folkmoot.coordination.zookeeper.operations import Recipe, ZooKeeperError
 
 logger = logging.getLogger(__name__)
@@ -32,31 +31,25 @@ _CONTROLLER: Final = object()
 
 
 class Deposed(ZooKeeperError):
-    """Somebody else is the controller now, or nobody."""
+    """Another candidate is the controller now, or none."""
 
 
 class Controller:
-    """One session's way: it stands for election, and works from then on until something is in doubt.
+    """Stands for election in one session, and controls the cluster from then on, until it is in doubt.
 
-    `step` says what is to be asked of ZooKeeper, as recipes that may be carried out side by side; when
-    all of them have ended comes the next step. A watch notes what to read again and wakes the owner.
-    Whatever a recipe raises ends this controller: its owner closes the session and begins anew with
-    another, which reads everything. So no doubt outlives a session.
+    `step` returns recipes for ZooKeeper, which may be carried out side by side; the next step comes when
+    all have ended. An exception of a recipe ends this controller: its owner closes the session and starts
+    another controller, which reads everything. So no doubt outlives a session.
 
-    Whoever was elected has read nothing before: its first reads are not older than its election, after
-    which no earlier controller has written. What it writes later checks its epoch.
+    A candidate reads nothing before its election. So no read is older than that, and after it no earlier
+    controller has written. Each later write checks the controller's epoch.
 
-    Death at any point: the states are those of the last transaction, each of which leaves every
-    partition as it was or designated, and the next controller goes on from there (partition_states.py).
+    A death at any point leaves the states of the last transaction. Each transaction leaves every
+    partition as it was or designated, and the next controller continues from there (partition_states.py).
     """
 
-    def __init__(
-        self,
-        broker: int,
-        nonce: str,
-        wake: Callable[[], None],
-    ) -> None:
-        """`broker`: in whose process it runs, or controllers.ALONE. `wake` may be called by any thread."""
+    def __init__(self, broker: int, nonce: str, wake: Callable[[], None]) -> None:
+        """`broker`: the one in whose process it runs, or controllers.ALONE. Any thread may call `wake`."""
         self._broker = broker
         self._nonce = nonce
         self._reader = ClusterReader(wake)
@@ -67,21 +60,21 @@ class Controller:
         self._read_brokers_at = -inf
         self._is_reading = False
         self.ask_again: float | None = None
-        """When `step` is due although nothing rings."""
+        """When `step` is due although no watch rings."""
 
     @property
     def is_elected(self) -> bool:
         return self._me is not None
 
     def step(self, now: float) -> list[Recipe[None]]:
-        """What is to be done now; nothing: wait for a ring, or until `ask_again`. Raises nothing itself.
+        """Return what to do now; nothing: wait until a watch rings, or until `ask_again`. Raises nothing.
 
         A recipe raises Deposed, GuardRefused, SessionLost, Malformed.
         """
         if self._is_reading:
             if reads := self._reader.reads():
                 return reads
-            # What rang meanwhile is read behind it: states that keep changing delay no decision.
+            # Watches that rang meanwhile come later: states that keep changing delay no decision.
             self._is_reading = False
             if (writes := self._decide(now)) or not self._reader.listen():
                 return writes
@@ -95,17 +88,10 @@ class Controller:
             return [self._stand()]
         if self._me is None:
             return []
-        # What a read finds may name more, which the next step reads.
         if reads := self._reader.reads():
             self._is_reading = True
             return reads
         return self._decide(now)
-
-    def _decide(self, now: float) -> list[Recipe[None]]:
-        if self._me is None:
-            return []
-        self._take_over(now)
-        return [*self._writes(self._me, now), *self._history_writes(now)]
 
     # -- election ---------------------------------------------------------------------------------
 
@@ -124,50 +110,51 @@ class Controller:
             self._history = History(found.describe())
             self._reader.note(BROKERS, TOPICS)
 
+    # -- decisions --------------------------------------------------------------------------------
+
+    def _decide(self, now: float) -> list[Recipe[None]]:
+        if self._me is None:
+            return []
+        self._take_over(now)
+        due = self._history.take(now) if self._history.due <= now else []
+        recorded = [events.record(due)] if due else []
+        return [*self._writes(self._me, now), *recorded]
+
     def _take_over(self, now: float) -> None:
-        """Know what was read."""
-        reader = self._reader
+        """Pass on what was read."""
+        reader, leadership = self._reader, self._leadership
         changed, reader.changed = reader.changed, {}
         self._history.compare(reader, changed, now)
         if BROKERS in changed:
             epochs = {broker: found.epoch for broker, found in reader.brokers.items()}
             leaving = [broker for broker, found in reader.brokers.items() if found.leaving]
-            self._leadership.brokers_are(epochs, now, leaving)
+            leadership.brokers_are(epochs, now, leaving)
         if any(isinstance(each, str) for each in changed):
-            self._leadership.topics_are(reader.topics.values())
+            leadership.topics_are(reader.topics.values())
         for each in changed:
             if not isinstance(each, TopicIdPartition):
                 continue
             if each in reader.illegible:
-                self._leadership.state_is_illegible(each)
+                leadership.state_is_illegible(each)
             else:
-                self._leadership.state_is(each, reader.states.get(each))
-
-    def _history_writes(self, now: float) -> list[Recipe[None]]:
-        due = self._history.due
-        if due is None:
-            return []
-        if due <= now:
-            return [events.record(self._history.take(now))]
-        self.ask_again = due if self.ask_again is None else min(due, self.ask_again)
-        return []
-
-    # -- writing ----------------------------------------------------------------------------------
+                leadership.state_is(each, reader.states.get(each))
 
     def _writes(self, me: controllers.Controller, now: float) -> list[Recipe[None]]:
         decision = self._leadership.decide(now)
         ask_again = inf if decision.ask_again is None else decision.ask_again
-        self.ask_again = min(ask_again, self._read_brokers_at)
+        self.ask_again = min(ask_again, self._read_brokers_at, self._history.due)
         writes, recipes = iter(decision.writes.items()), []
         while some := dict(islice(writes, STATES_PER_TRANSACTION)):
             recipes.append(self._write(me, some))
         names = {topic.topic_id: name for name, topic in self._reader.topics.items()}
-        endings: dict[str, dict[int, tuple[Reassignment, StateWrite]]] = {}
+        endings: dict[str, dict[int, Ending]] = {}
         for (topic_id, number), ending in decision.endings.items():
             of_topic = endings.setdefault(topic_id, {})
-            if len(of_topic) < reassignments.AT_ONCE:  # all are judged again when these have ended
+            if (
+                len(of_topic) < reassignments.AT_ONCE
+            ):  # the others are judged again when these have ended
                 of_topic[number] = ending
-        recipes += [self._end(me, names[each], each, some) for each, some in endings.items()]
+        recipes += [self._end(me, names[each], each, ended) for each, ended in endings.items()]
         recipes += [
             self._delete(me, topic_id)
             for topic_id, found in self._reader.deletions.items()
@@ -178,9 +165,8 @@ class Controller:
     def _write(
         self, me: controllers.Controller, writes: Mapping[TopicIdPartition, StateWrite]
     ) -> Recipe[None]:
-        guard = controllers.is_in_epoch(me)
         writes = yield from self._without_lost(writes)
-        answers = yield from partition_states.write(writes, guard)
+        answers = yield from partition_states.write(writes, controllers.is_in_epoch(me))
         for partition, answer in answers.items():
             now = answer.found if isinstance(answer, Superseded) else answer
             if isinstance(now, VersionedState):
@@ -192,16 +178,16 @@ class Controller:
     def _without_lost(
         self, writes: Mapping[TopicIdPartition, StateWrite]
     ) -> Recipe[dict[TopicIdPartition, StateWrite]]:
-        """No first state for a partition that has had one: in its first epoch anybody might lead it, and
-        have what was committed cut."""
+        """Leave out first states of partitions that have had one. In a first epoch any replica might lead,
+        and have committed records cut."""
         new = {each.topic_id for each, write in writes.items() if write.stands_on == MISSING}
         lost = set()
         for topic_id in sorted(new):
             if not (yield from partition_states.is_intact(topic_id)):
                 lost.add(topic_id)
                 logger.error(
-                    "topic id %s: states of its partitions are gone from ZooKeeper: nobody leads those until "
-                    "`folkmoot topic restore` puts them back",
+                    "topic id %s: states of its partitions are gone from ZooKeeper: these have no "
+                    "leader until `folkmoot topic restore` puts them back",
                     topic_id,
                 )
         kept = {}
@@ -217,11 +203,10 @@ class Controller:
         me: controllers.Controller,
         name: str,
         topic_id: str,
-        endings: Mapping[int, tuple[Reassignment, StateWrite]],
+        endings: Mapping[int, Ending],
     ) -> Recipe[None]:
-        guard = controllers.is_in_epoch(me)
-        yield from reassignments.end(name, topic_id, endings, guard)
-        # Whatever became of it: the topic is judged again when it and its states were read.
+        yield from reassignments.end(name, topic_id, endings, controllers.is_in_epoch(me))
+        # Written or not: the topic is judged again when it and its states were read.
         self._reader.note(name, *(TopicIdPartition(topic_id, number) for number in endings))
         logger.info("ended %d reassignments of topic %s", len(endings), name)
 

@@ -1,7 +1,8 @@
-"""What a controller sees change, as events for people."""
+"""The changes that a controller sees, as events for people."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from typing import Final
 
 import msgspec
@@ -15,20 +16,20 @@ from folkmoot.coordination.topics import TopicInfo
 logger = logging.getLogger(__name__)
 
 RECORD_AFTER: Final = 1.0
-"""Seconds that events wait for more, so that a burst is one node."""
+"""Seconds for which events wait for further ones, so that a burst becomes one node."""
 MOST_AT_ONCE: Final = 100
-"""Events of one look that are kept and logged one by one; the others are counted."""
+"""Events of one comparison that are kept and logged; further ones are only counted."""
 
 
 class History:
-    """Compares what was read with what was known, logs the changes and keeps them for ZooKeeper.
+    """Logs the changes between two reads, and keeps them until they are recorded in ZooKeeper.
 
-    The first `compare` knows nothing before: it notes the controller, and which brokers are away.
+    The first `compare` has nothing to compare with: it notes the controller, and which brokers are away.
     Owner: the controller's thread.
     """
 
     def __init__(self, name: str = "") -> None:
-        """`name` of the controller, as `Controller.describe` has it."""
+        """`name` is the controller's (`Controller.describe`)."""
         self._name = name
         self._is_first = True
         self._brokers: dict[int, Registration] = {}
@@ -36,11 +37,11 @@ class History:
         self._states: dict[TopicIdPartition, PartitionState] = {}
         self._names: dict[str, str] = {}
         self._events: list[tuple[float, ClusterEvent]] = []
-        self.due: float | None = None
-        """When `take` should be called; None: there is nothing to record."""
+        self.due = inf
+        """When to call `take`; inf: there is nothing to record."""
 
     def compare(self, reader: ClusterReader, changed: Iterable[object], now: float) -> None:
-        """Note what `reader` knows now and did not know before, of what has `changed`."""
+        """Note the changes of the nodes in `changed`."""
         events = list(self._changes(reader, changed))
         if self._is_first:
             self._is_first = False
@@ -54,10 +55,9 @@ class History:
             logger.log(level, "%s", event.text)
         if events:
             self._events += ((now, event) for event in events)
-            self.due = now + RECORD_AFTER if self.due is None else self.due
+            self.due = min(self.due, now + RECORD_AFTER)
 
     def _beginning(self) -> list[ClusterEvent]:
-        """What a new controller knows without having seen a change."""
         replicas = {
             broker
             for topic in self._topics.values()
@@ -74,7 +74,7 @@ class History:
 
     def take(self, now: float) -> list[ClusterEvent]:
         """Return the events to record, once, with their ages."""
-        events, self._events, self.due = self._events[: 10 * MOST_AT_ONCE], [], None
+        events, self._events, self.due = self._events[: 10 * MOST_AT_ONCE], [], inf
         return [
             msgspec.structs.replace(event, age_ms=round((now - noted) * 1000))
             for noted, event in events
@@ -173,7 +173,7 @@ def _of_move(name: str, number: int, before: TopicInfo, after: TopicInfo) -> Ite
 def _of_state(
     name: str, number: int, before: PartitionState, after: PartitionState
 ) -> Iterator[ClusterEvent]:
-    # The first leader of a partition is part of its topic's creation.
+    # A partition's first leader is part of its topic's creation.
     if after.active and after.leader_epoch > max(before.leader_epoch, 1):
         text = f"broker {after.leader} leads {name}-{number} in epoch {after.leader_epoch}"
         kind = "leader-elected"

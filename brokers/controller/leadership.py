@@ -1,4 +1,4 @@
-"""Which partition states are to be written: pure decisions over brokers, topics and states."""
+"""The controller's decisions: which states to write, by brokers, topics and states. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -16,47 +16,47 @@ from folkmoot.coordination.partition_states import (
 from folkmoot.coordination.topics import Reassignment, TopicInfo
 
 SETTLED_AFTER: Final = 30.0
-"""A broker gets its leaderships back when it has been registered for so many seconds."""
+"""Seconds for which a broker must be registered before it gets its leaderships back."""
 REBALANCE_PERIOD: Final = 5.0
 REBALANCE_AT_ONCE: Final = 100
-"""So many partitions go back to their preferred leaders in one period (seconds), at most."""
+"""Partitions that go back to their preferred leaders in one period (seconds), at most."""
+
+Ending = tuple[Reassignment, StateWrite]
+"""A reassignment that ends, and the state that goes with that."""
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """States to write, reassignments to end with the states that go with that, and when to ask again (None:
-    when something has changed)."""
+    """States to write, reassignments to end, and when to decide again (None: when something has changed)."""
 
     writes: dict[TopicIdPartition, StateWrite]
-    endings: dict[TopicIdPartition, tuple[Reassignment, StateWrite]]
+    endings: dict[TopicIdPartition, Ending]
     ask_again: float | None
 
 
 class Leadership:
-    """What a controller knows, and what follows from it.
+    """A controller's knowledge, and its decisions.
 
-    - A partition without a state gets one: its first live replica is to lead, and is alone in sync. The
-      others join by fetching: whoever is in the ISR has the epoch on its disk, so that one whose disk was
-      lost can tell. Until the first leader epoch has begun nothing was appended, and any live replica may
-      be designated in its place.
+    - A partition without a state gets one: its first live replica is designated, and is alone in sync. The
+      others join by fetching. So a broker in the ISR has the epoch on its disk, and can tell if that disk
+      was lost. Until the first leader epoch has begun nothing was appended, and any live replica may be
+      designated.
     - A partition whose leader is not registered gets the first of its replicas that is registered and
-      in the ISR. Without such a replica nothing is written: the leader that comes back activates itself
-      again, another member of the ISR that comes first is designated. A leader that is alive but has lost
-      its session goes on meanwhile, which is safe: nobody else can be elected.
-    - An election leaves the ISR as it is; the broker that activates itself takes out who is gone. The
-      designated broker may find that its disk has lost something: then a member of the ISR that is not
-      back yet is the only one that can lead.
-    - A broker that is to stop hands over what others in the ISR can lead, and gets nothing new.
-    - A partition that another than its first replica leads goes back to that one, some at a time, once
-      that is in the ISR and has been registered for a while.
-    - A reassignment ends when all of its target are registered and in the ISR, which is the target from
-      then on; a leader that is not in there hands over to the first that is, one that is activates itself
-      anew: what a replica that leaves has acked counts in the epoch that ends alone. One that is cancelled
-      ends when as many of the original replicas are as `min_in_sync` asks for.
+      in the ISR. Without such a replica nothing is written. The former leader activates itself again when
+      it is back; a member of the ISR that is back earlier is designated. A leader that has only lost
+      its session continues meanwhile: no other can be elected.
+    - An election leaves the ISR as it is; the broker that activates itself takes out those that are gone.
+      If its disk has lost something, only a member of the ISR that is not back yet can lead.
+    - A broker that is about to stop passes on what others in the ISR can lead, and gets nothing new.
+    - A partition goes back to its first replica, some partitions at a time, once that replica is in the ISR
+      and has been registered for a while.
+    - A reassignment ends when all of its target are registered and in the ISR, which then becomes the
+      target. The leader activates itself anew if it is in the target; else the first that is takes over.
+      So the acks of a replica that leaves count only in the epoch that ends. A cancelled reassignment
+      ends when as many of the original replicas are in sync as `min_in_sync` asks for.
 
-    Only the end of a reassignment changes an ISR here.
-    Nothing is decided about a partition whose state is illegible.
+    Only the end of a reassignment changes an ISR here. A partition whose state is illegible is left alone.
 
-    Owner: the controller's thread. Partitions are judged when something about them has changed.
+    Owner: the controller's thread. A partition is judged when something about it has changed.
     """
 
     def __init__(self, controller_epoch: int) -> None:
@@ -75,7 +75,7 @@ class Leadership:
     def brokers_are(
         self, epochs: Mapping[int, int], now: float, leaving: Iterable[int] = ()
     ) -> None:
-        """The brokers that are registered, with their broker epochs, and those that are to stop."""
+        """Take over the registered brokers with their broker epochs, and those that are about to stop."""
         before, could_lead = self._registered_since, self._may_lead
         self._registered_since = {
             broker: before[broker]
@@ -85,10 +85,11 @@ class Leadership:
         }
         self._may_lead = epochs.keys() - set(leaving)
         if (before.keys(), could_lead) != (epochs.keys(), self._may_lead):
-            self._unjudged.update(self.partitions())
+            for topic in self._topics.values():
+                self._unjudged.update(_partitions_of(topic))
 
     def topics_are(self, topics: Iterable[TopicInfo]) -> None:
-        """All topics that exist."""
+        """Take over all topics that exist."""
         before, self._topics = self._topics, {each.topic_id: each for each in topics}
         for topic_id, topic in self._topics.items():
             if before.get(topic_id) != topic:
@@ -98,7 +99,7 @@ class Leadership:
                 self.state_is(partition, None)
 
     def state_is(self, partition: TopicIdPartition, state: VersionedState | None) -> None:
-        """A partition's state as it was read or written; None if there is none."""
+        """Take over a partition's state as it was read or written; None if there is none."""
         self._illegible.discard(partition)
         if state is None:
             self._states.pop(partition, None)
@@ -107,21 +108,17 @@ class Leadership:
         self._unjudged.add(partition)
 
     def state_is_illegible(self, partition: TopicIdPartition) -> None:
-        """A partition's state is something else than a state."""
+        """The node of a partition's state cannot be decoded."""
         self._states.pop(partition, None)
         self._illegible.add(partition)
         self._unjudged.add(partition)
 
-    def partitions(self) -> list[TopicIdPartition]:
-        """All partitions of all topics."""
-        return [each for topic in self._topics.values() for each in _partitions_of(topic)]
-
-    # -- what follows -----------------------------------------------------------------------------
+    # -- decisions -----------------------------------------------------------------------------
 
     def decide(self, now: float) -> Decision:
-        """What is to be written now; what became of it is to be told before this is called again."""
+        """Return what to write now. Pass on the outcome before the next call."""
         writes: dict[TopicIdPartition, StateWrite] = {}
-        endings: dict[TopicIdPartition, tuple[Reassignment, StateWrite]] = {}
+        endings: dict[TopicIdPartition, Ending] = {}
         for partition in sorted(self._unjudged):
             write = self._judge(partition)
             if write is not None:
@@ -134,7 +131,7 @@ class Leadership:
         return Decision(writes, endings, self._rebalance_at if self._misplaced else None)
 
     def _judge(self, partition: TopicIdPartition) -> StateWrite | None:
-        """What a partition needs at once; also notes whether its first replica is to lead later."""
+        """Return what a partition needs at once; note whether it should go back to its first replica."""
         self._misplaced.discard(partition)
         replicas = self._replicas(partition)
         if replicas is None or partition in self._illegible:
@@ -151,8 +148,8 @@ class Leadership:
             self._misplaced.add(partition)
         return None
 
-    def _ending(self, partition: TopicIdPartition) -> tuple[Reassignment, StateWrite] | None:
-        """What ends the partition's reassignment, if it is to end now."""
+    def _ending(self, partition: TopicIdPartition) -> Ending | None:
+        """Return what ends the partition's reassignment, if it can end now."""
         topic, known = self._topics.get(partition.topic_id), self._states.get(partition)
         move = None if topic is None else topic.reassignments.get(partition.partition)
         if topic is None or move is None or known is None or partition in self._illegible:
@@ -175,21 +172,17 @@ class Leadership:
         writes: dict[TopicIdPartition, StateWrite],
         endings: Mapping[TopicIdPartition, object],
     ) -> None:
-        """Give partitions back to their first replicas; those that are being elected wait."""
+        """Give partitions back to their first replicas, but not those that change anyway."""
         self._rebalance_at = now + REBALANCE_PERIOD
-        settled = {
-            broker
-            for broker, (_, since) in self._registered_since.items()
-            if now - since >= SETTLED_AFTER
-        }
         moved = 0
         for partition in sorted(self._misplaced):
             known, replicas = self._states[partition], self._replicas(partition)
             assert replicas
             preferred = replicas[0]
-            is_due = preferred in settled and self._can_lead(preferred, known.state)
-            is_busy = partition in writes or partition in endings
-            if is_due and known.state.active and not is_busy:
+            if not (known.state.active and self._can_lead(preferred, known.state)):
+                continue
+            is_settled = now - self._registered_since[preferred][1] >= SETTLED_AFTER
+            if is_settled and partition not in writes and partition not in endings:
                 writes[partition] = self._designation(known, preferred)
                 moved += 1
                 if moved == REBALANCE_AT_ONCE:

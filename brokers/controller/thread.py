@@ -1,4 +1,4 @@
-"""The thread that a controller, or a candidate, lives on."""
+"""The thread of a controller, or of a candidate."""
 
 import logging
 import time
@@ -16,20 +16,19 @@ from folkmoot.protocol.errors import FolkmootError
 logger = logging.getLogger(__name__)
 
 PAUSE: Final = 0.5
-"""Seconds between two sessions, so that what goes wrong for good does so slowly."""
+"""Seconds between two sessions, so that a lasting fault is met slowly."""
 REMIND_AFTER: Final = 10.0
 
 
 class ControllerThread:
-    """Stands for election for as long as it runs, over one session after another.
+    """Stands for election while it runs, in one ZooKeeper session after another.
 
-    It has a ZooKeeper session of its own and shares nothing with whatever else is in its process: no
-    request waits for it, and it waits for none. Whatever goes wrong ends the session, so that another
-    candidate is elected, and this one begins anew as a candidate.
+    It shares nothing with the rest of its process: no request waits for it, and it waits for none. Any
+    error ends the session, so that another candidate is elected, and this one starts anew as a candidate.
     """
 
     def __init__(self, connect: Connect, broker: int, session_timeout: float) -> None:
-        """`broker`: in whose process it runs, or controllers.ALONE."""
+        """`broker`: the one in whose process it runs, or controllers.ALONE."""
         self._connect = connect
         self._broker = broker
         self._session_timeout = session_timeout
@@ -41,21 +40,19 @@ class ControllerThread:
 
     @property
     def is_elected(self) -> bool:
-        """Whether it is the controller, as far as it knows."""
-        controller = self._controller
-        return controller is not None and controller.is_elected
+        """It is the controller, as far as it knows."""
+        return (controller := self._controller) is not None and controller.is_elected
 
     @property
     def is_connected(self) -> bool:
-        """Whether ZooKeeper answers it. From any thread."""
-        session = self._session
-        return session is not None and session.state is SessionState.CONNECTED
+        """ZooKeeper answers it. From any thread."""
+        return (found := self._session) is not None and found.state is SessionState.CONNECTED
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """End the session at once, so that another is elected; the thread has ended when it returns."""
+        """End the session, so that another is elected at once, and wait for the thread's end."""
         self._stopping = True
         self._wakeup.wake()
         if self._session is not None:
@@ -63,11 +60,11 @@ class ControllerThread:
         while self._thread.is_alive():
             self._thread.join(REMIND_AFTER)
             if self._thread.is_alive():
-                logger.warning("the controller's end waits for an answer of ZooKeeper")
+                logger.warning("the controller cannot end: it waits for an answer of ZooKeeper")
         self._wakeup.close()
 
     def _run(self) -> None:
-        said = ""
+        last_error = ""
         while not self._stopping:
             try:
                 self._session = self._connect(self._session_timeout)
@@ -77,8 +74,8 @@ class ControllerThread:
                     self._session.close()
             except FolkmootError as error:
                 if not self._stopping:
-                    level = logging.DEBUG if str(error) == said else logging.WARNING
-                    said = str(error)
+                    level = logging.DEBUG if str(error) == last_error else logging.WARNING
+                    last_error = str(error)
                     logger.log(level, "this controller starts again as a candidate: %s", error)
             except Exception:
                 logger.exception("this controller starts again as a candidate")

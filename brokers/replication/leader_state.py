@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from folkmoot.brokers.storage.leader_epochs import EpochEnd, EpochStarts
-from folkmoot.coordination.partition_states import (
-    Answer,
-    PartitionState,
-    StateWrite,
-    Superseded,
-    VersionedState,
-)
+from folkmoot.coordination.partition_states import Answer, StateWrite, Superseded, VersionedState
 from folkmoot.protocol.errors import (
     FencedLeaderEpoch,
     OffsetNotAvailable,
@@ -23,7 +17,7 @@ from folkmoot.protocol.quantities import counted
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a replica stands: the leader epoch that it follows, the epoch of its last record (-1: it
+    """The position of a replica: the leader epoch that it follows, the epoch of its last record (-1: it
     has none), and its log end. All before it is on that replica's disk, if the topic asks for that."""
 
     leader_epoch: int
@@ -33,11 +27,12 @@ class Position:
 
 @dataclass(slots=True)
 class _Follower:
-    """What the leader knows of a replica since it leads; `log_end` is acked in this epoch. It has lacked
-    something of the leader's log since `behind_since`, None: it has all of it."""
+    """A replica as the leader knows it, from fetches in this leader epoch."""
 
     behind_since: float | None
+    """None: it has all of the leader's log."""
     log_end: int = -1
+    """Acked in this epoch."""
     given_up: int = 0
     broker_epoch: int = -1
     fetched_at: float = -inf
@@ -49,38 +44,38 @@ class _Follower:
 
 
 class LeaderState:
-    """What decides at the leader. No I/O, no clock: its owner brings events and carries writes out.
+    """The decisions of a leader. No I/O, no clock: its owner passes events in and carries writes out.
 
     It exists from the answer to the activation on (rule 2), with exactly the ISR and partition epoch of
-    that write, and knows of its followers only what they said in this leader epoch.
+    that write. It knows of its followers only what they sent in this leader epoch.
 
-    - **Fetch** (rule 4). A fetch of another epoch is refused. One whose position is not on this log is
-      told where the records of that epoch end here, and counts for nothing. Any other position is
+    - **Fetch** (rule 4). A fetch of another epoch is refused. If its position is not on this log, the
+      answer is where the records of that epoch end here, and nothing is acked. Any other position is
       *acked in this epoch*.
-    - **High watermark** (rule 6): the lowest end acked in this epoch over the *maximal ISR*, which is
-      the known ISR together with one that was proposed and not known to have failed. It stands while
-      the known ISR has fewer than `min_in_sync` members, and never falls.
-    - **Shrink and expand** (rule 7): by compare-and-set. A replica that is to go counts until that has
-      succeeded, one that is to come counts before it is sent. It may come when it has acked all that is
-      committed, and all that this log held when the epoch began (`epoch_start`): what was committed in
-      an earlier epoch lies below that, and the high watermark may not know of it yet. Nor may it have
-      records that were deleted (`given_up`). The write is refused if the replica's broker has
-      registered again since it fetched.
+    - **High watermark** (rule 6): the lowest end acked in this epoch over the *maximal ISR*. That is the
+      known ISR together with one that was proposed and not known to have failed. It stands while the
+      known ISR has fewer than `min_in_sync` members, and never falls.
+    - **Shrink and expand** (rule 7): by compare-and-set. A replica that leaves counts until that has
+      succeeded; one that joins counts before it is sent. It may join once it has acked all that is
+      committed, and all that this log held when the epoch began (`epoch_start`). Records that an earlier
+      epoch committed lie below that; the high watermark may not cover them yet. Nor may it have records
+      that were deleted (`given_up`). The write is refused if the replica's broker has registered again
+      since it fetched.
     - **Damage**. A follower whose log is damaged asks with `gives_up` from there on, as if it was cut. It
-      leaves the ISR first, and is answered once it is not in the maximal ISR: from then on it may cut.
-      What it has acked before counts no more. It counts again when an ask from there, or before, without
-      `gives_up` is acked. An ask from further on was under way before, and counts for nothing.
-    - **Doubt**. Where epochs begin may be unread in a part of this log (`EpochStarts.may_begin`). No
+      is answered once it is not in the maximal ISR: from then on it may cut. Its earlier acks count no
+      more. It counts again when a fetch from there, or before, without `gives_up` is acked. A
+      fetch from further on was sent earlier, and is refused.
+    - **Doubt**. In a part of this log it may be unknown where epochs begin (`EpochStarts.may_begin`). No
       follower is cut by that part: it may have the only copy of a committed record. Once all followers
-      have asked, the one with the latest epoch, and the most records of it, has all that any of them
-      has of what was committed: a leader of that epoch had it before. So that one is taken.
-    - **Refused or unknown** (rule 8). A refusal brings what the state is now: this leader, active in
-      this epoch → its ISR counts from here on; anything else → `resigned`. As long as an outcome is
-      unknown both ISRs count; a read behind it (`settled`) says which.
+      have asked, the one with the latest epoch, and the most records of it, is accepted. A leader of
+      that epoch had all that was committed, so this follower lacks nothing that another one has.
+    - **Refused or unknown** (rule 8). A refusal comes with the state as it is now. If this leader is
+      active there in this epoch, its ISR counts from here on; else it has `resigned`. While an outcome is
+      unknown both ISRs count; a read after it (`settled`) says which.
 
-    If its broker dies, all of this is forgotten, and the next activation begins a new epoch: whether
-    a proposal was written is read with the state. A zombie needs no rule: its ISR has followed the next
-    leader before that one has activated, so nobody acks here any more, and its writes are refused.
+    If its broker dies, all of this is forgotten, and the next activation begins a new epoch: the state shows
+    whether a proposal was written. A leader that does not know of the next one does no harm: its ISR
+    follows that one before it activates. So no one acks here any more, and its writes are refused.
     """
 
     def __init__(
@@ -97,20 +92,20 @@ class LeaderState:
         max_lag: float,
         now: float,
     ) -> None:
-        """`found` is the activation as it was written; `max_lag` are the seconds after which a
-        follower that lacks something leaves the ISR. One that lacks nothing stays, however long ago it
-        has fetched: a partition at rest is not asked for again and again."""
+        """`found` is the activation as it was written. A follower that lacks something for more than
+        `max_lag` seconds leaves the ISR. One that lacks nothing stays without further fetches."""
         self.broker_id = broker_id
         self.epoch = found.state.leader_epoch
         self.epoch_start = log_end
         self.high_watermark = high_watermark
         self.given_up = given_up
-        """Who joins the ISR has nothing before it any more."""
+        """A replica that joins the ISR has no records before it any more."""
         self.min_in_sync = min_in_sync
         self.max_lag = max_lag
         self.resigned = False
         self.proposed: StateWrite | None = None
-        self._found = found
+        self.found = found
+        """The partition's state as far as it is known, with this leader in it."""
         self._is_unsettled = False
         self._starts = starts
         self._own_end = -1
@@ -119,45 +114,36 @@ class LeaderState:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """The in-sync replicas that are known to be in the partition's state."""
-        return self._found.state.isr
+        return self.found.state.isr
 
     @property
     def others_in_sync(self) -> frozenset[int]:
         return frozenset(self.isr) - {self.broker_id}
 
     @property
-    def partition_epoch(self) -> int:
-        return self._found.partition_epoch
-
-    @property
-    def state(self) -> PartitionState:
-        return self._found.state
+    def maximal_isr(self) -> frozenset[int]:
+        """The known ISR, with the proposed one."""
+        proposed = () if self.proposed is None else self.proposed.state.isr
+        return frozenset((*self.isr, *proposed))
 
     @property
     def has_enough_replicas(self) -> bool:
-        """Whether what is appended can become committed."""
-        return len(self.isr) >= self.min_in_sync
+        """The ISR is large enough to commit new records."""
+        return len(self.found.state.isr) >= self.min_in_sync
 
     @property
     def knows_committed(self) -> bool:
-        """Whether the high watermark has passed all that earlier epochs may have committed."""
+        """The high watermark has passed all that earlier epochs may have committed."""
         return self.high_watermark >= self.epoch_start
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether time alone changes nothing: all replicas are in sync, and lack nothing."""
+        """Time alone changes nothing: all replicas are in sync, and lack nothing."""
         return (
             self.proposed is None
             and len(self.isr) > len(self._followers)
             and all(each.behind_since is None for each in self._followers.values())
         )
-
-    @property
-    def maximal_isr(self) -> frozenset[int]:
-        """The known ISR, with the one that is proposed."""
-        proposed = () if self.proposed is None else self.proposed.state.isr
-        return frozenset((*self.isr, *proposed))
 
     # -- records ------------------------------------------------------------------------------------
 
@@ -173,36 +159,37 @@ class LeaderState:
         given_up: int = 0,
         gives_up: bool = False,
     ) -> EpochEnd | None:
-        """A follower fetches from `position`. None: it is acked, and may read on from there.
+        """A follower fetches from `position`. Return None if it is acked: the follower reads on there.
 
-        Otherwise the position is not on this log: the follower has to cut its own to what both have.
-        Raises FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log
-        begins, or there with an epoch that ends before it here; OffsetNotAvailable while it counts as in
-        sync and `gives_up` what it has behind `position`. `broker_epoch` is of its registration; what it
-        has before `given_up` is deleted there.
+        Otherwise the position is not on this log, and the follower has to cut its own to what both have.
+        `broker_epoch` is of its registration; it has deleted all before `given_up`. Raises
+        FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log begins, or there
+        with an epoch that ends before it here; OffsetNotAvailable while it counts as in sync and
+        `gives_up` what it has behind `position`.
         """
         if position.leader_epoch < self.epoch:
             raise FencedLeaderEpoch(f"leader epoch {position.leader_epoch} is over: {self.epoch}")
         if position.leader_epoch > self.epoch:
             raise UnknownLeaderEpoch(f"leader epoch {position.leader_epoch} is not known here yet")
         follower = self._followers[replica]
-        self._note_damage(follower, broker_epoch, position.log_end, log_start, gives_up)
-        if gives_up and replica in self.maximal_isr:
-            raise OffsetNotAvailable(f"broker {replica} counts as in sync still: ask again")
+        if gives_up or follower.damaged_at is not None:
+            self._note_damage(follower, broker_epoch, position.log_end, log_start, gives_up)
+            if gives_up and replica in self.maximal_isr:
+                raise OffsetNotAvailable(f"broker {replica} counts as in sync still: ask again")
         follower.asked = None if gives_up else (position.last_epoch, position.log_end)
         end = self._starts.end_of(position.last_epoch, log_end)
         if position.log_end > (earliest := self._starts.earliest(end.offset)) < end.offset:
             self._require_best(follower, earliest)
             end = EpochEnd(position.last_epoch, end.offset)
-        # What lies in front of this log cannot be compared: who ends there may have another leader's.
+        # Records before this log cannot be compared: a follower that ends there may have another leader's.
         is_known = end.epoch == position.last_epoch and position.log_end <= end.offset
         if position.log_end < log_start + (position.last_epoch >= 0 and not is_known):
             raise OffsetOutOfRange(f"the leader's log begins with offset {log_start}")
-        # Where an unclean election has lost records, a log without any may begin behind what came since.
-        counts = position.last_epoch >= 0 or self.state.unclean_epoch > 0
+        # A log without records may begin behind some that were appended since an unclean election.
+        counts = position.last_epoch >= 0 or self.found.state.unclean_epoch > 0
         has_records = counts and position.log_end > log_start
         if has_records and end.epoch != position.last_epoch:
-            # Compaction may have left nothing of all that is older: then the first record lies behind a gap.
+            # Compaction may have removed all that is older: then the first record lies behind a gap.
             return end if end.epoch >= 0 else end._replace(offset=log_start)
         if position.log_end > (end.offset if has_records else log_end):
             return end
@@ -222,7 +209,7 @@ class LeaderState:
     def _note_damage(
         self, follower: _Follower, broker_epoch: int, log_end: int, log_start: int, gives_up: bool
     ) -> None:
-        """Raises OffsetNotAvailable for what was asked before the follower has found the damage."""
+        """Raises OffsetNotAvailable for a fetch that was sent before the follower found its damage."""
         known = follower.damaged_at if broker_epoch == follower.broker_epoch else None
         if gives_up:
             follower.broker_epoch, follower.log_end = broker_epoch, -1
@@ -243,22 +230,22 @@ class LeaderState:
             )
 
     def appended(self, now: float) -> None:
-        """The log has grown: who had all of it lacks something from now on."""
+        """The log has grown: followers that had all of it are behind from now on."""
         for follower in self._followers.values():
             if follower.behind_since is None:
                 follower.behind_since = now
 
     def advance(self, own_end: int) -> int:
-        """The high watermark, when the leader's own log counts up to `own_end`."""
+        """Return the high watermark, when the leader's own log counts up to `own_end`."""
         self._own_end = own_end
         if self.has_enough_replicas:
-            is_alone = self.proposed is None and len(self.isr) == 1
+            is_alone = self.proposed is None and len(self.found.state.isr) == 1
             lowest = own_end if is_alone else min(map(self._end_of, self.maximal_isr))
             self.high_watermark = max(self.high_watermark, lowest)
         return self.high_watermark
 
     def missing(self, offset: int) -> str:
-        """What records before `offset` wait for, which are not committed."""
+        """Describe what uncommitted records before `offset` wait for."""
         if not self.has_enough_replicas:
             return (
                 f"it has {counted(len(self.isr), 'replica')} in sync, and needs {self.min_in_sync}"
@@ -267,12 +254,12 @@ class LeaderState:
         return f"it waits for the in-sync replicas of broker {' and '.join(behind)}"
 
     def have_given_up(self, offset: int) -> bool:
-        """Whether no other replica that may lead next has records before `offset`."""
+        """Return whether no other replica that may lead next has records before `offset`."""
         others = (self._followers.get(each) for each in self.maximal_isr - {self.broker_id})
         return all(each is not None and each.given_up >= offset for each in others)
 
     def have_no_more(self, offset: int) -> bool:
-        """Whether all followers have asked, and none has what lies at `offset`."""
+        """Return whether all followers have asked, and none has the record at `offset`."""
         return all(
             each.damaged_at == offset or (each.damaged_at is None and 0 <= each.log_end <= offset)
             for each in self._followers.values()
@@ -287,47 +274,43 @@ class LeaderState:
     # -- in-sync replicas ---------------------------------------------------------------------------
 
     def propose(self, live: Iterable[int], now: float) -> StateWrite | None:
-        """What to write of the ISR now, if anything; `live` are the brokers that are registered, and
-        are not about to stop: nobody is to wait for one that goes at any moment.
+        """Return the write that changes the ISR, if it should change. It counts from here on; `answered`
+        takes its outcome: one at a time.
 
-        It counts from here on, and `answered` takes what becomes of it: one at a time.
+        `live` are the registered brokers that are not about to stop: no producer waits for one of those.
         """
         if self.proposed is not None or self.resigned:
             return None
-        alive = frozenset(live)
-        stay = [
-            each for each in self.isr if each == self.broker_id or self._keeps_up(each, alive, now)
-        ]
-        if len(stay) < len(self.isr):
-            self.proposed = StateWrite(self.state.with_isr(stay), self.partition_epoch)
-            return self.proposed
+        state, alive = self.found.state, frozenset(live)
+        keep_up = {each for each in self._followers if self._keeps_up(each, alive, now)}
+        stay = [each for each in state.isr if each == self.broker_id or each in keep_up]
         come = {
             each: follower.broker_epoch
             for each, follower in self._followers.items()
-            if each not in self.isr
-            and self._keeps_up(each, alive, now)
+            if each in keep_up
+            and each not in state.isr
             and self._has_caught_up(follower)
             and follower.given_up >= self.given_up
         }
-        if come:
+        if len(stay) < len(state.isr):
+            self.proposed = StateWrite(state.with_isr(stay), self.found.partition_epoch)
+        elif come:
             isr = [
                 each
                 for each in (self.broker_id, *self._followers)
-                if each in come or each in self.isr
+                if each in come or each in state.isr
             ]
-            self.proposed = StateWrite(self.state.with_isr(isr), self.partition_epoch, come)
+            self.proposed = StateWrite(state.with_isr(isr), self.found.partition_epoch, come)
         return self.proposed
 
     def _keeps_up(self, replica: int, live: frozenset[int], now: float) -> bool:
-        follower = self._followers.get(replica)
-        if follower is None or replica not in live:
-            return False
+        follower = self._followers[replica]
         has_lost = follower.damaged_at is not None or (0 <= follower.log_end < self.high_watermark)
         since = follower.behind_since
-        return not has_lost and (since is None or now - since <= self.max_lag)
+        return replica in live and not has_lost and (since is None or now - since <= self.max_lag)
 
     def has_committed(self, replica: int) -> bool:
-        """Whether a replica has all that earlier epochs may have committed."""
+        """Return whether a replica has all that earlier epochs may have committed."""
         follower = self._followers.get(replica)
         return follower is not None and self._has_caught_up(follower)
 
@@ -335,14 +318,14 @@ class LeaderState:
         return follower.log_end >= max(self.high_watermark, self.epoch_start)
 
     def answered(self, answer: Answer | None) -> None:
-        """What became of the write that was proposed; None: it is not known."""
+        """The proposed write has ended; None: its outcome is unknown."""
         proposed, self.proposed = self.proposed, None
         if answer is None:
             self.proposed, self._is_unsettled = proposed, True
         elif isinstance(answer, VersionedState):
             self._adopt(answer)
         elif isinstance(answer, Superseded):
-            if answer.found is not None and answer.found.order < self._found.order:
+            if answer.found is not None and answer.found.order < self.found.order:
                 self.resigned = True  # ZooKeeper was set back: what refuses a write is no old read
             self.observed(answer.found)
         elif answer.broker_id in self._followers and proposed is not None:
@@ -352,26 +335,26 @@ class LeaderState:
                 follower.log_end = -1
 
     def observed(self, found: VersionedState | None, *, settled: bool = False) -> None:
-        """What the state is, or was a while ago. `settled`: it was read when no write was under way."""
+        """The state was read, now or a while ago. `settled`: when no write was under way."""
         if found is None:
             self.resigned = True
             return
         self._adopt(found)
-        if settled and self._is_unsettled and found.order >= self._found.order:
+        if settled and self._is_unsettled and found.order >= self.found.order:
             self.proposed, self._is_unsettled = None, False
 
     def _adopt(self, found: VersionedState) -> None:
-        if found.order <= self._found.order:
+        if found.order <= self.found.order:
             return
         state = found.state
         if (state.leader, state.leader_epoch, state.active) != (self.broker_id, self.epoch, True):
             self.resigned = True
             return
-        self._found = found
+        self.found = found
 
     def replicas_changed(self, replicas: Sequence[int], now: float) -> None:
-        """The partition is assigned to other brokers. One that is gone counts for nothing, and leaves the
-        ISR if it is still in there."""
+        """The partition is assigned to other brokers. A replica that is gone counts for nothing; if it is
+        still in the ISR, it leaves."""
         for each in self._followers.keys() - set(replicas):
             del self._followers[each]
         for each in set(replicas) - self._followers.keys() - {self.broker_id}:

@@ -1,27 +1,20 @@
-"""One partition on this broker: its log, its role, and all that waits for it."""
+"""One partition on this broker: its log, its role, and the requests that wait for it."""
 
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from folkmoot.brokers.jobs.jobs import Now, log_failure
+from folkmoot.brokers.jobs.jobs import Now, call_guarded, log_failure
 from folkmoot.brokers.jobs.serial_queue import Pending
 from folkmoot.brokers.replication.follower_state import Check, FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
-from folkmoot.brokers.replication.replica_state import (
-    NEXT_ROLES,
-    Activate,
-    PersistEpoch,
-    ReplicaState,
-    Role,
-    Step,
-)
+from folkmoot.brokers.replication.replica_state import PersistEpoch, ReplicaState, Step
 from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH, EpochEnd
 from folkmoot.brokers.storage.log import Log
@@ -69,17 +62,23 @@ logger = logging.getLogger(__name__)
 MAX_LAG: Final = 10.0
 """Seconds after which a follower that has not caught up leaves the ISR."""
 TRY_AGAIN_AFTER: Final = 0.1
-"""Seconds after which a leader that has refused is asked again."""
+"""Seconds after which a leader that refused a fetch is asked again."""
 DELETED_WITHIN: Final = 10.0
 """Seconds for which a deletion of records waits for the in-sync replicas."""
 DISK_AGAIN_AFTER: Final = 1.0
 """Seconds after which a disk that was full is tried again."""
+_GRAIN: Final = 0.05
+"""Seconds between two searches for produces that have waited too long, at least."""
+
+
+_Change = Callable[[], Coroutine[Pending[Any], None, float]]
+"""An operation on the log. It returns the seconds after which to try again; 0: ask the leader at once."""
 
 
 class WaitingProduce(NamedTuple):
     """Batches that end at offset `end`: `done` is called when they are committed, or never will be.
 
-    `size` in bytes is what consumers can read then; `deadline` is in the event loop's clock.
+    Consumers can read `size` bytes more by then; `deadline` is in the event loop's clock.
     """
 
     end: int
@@ -97,15 +96,15 @@ class _Deletion(NamedTuple):
 
 
 class Session:
-    """What a consumer or a follower has named, and waits for news of."""
+    """A consumer or a follower that waits for news of partitions."""
 
     __slots__ = ()
 
     def appended(self, partition: "Partition", /) -> None:
-        """Batches that are not committed yet were appended."""
+        """Batches were appended that are not committed yet."""
 
     def committed(self, partition: "Partition", size: float, /) -> None:
-        """The high watermark has moved by so many bytes, inf if that is not known."""
+        """The high watermark has moved by `size` bytes, inf if that is not known."""
 
     def altered(self, partition: "Partition", /) -> None:
         """Another broker leads, a read has become possible, the log's start has moved, or it is closed."""
@@ -113,167 +112,145 @@ class Session:
 
 
 class Partition:
-    """One partition on this broker, also if it has one replica alone.
+    """One partition on this broker, with one replica or several.
 
-    Its role (`Role`) follows from the partition's state as it was read last, which may be old; each
-    decision is such that this does no harm (ReplicaState, LeaderState, FollowerState). This class carries
-    their decisions out: it has epochs put on disk, states written, the log flushed, cut and begun anew.
+    The state machines (ReplicaState, LeaderState, FollowerState) decide, by the partition's state as it
+    was read last. That may be old: each decision is safe even so. This class carries the decisions out. It
+    has epochs put on disk, states written, and the log flushed, cut and begun anew.
 
-    **High watermark.** A leader's moves in `advance` alone: after an append, a flush, a follower's fetch
-    and a change of the ISR. It answers the producers whose records are committed by that, and wakes
-    consumers and followers.
+    **High watermark.** `advance` alone moves a leader's: after an append, a flush, a follower's fetch and
+    a change of the ISR. It answers the producers whose records are committed by that, and wakes consumers
+    and followers.
 
-    **Disk.** What changes the files of the log is an operation in `log.queue`: flushes, cuts, deletions. An
-    operation reads the state when its turn comes; so a cut never meets a flush, and a role that has
-    ended meanwhile ends the operation.
+    **Disk.** All that changes files of the log is an operation in `log.queue`. An operation reads the
+    state when its turn comes. So a cut never meets a flush, and an operation of a role that is over ends.
 
-    **Leader.** Followers that lag, or whose broker is gone, leave the ISR, and those that have caught up
-    join it.
+    **Follower.** It asks for one position at a time. It appends the answer, flushes it if the topic asks
+    for that, and only then asks for the next position. So the leader counts only what is on disk.
 
-    **Follower.** One position is asked for at a time. What comes is appended, flushed if the topic asks for
-    that, and only then is the next position sent: so what the leader counts is on disk.
-
-    Crash story: see the state machines and the operations. What waits here is memory: a leader that dies has
+    Crash story: see the state machines and the operations. Requests wait in memory: a leader that dies has
     acknowledged nothing that is not committed.
 
     Owner: the event loop.
     """
 
-    __slots__ = (
-        *("_again", "_asked", "_deletions", "_is_blocked", "_produces", "_role", "_shared"),
-        "_to_give_up",
-        *(
-            "found",
-            "id",
-            "is_outdated",
-            "log",
-            "replica_count",
-            "replicas",
-        ),
-        *("sessions", "state", "throttle", "__weakref__"),
-    )
-
-    def __init__(
-        self, shared: Shared, key: TopicIdPartition, log: Log, replicas: Sequence[int]
-    ) -> None:
+    def __init__(self, shared: Shared, key: TopicIdPartition, log: Log) -> None:
         self.id = key
         self.log = log
-        self.replicas = list(replicas)
-        self.replica_count = len(replicas)
-        """So many it has; while they are being moved, the fewest (TopicInfo)."""
+        self.replicas: list[int] = []
+        self.replica_count = 0
+        """The number of replicas; during a reassignment the smaller one (TopicInfo)."""
         self.throttle = 0
-        """Bytes a second that it copies at most until it is in sync; 0: as fast as it can."""
+        """Bytes a second that it copies at most until it is in sync; 0: no limit."""
         self.state = ReplicaState(
             *(shared.broker_id, log.leader_epoch, shared.registered, shared.staying)
         )
+        self.leader: LeaderState | None = None
+        """`state.leader`, while this broker leads."""
         self.found: VersionedState | None = None
         """The partition's state as it was read last."""
         self.is_outdated = False
         """Another broker knows a newer leader, or an ISR without this replica."""
+        self.is_restless = False
+        """The ISR may change by time alone, or a deletion waits for it."""
         self.sessions: dict[Session, None] = {}
-        """Those who have named it, and were not answered yet."""
         self._shared = shared
-        self._role = Role.WAITING
+        self._is_closed = False
         self._asked: Position | None = None
+        """The position that the leader was asked for and has not answered."""
         self._is_blocked = False
-        """The log is about to be cut, to begin anew, or to be prepared: nothing is asked or appended."""
+        """An operation is about to cut the log, begin it anew or prepare it: nothing is asked or appended."""
         self._produces: deque[WaitingProduce] = deque()
+        self._expires_at = inf
         self._deletions: list[_Deletion] = []
-        self._again = False
+        self._is_retrying = False
         self._to_give_up = 0
-        """Where the leader's log begins. Behind this log's start: one operation deletes up to there."""
-
-    @property
-    def leader(self) -> LeaderState | None:
-        """If this broker leads."""
-        return self.state.leader
+        """The start of the leader's log. While this log begins earlier, one operation deletes up to there."""
 
     @property
     def counted_end(self) -> int:
-        """Up to where the log counts: what is on disk, if the topic asks for that."""
+        """The end of what counts as acked: of what is on disk, if the topic asks for that."""
         return self.log.recovery_point_offset if self.log.flushes else self.log.log_end
 
     @property
     def waiting_produces(self) -> int:
-        """How many parts of produces wait to be committed."""
         return len(self._produces)
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether time alone changes nothing."""
-        leader = self.leader
-        return leader is None or (leader.is_at_rest and not self._deletions)
-
     def serves(self, epoch: int) -> bool:
-        """Whether this broker is an in-sync follower in that leader epoch: then what is committed, as far
-        as it knows, may be read here as well."""
-        follower, known = self.state.follower, self.state.known
+        """Return whether this broker is an in-sync follower in that leader epoch. Consumers may then read
+        here what is committed as far as it knows."""
+        follower = self.state.follower
         return (
             follower is not None
             and not self.is_outdated
             and follower.epoch == epoch
-            and known is not None
-            and self.state.broker_id in known.state.isr
+            and self._counts_as_in_sync
         )
 
-    # -- what the cluster says ----------------------------------------------------------------------
+    @property
+    def _counts_as_in_sync(self) -> bool:
+        known = self.state.known
+        return known is not None and self._shared.broker_id in known.state.isr
+
+    # -- the view of the cluster --------------------------------------------------------------------
 
     def begin(self, topic: TopicInfo, found: VersionedState | None) -> None:
         """Take up a role, by what the log has and what the state says."""
         log, shared = self.log, self._shared
-        self.assign(topic)
-        log.is_led = False
-        # In sync since an epoch that this disk knows nothing of: it is another disk, or it has never
-        # followed, and then nothing was committed.
+        self._assign(topic)
+        # In sync since an epoch that this disk does not know: it is another disk. (Or it has never
+        # followed, and nothing was committed.)
         is_blank = found is not None and found.state.leader_epoch > 0 and log.leader_epoch < 0
-        # What was only in the page cache when the machine went down is gone, though it was acked.
+        # A machine that went down has lost what was only in its page cache, though it was acked.
         has_counted = not log.flushes or topic.had_page_cache
         is_suspect = log.directory.name in shared.logs.suspects and has_counted
         lacks = log.is_incomplete or is_blank or log.failed is not None
         has_lost = is_suspect or log.is_damaged
         self.state.may_lead = not (lacks or has_lost)
-        # What the only replica lacks no other has.
+        # No other replica has what the only one lacks.
         self.state.may_lead_alone = log.failed is None and (
             log.is_alone or (has_lost and not lacks)
         )
         self.observe(found)
 
-    def assign(self, topic: TopicInfo) -> None:
-        """The partition's replicas, as the topic says."""
-        number = self.id.partition
-        replicas, move = topic.partitions[number], topic.reassignments.get(number)
-        if self.replicas != replicas:
-            self.replicas = list(replicas)
-            if self.leader is not None:
-                self.leader.replicas_changed(replicas, self._shared.clock())
-        self.replica_count = topic.replica_count(number)
-        self.log.is_alone = len(replicas) == 1
-        self.state.reassigned = topic.reassigned
-        if self.leader is not None:
-            self.leader.min_in_sync = self.log.config.least_in_sync(self.replica_count)
-        is_added = move is not None and self._shared.broker_id not in move.original
-        throttle = move.throttle if move is not None and is_added else 0
-        if throttle != self.throttle:
-            self.throttle = throttle
-            self._shared.throttled_until = 0.0  # what was taken at the old rate is forgotten
-
-    def observe(self, found: VersionedState | None, *, settled: bool = False) -> None:
-        """The state was read. `settled`: in a new session, in which nothing was written before."""
-        is_new, self.found = found != self.found, found
-        self._take(self.state.observed(found, settled=settled))
-        if is_new and self.leader is None:
-            self.wake_all()  # consumers may read of a follower that is in sync
-
-    def look_again(self) -> None:
-        """A view of the cluster was shown: what has failed meanwhile is tried again."""
+    def learn(self, topic: TopicInfo, found: VersionedState | None, *, settled: bool) -> None:
+        """Take over a newer view, and try again what has failed meanwhile."""
+        self._assign(topic)
+        self.observe(found, settled=settled)
         self.is_outdated = False
+        self.is_restless = True
         if self.counted_end < self.log.log_end:
             self._flush()  # its topic may ask for that from now on
         self.advance()
 
-    def heard(self, known: PartitionMetadata) -> None:
-        """What another broker knows, while ZooKeeper does not answer this one. A leader that was replaced
-        ends here, and is nothing before its state was read again."""
+    def _assign(self, topic: TopicInfo) -> None:
+        number, leader = self.id.partition, self.leader
+        replicas, move = topic.partitions[number], topic.reassignments.get(number)
+        if self.replicas != replicas:
+            self.replicas = list(replicas)
+            if leader is not None:
+                leader.replicas_changed(replicas, self._shared.clock())
+        self.replica_count = topic.replica_count(number)
+        self.log.is_alone = len(replicas) == 1
+        self.state.reassigned = topic.reassigned
+        if leader is not None:
+            leader.min_in_sync = self.log.config.least_in_sync(self.replica_count)
+        is_added = move is not None and self._shared.broker_id not in move.original
+        throttle = move.throttle if move is not None and is_added else 0
+        if throttle != self.throttle:
+            self.throttle = throttle
+            self._shared.throttled_until = 0.0  # computed with the former rate
+
+    def observe(self, found: VersionedState | None, *, settled: bool = False) -> None:
+        """The state was read. `settled`: in a new session, before which every write has ended."""
+        is_new, self.found = found != self.found, found
+        self._carry_out(self.state.observed(found, settled=settled))
+        if is_new and self.leader is None:
+            self.wake_all()  # consumers may read from a follower that is in sync
+
+    def observe_metadata(self, known: PartitionMetadata) -> None:
+        """Another broker knows this, while ZooKeeper does not answer this one. A leader that was replaced
+        resigns, and takes no role before its state was read again."""
         leader, follower, shared = self.leader, self.state.follower, self._shared
         if leader is not None and known.leader_epoch > leader.epoch:
             shared.is_replaced = True
@@ -288,32 +265,33 @@ class Partition:
     def close(self) -> None:
         """This broker has no replica of it any more, or the topic is gone."""
         self.observe(None)
-        self._shared.forget(self)
-        self._enter(Role.CLOSED)
-
-    def _enter(self, role: Role) -> None:
-        if role is not self._role:
-            assert role in NEXT_ROLES[self._role], f"{self.log.name}: {self._role} to {role}"
-            self._role = role
+        self._is_closed = True
 
     # -- roles --------------------------------------------------------------------------------------
 
-    def _take(self, step: Step) -> None:
-        """Do what the state machine wants next, and what a change of roles brings with it."""
+    def _carry_out(self, step: Step) -> None:
+        """Take the step that the state machine asks for, and what a change of roles requires."""
         state, log = self.state, self.log
-        if self._role is not Role.CLOSED:
-            self._enter(state.role)
-        was_led, log.is_led = log.is_led, state.leader is not None
-        if was_led is not log.is_led:
-            self._change_leadership(was_led)
+        former, self.leader = self.leader, state.leader
+        log.is_led = self.leader is not None
+        if (former is None) is not (self.leader is None):
+            if former is not None:
+                logger.info("%s: not the leader any more", log.name)
+                self._refuse(
+                    NotEnoughReplicasAfterAppend(
+                        f"{log.name}: another broker leads, or is about to, and may have the batch or not"
+                    )
+                )
+            self._answer_deletions()
+            self.wake_all()
         if state.follower is None and self._asked is not None:
             self._asked = None
             self._shared.fetcher.forget(log.name.topic, log.name.partition)
         self._judge_log()
         if isinstance(step, PersistEpoch):
             self._note_epoch(step.epoch)
-        elif isinstance(step, Activate):
-            self._claim(step.write)
+        elif step is not None:
+            self._claim(step)
         elif (
             (known := state.known) is not None
             and known.state.leader == self._shared.broker_id
@@ -327,20 +305,9 @@ class Partition:
         elif state.follower is not None and self._asked is None:
             self._ask()
 
-    def _change_leadership(self, was_led: bool) -> None:
-        log = self.log
-        if was_led:
-            logger.info("%s: not the leader any more", log.name)
-            self._refuse(
-                NotEnoughReplicasAfterAppend(
-                    f"{log.name}: another broker leads, or is about to, and may have the batch or not"
-                )
-            )
-        self._answer_deletions()
-        self.wake_all()
-
     def _judge_log(self) -> None:
-        """A replica that may lead has all that is committed: its disk is trusted, and it is complete."""
+        """Trust the disk of a replica that may lead, and note its log as complete: it has all that is
+        committed."""
         state, log = self.state, self.log
         if state.may_lead and self._shared.logs.suspects:
             self._shared.logs.trust(log)
@@ -354,17 +321,17 @@ class Partition:
 
     async def _note_complete(self) -> None:
         if self.log.is_incomplete:
-            return  # a cut that came before has taken that back
+            return  # an earlier cut has lost something since
         try:
             await self.log.queue.job(partial(note_complete, self.log.directory))
         except OSError as error:
             log_failure(f"{self.log.name}: not noted as complete", error)
 
     def _note_epoch(self, epoch: int) -> None:
-        """Have an epoch on disk, before the replica acts in it.
+        """Have an epoch put on disk, before the replica acts in it.
 
-        A log that has no epoch is known by that to lack something. So one that does is noted as incomplete
-        first: a death in between leaves it incomplete, as it is.
+        A log without any epoch counts as one that lacks something. It is noted as incomplete first, so that
+        a death in between does not make it look complete.
         """
         state, log = self.state, self.log
         if log.is_open and not (state.may_lead or state.may_lead_alone or log.is_incomplete):
@@ -384,30 +351,30 @@ class Partition:
             self._note_epoch(epoch)
 
     def _epoch_noted(self, epoch: int, error: Exception | None) -> None:
-        if self._role is Role.CLOSED:
+        if self._is_closed:
             return
         if error is None:
             self.log.leader_epoch = max(self.log.leader_epoch, epoch)
-            self._take(self.state.persisted(epoch))
+            self._carry_out(self.state.persisted(epoch))
         else:
             self.state.failed()
             self._try_again(DISK_AGAIN_AFTER)
 
     def _claim(self, write: StateWrite) -> None:
-        """Have it written that this broker leads, or that it cannot."""
+        """Write in ZooKeeper that this broker leads, or that it cannot."""
         log = self.log
         if write.state.active and (log.failed is not None or self._is_blocked):
             self.state.failed()
             self._try_again()
             return
         if not (self.state.may_lead or write.state.active):
-            logger.error("%s: this disk lacks records that counted; another is to lead", log.name)
+            logger.error("%s: this disk lacks records that counted; another must lead", log.name)
         self._write(write, self._claimed)
 
     def _claimed(self, answer: Answer | None) -> None:
-        if self._role is Role.CLOSED:
+        if self._is_closed:
             return
-        state, log = self.state, self.log
+        state, log, counters = self.state, self.log, self._shared.counters
         step = state.activated(answer, self._lead)
         if state.leader is not None:
             if not state.may_lead:
@@ -418,12 +385,11 @@ class Partition:
                     log.name,
                 )
                 state.may_lead = True
-            level = logging.DEBUG if log.is_alone else logging.INFO  # who else
+            level = logging.DEBUG if log.is_alone else logging.INFO  # no other broker could lead
             logger.log(level, "%s: leader in epoch %d", log.name, state.leader.epoch)
-            self._shared.counters.elected += 1
-            is_unclean = state.leader.state.unclean_epoch == state.leader.epoch
-            self._shared.counters.elected_unclean += is_unclean
-        self._take(step)
+            counters.elected += 1
+            counters.elected_unclean += state.leader.found.state.unclean_epoch == state.leader.epoch
+        self._carry_out(step)
         self.advance()
         self.look_after_isr()
 
@@ -431,7 +397,6 @@ class Partition:
         log = self.log
         if log.flushes:
             self._flush()
-        self._shared.restless[self] = None
         return LeaderState(
             *(self._shared.broker_id, found, self.replicas, log.epoch_starts),
             log_end=log.log_end,
@@ -450,30 +415,30 @@ class Partition:
         self._shared.write_states({self.id: write}, answered)
 
     def resign(self) -> None:
-        """Nothing can be written here any more, or some of it is damaged: another is to lead, if there is
-        one in sync."""
+        """Have another broker lead if one is in sync: nothing can be written here any more, or some of it is
+        damaged."""
         state = self.state
         if state.leader is not None:
             if len(state.leader.isr) < 2:
-                return  # what is here can be read, at least
+                return  # reads are possible, at least
             state.leader.resigned = True
         state.may_lead, state.may_lead_alone = False, self.log.failed is None
-        self._take(state.observed(state.known))
+        self._carry_out(state.observed(state.known))
 
-    def is_whole(self) -> None:
-        """What is damaged is gone, or records are deleted here, too: with that the replica may have all
-        that is committed again, and nothing else."""
+    def _is_whole(self) -> None:
+        """The damaged part is gone, or the deletions of the leader are carried out. With that the replica may
+        have all that is committed again."""
         state = self.state
         if state.follower is not None and state.follower.has_committed:
             state.may_lead |= not self.log.is_damaged and self.log.failed is None
-            self._take(state.observed(state.known))
+            self._carry_out(state.observed(state.known))
 
     # -- high watermark -----------------------------------------------------------------------------
 
     def advance(self, appended: int = 0) -> None:
         """Move the leader's high watermark as far as it may go, and answer what waits for it.
 
-        `appended` bytes have just come, which consumers can read if they are committed by that.
+        `appended` bytes were just appended; consumers can read them if they are committed by this.
         """
         leader, log = self.leader, self.log
         if leader is None or not log.is_open:
@@ -484,10 +449,10 @@ class Partition:
             self._wake(appended if offset == log.log_end else 0)
 
     def _wake(self, appended: int = 0) -> None:
-        """The high watermark has moved."""
+        """Answer the produces below the high watermark, which has moved, and wake the sessions."""
         end, size = self.log.high_watermark, float(appended)
         if not appended and (not self._produces or self._produces[0].end > end):
-            size = inf  # by what was acknowledged before, or is of a former leader
+            size = inf  # acknowledged before, or appended by a former leader
         while self._produces and self._produces[0].end <= end:
             produce = self._produces.popleft()
             size += produce.size
@@ -495,12 +460,16 @@ class Partition:
         for session in self.sessions:
             session.committed(self, size)
 
+    def wake_all(self) -> None:
+        """Something other than the high watermark has changed: all sessions look again."""
+        for session in self.sessions:
+            session.altered(self)
+
     def _flush(self) -> None:
-        """Have all that is here now put on disk."""
         self._shared.flusher.flush(self.log, self._flushed)
 
     def _flushed(self, error: FolkmootError | None) -> None:
-        """A flush has ended. Where the disk was full, or had no descriptor to spare, it is tried again."""
+        """A flush has ended. If the disk was full, or had no descriptor to spare, it is tried again."""
         log = self.log
         self._refuse_if_unusable()
         self.advance()
@@ -510,7 +479,7 @@ class Partition:
             self._ask()
 
     def fail(self, reason: str) -> None:
-        """Nothing is written to the log any more. It can be read."""
+        """Write nothing to the log any more. It can be read."""
         self.log.fail(reason, readable=True)
         self.wake_all()
         self._refuse_if_unusable()
@@ -526,25 +495,24 @@ class Partition:
             self._refuse(error)
 
     def _refuse(self, error: FolkmootError) -> None:
-        """Answer all produces that wait: what was appended may be committed later, or never."""
+        """Answer all waiting produces: their batches may be committed later, or never."""
         waiting, self._produces = self._produces, deque()
-        for each in waiting:
-            each.done(error)
+        for produce in waiting:
+            produce.done(error)
 
     # -- producers ----------------------------------------------------------------------------------
 
     def require_replicas(self) -> None:
-        """Raises NotEnoughReplicas: what is appended now could not be committed."""
+        """Raise NotEnoughReplicas if what is appended now could not be committed."""
         if self.leader is not None and not self.leader.has_enough_replicas:
             raise NotEnoughReplicas(f"{self.log.name}: {self.leader.missing(self.log.log_end)}")
 
     def appended(self, size: int, before: int) -> None:
-        """A producer's batches of so many bytes were appended from offset `before` on, where this broker
-        leads."""
+        """Count a producer's `size` bytes, appended from offset `before` on, where this broker leads."""
         was_committed = self.log.high_watermark >= before
         if self.leader is not None:
             self.leader.appended(self._shared.clock())
-            self._shared.restless[self] = None
+            self.is_restless = True
         for session in self.sessions:
             session.appended(self)
         if self.log.flushes:
@@ -554,23 +522,31 @@ class Partition:
     def wait(self, produce: WaitingProduce) -> None:
         """Call `produce.done` when the log is committed up to its end, never will be, or time is up."""
         self._produces.append(produce)
-        self._shared.expire_by(self, produce.deadline)
+        self._expire_at(produce.deadline)
 
-    def expire(self, now: float) -> float | None:
-        """Refuse the produces that have waited too long → the earliest deadline of the others. What they
-        appended stays, and may be committed yet."""
+    def _expire_at(self, due: float) -> None:
+        if due < self._expires_at:
+            self._expires_at = due
+            self._shared.at(due, self._expire)
+
+    def _expire(self) -> None:
+        """Refuse the produces that have waited too long. Their batches may be committed yet."""
+        now = self._shared.clock()
+        if now < self._expires_at:
+            return  # an earlier timer has set another one
         late = [each for each in self._produces if each.deadline <= now]
         if late:
             self._produces = deque(each for each in self._produces if each.deadline > now)
-        for each in late:
-            missing = "" if self.leader is None else f" ({self.leader.missing(each.end)})"
-            each.done(
-                RequestTimeout(
-                    f"{self.log.name}: the batch was appended, and not committed in time: it may be "
-                    f"later{missing}"
-                )
+        self._expires_at = inf
+        if self._produces:
+            self._expire_at(max(now + _GRAIN, min(each.deadline for each in self._produces)))
+        for produce in late:
+            missing = "" if self.leader is None else f" ({self.leader.missing(produce.end)})"
+            error = RequestTimeout(
+                f"{self.log.name}: the batch was appended, and not committed in time: it may be "
+                f"later{missing}"
             )
-        return min((each.deadline for each in self._produces), default=None)
+            call_guarded(self.log.name, produce.done, error)
 
     # -- followers, where this broker leads ---------------------------------------------------------
 
@@ -583,8 +559,8 @@ class Partition:
         *,
         gives_up: bool,
     ) -> EpochEnd | None:
-        """A follower fetches. Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch, OffsetOutOfRange,
-        OffsetNotAvailable."""
+        """A follower fetches (LeaderState.fetched). Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch,
+        OffsetOutOfRange, OffsetNotAvailable."""
         leader, log = self.leader, self.log
         if leader is None or follower not in self.replicas:
             raise NotLeader(
@@ -598,55 +574,55 @@ class Partition:
                 gives_up=gives_up,
             )
         except OffsetNotAvailable:
-            self.look_after_isr()  # it is to leave
+            self.look_after_isr()  # takes the follower out
             raise
         if end is None:
             self.advance()
-            self._answer_deletions()
-            self._shared.restless[self] = None
+            if self._deletions:
+                self._answer_deletions()
+            self.is_restless = True
             if follower not in leader.isr:
                 self.look_after_isr()
         return end
 
     def latest(self) -> int:
-        """The high watermark. Raises OffsetNotAvailable while that may be behind a former leader's."""
+        """Return the high watermark. Raises OffsetNotAvailable while it may be behind a former leader's."""
         if self.leader is not None and not self.leader.knows_committed:
             raise OffsetNotAvailable(f"{self.log.name} has a new leader: ask again")
         return self.log.high_watermark
 
-    def wake_all(self) -> None:
-        """Something has changed other than by an append: all who wait look again."""
-        for session in self.sessions:
-            session.altered(self)
-
     def when_given_up(self, offset: int, done: Done) -> None:
-        """Call `done` when what this log has given up before `offset` is deleted wherever the next
-        leader may come from."""
+        """Call `done` when all that this log has deleted before `offset` is deleted on each replica that may
+        lead next."""
         if self.leader is not None:
             self.leader.given_up = max(self.leader.given_up, offset)
         self._deletions.append(_Deletion(offset, self._shared.clock() + DELETED_WITHIN, done))
-        self._shared.restless[self] = None
+        self.is_restless = True
         self._answer_deletions()
 
     def _answer_deletions(self) -> None:
         waiting, self._deletions = self._deletions, []
-        for each in waiting:
+        for deletion in waiting:
             if self.leader is None:
-                each.done(NotLeader(f"{self.log.name} is not led here any more"))
-            elif self.leader.have_given_up(each.offset):
-                each.done(None)
-            elif self._shared.clock() >= each.deadline:
+                deletion.done(NotLeader(f"{self.log.name} is not led here any more"))
+            elif self.leader.have_given_up(deletion.offset):
+                deletion.done(None)
+            elif self._shared.clock() >= deletion.deadline:
                 name = self.log.name
-                each.done(RequestTimeout(f"{name}: a replica has not deleted the records yet"))
+                deletion.done(RequestTimeout(f"{name}: a replica has not deleted the records yet"))
             else:
-                self._deletions.append(each)
+                self._deletions.append(deletion)
 
     def look_after_isr(self) -> None:
-        """Have the ISR of this moment written, if it differs: one write at a time (LeaderState)."""
+        """Propose another ISR if it should change: one write at a time (LeaderState)."""
         self._answer_deletions()
         leader, shared = self.leader, self._shared
-        wanted = None if leader is None else leader.propose(shared.staying, shared.clock())
-        if leader is not None and wanted is not None:
+        if leader is None:
+            self.is_restless = False
+            return
+        wanted = leader.propose(shared.staying, shared.clock())
+        self.is_restless = bool(self._deletions) or not leader.is_at_rest
+        if wanted is not None:
             logger.info("%s: in sync are %s, not %s", self.log.name, wanted.state.isr, leader.isr)
             self._write(wanted, partial(self._isr_answered, leader))
 
@@ -655,12 +631,12 @@ class Partition:
         leader.answered(answer)
         counters.isr_shrinks += len(before.difference(leader.isr))
         counters.isr_expands += len(set(leader.isr) - before)
-        if self._role is Role.CLOSED:
+        if self._is_closed:
             return
         if isinstance(answer, Superseded):
-            self._take(self.state.refused(answer.found))
+            self._carry_out(self.state.refused(answer.found))
         elif isinstance(answer, VersionedState):
-            self._take(self.state.observed(answer))
+            self._carry_out(self.state.observed(answer))
         if self.leader is leader and not leader.has_enough_replicas:
             missing = leader.missing(self.log.log_end)
             self._refuse(NotEnoughReplicasAfterAppend(f"{self.log.name}: {missing}"))
@@ -670,15 +646,15 @@ class Partition:
     # -- as a follower ------------------------------------------------------------------------------
 
     def _ask(self, *, again: bool = False) -> None:
-        """Ask the leader for what follows, once all that is here counts; `again`: also if that is asked."""
+        """Ask the leader for the next records, once all that is here counts. `again`: even if it has not
+        answered yet."""
         follower, log, shared = self.state.follower, self.log, self._shared
         if follower is None or self._is_blocked or (self._asked is not None and not again):
             return
         if not log.is_open or log.failed is not None:
             return
         if log.prepare_append() is not None:
-            self._is_blocked = True
-            log.queue.add(self._prepare())
+            self._change_log(self._prepare)
         elif self.counted_end < log.log_end:
             self._flush()
         elif self._is_throttled and (pause := shared.throttled_until - shared.clock()) > 0:
@@ -696,26 +672,13 @@ class Partition:
                 ),
             )
 
-    async def _prepare(self) -> None:
-        """Load what the first append of a life needs."""
-        job = self.log.prepare_append()
-        if job is not None:
-            job.finish(await self.log.queue.outcome_of(job.run))
-        self._is_blocked = False
-        self._ask()
-
     @property
     def _is_throttled(self) -> bool:
-        """Whether it is being added, at a rate, and not in sync yet."""
-        known = self.state.known
-        return (
-            bool(self.throttle)
-            and known is not None
-            and self._shared.broker_id not in known.state.isr
-        )
+        """A throttled reassignment adds this replica, and it is not in sync yet."""
+        return bool(self.throttle and self.state.known) and not self._counts_as_in_sync
 
     def take(self, result: ReplicaFetchResult, chunk: memoryview, now: Now) -> None:
-        """The leader's answer to the position that was asked for last."""
+        """Take the leader's answer to the position that was asked for last."""
         follower, asked, log = self.state.follower, self._asked, self.log
         if asked is None or follower is None:
             return
@@ -726,20 +689,16 @@ class Partition:
         diverging = None
         if result.diverging_end >= 0:
             diverging = EpochEnd(result.diverging_epoch, result.diverging_end)
-        todo = follower.answered(
-            *(asked, diverging, result.high_watermark, log.epoch_starts, log.log_end)
-        )
+        todo = follower.answered(*(asked, diverging, log.epoch_starts, log.log_end))
         try:
             if isinstance(todo, Truncate):
-                self._cut(follower, todo.offset)
-                return
-            if isinstance(todo, Check):
+                self._change_log(partial(self._cut, follower, todo.offset))
+            elif isinstance(todo, Check):
                 self._check(follower, chunk)
-                return
-            if todo is not None:
+            elif todo is not None:
                 self._append(follower, result, chunk, now)
         except (RetriableError, CorruptBatch) as error:
-            # The disk is full, it may be; or the leader's is damaged: then this log is as good as before.
+            # The disk may be full. Or the leader's records are damaged; this log is as good as before.
             self._warn(error)
             if isinstance(error, CorruptBatch):
                 self._report(follower.leader, asked.log_end, chunk)
@@ -760,11 +719,11 @@ class Partition:
                 if self._is_throttled:
                     begun = max(shared.throttled_until, now.monotonic)
                     shared.throttled_until = begun + len(chunk) / self.throttle
-        finally:  # a disk that has no room for it gets some by what the leader has given up
+        finally:  # what the leader has deleted makes room on a disk that is full
             self._learn(follower, result)
 
     def _learn(self, follower: FollowerState, result: ReplicaFetchResult) -> None:
-        """What the leader says of its log, besides the records."""
+        """Take over the leader's high watermark and log start."""
         log = self.log
         follower.has_committed |= result.has_committed
         committed = min(result.high_watermark, log.log_end)
@@ -783,27 +742,23 @@ class Partition:
     def _refused(
         self, follower: FollowerState, asked: Position, result: ReplicaFetchResult
     ) -> None:
-        """The leader is not one any more, or not yet; it is asked again soon.
+        """The leader is none any more, or not yet: ask it again soon.
 
-        Or its log begins behind the follower's end, or there, and has nothing of the follower's last epoch:
-        then the follower's log goes on there.
+        Or its log begins at the follower's end or behind, and has nothing of the follower's last epoch: then
+        the follower's log begins anew there.
         """
         is_out_of_range = result.error == OffsetOutOfRange.code
-        if follower.damaged_at is not None:
-            if is_out_of_range:
-                follower.checked(NO_EPOCH, result.log_start)
-            self._try_again()
-            return
-        if is_out_of_range and result.log_start >= asked.log_end and not self._is_blocked:
-            self._is_blocked = True
+        if is_out_of_range and follower.damaged_at is not None:
+            follower.checked(NO_EPOCH, result.log_start)
+        elif is_out_of_range and result.log_start >= asked.log_end and not self._is_blocked:
             why = f"broker {follower.leader} has nothing before offset {result.log_start}"
-            self.log.queue.add(self._begin_anew(follower, result.log_start, why))
-        else:
-            self._try_again()
+            self._change_log(partial(self._begin_anew, follower, result.log_start, why))
+            return
+        self._try_again()
 
     async def _give_up(self) -> None:
-        """Delete what the leader has deleted: it learns of that with the next position, and a replica that
-        has all but what was deleted may lead from here on."""
+        """Delete what the leader has deleted. The next fetch reports it; from here on the replica may lead if
+        it has all else."""
         log, is_tried_again = self.log, False
         try:
             while (start := self._to_give_up) > log.given_up:
@@ -811,19 +766,19 @@ class Partition:
                     return
                 await self._shared.retention.give_up_before(log, start)
         except FolkmootError as error:
-            if log.is_open and log.failed is None:  # the leader does not say it twice
+            if log.is_open and log.failed is None:  # the leader does not repeat it
                 is_tried_again = True
                 self._warn(error)
                 self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
             return
         finally:
-            if not is_tried_again:  # a cut may take this log's start back later
+            if not is_tried_again:  # a later cut may move this log's start back
                 self._to_give_up = 0
-        self.is_whole()
+        self._is_whole()
         self._ask(again=True)
 
     def _report(self, leader: int, offset: int, chunk: memoryview) -> None:
-        """Have the leader look at the first bad batch of what it sent from `offset` on."""
+        """Have the leader check the first bad batch of what it sent from `offset` on."""
         with suppress(CorruptBatch):
             for header, _ in batch_header.split(chunk):
                 offset = header.next_offset
@@ -833,79 +788,93 @@ class Partition:
 
     # -- cutting the log ----------------------------------------------------------------------------
 
-    def _cut(self, follower: FollowerState, offset: int) -> None:
+    def _change_log(self, change: _Change) -> None:
+        """Run an operation during which nothing is asked or appended."""
         self._is_blocked = True
-        self.log.queue.add(self._carry_out_cut(follower, offset))
+        self.log.queue.add(self._while_blocked(change))
 
-    async def _carry_out_cut(self, follower: FollowerState, offset: int) -> None:
+    async def _while_blocked(self, change: _Change) -> None:
+        pause = await change()
+        self._is_blocked = False
+        if pause:
+            self._try_again(pause)
+        else:
+            self._ask()
+
+    async def _prepare(self) -> float:
+        """Load what the first append of a life needs."""
+        job = self.log.prepare_append()
+        if job is not None:
+            job.finish(await self.log.queue.outcome_of(job.run))
+        return 0.0
+
+    async def _cut(self, follower: FollowerState, offset: int) -> float:
         """Give up what the leader's log does not have.
 
-        A death before the recovery point is taken back: nothing has happened. Behind that the next start
-        checks the whole log, until it is flushed again. A death in the cut leaves a log that is too long
-        still, and is cut again.
+        A death before the recovery point is taken back: nothing has happened. A death behind that: the next
+        start checks the whole log, until it is flushed again. A death in the cut leaves a log that is
+        too long still, and is cut again.
 
-        A log that compaction has taken earlier records from, for the sake of later ones that an unclean
-        election has lost, is given up whole: it begins anew, and copies all that its leader has.
+        Compaction may have dropped records for the sake of later ones that an unclean election has
+        lost. Such a log is given up whole: it begins anew, and copies all that its leader has.
         """
         log, logs = self.log, self._shared.logs
-        if logs.is_removing(log):  # what replaced a segment may be cut, and would hide it no more
+        if logs.is_removing(log):  # a cut of the segment that replaced these would bring them back
             await logs.remove(log, ())
         if logs.is_removing(log):
-            self._is_blocked = False
-            self._try_again(DISK_AGAIN_AFTER)
-            return
+            return DISK_AGAIN_AFTER
         if offset < log.log_end and self._is_lost_by_election and log.is_compacted:
             found = await log.queue.outcome_of(partial(load_compacted_for, log.directory))
             if not isinstance(found, int) or found > offset:
                 why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
-                await self._begin_anew(follower, log.log_end, why)
-                return
+                return await self._begin_anew(follower, log.log_end, why)
         try:
             await self._take_point_back(offset)
         except OSError as error:
-            self._is_blocked = False
             self._warn(error)
-            self._try_again(DISK_AGAIN_AFTER)
-            return
+            return DISK_AGAIN_AFTER
+        if self.state.follower is not follower or not log.is_open:
+            return 0.0
         try:
-            if self.state.follower is follower and log.is_open:
-                self._take_back_committed(follower, offset)
-                if offset < log.log_end:
-                    logger.warning(
-                        "%s: cut from offset %d to %d, to go on there as the log of broker %d does, which "
-                        "leads in epoch %d",
-                        *(log.name, log.log_end, offset, follower.leader, follower.epoch),
-                    )
-                    self._shared.counters.repaired += follower.damaged_at is not None
-                    await log.cut(offset, partial(self._shared.pause, DISK_AGAIN_AFTER))
-                    if log.is_incomplete:
-                        self.state.may_lead = self.state.may_lead_alone = False
+            self._take_back_committed(follower, offset)
+            if offset < log.log_end:
+                logger.warning(
+                    "%s: cut from offset %d to %d, to continue there like the log of broker %d, which leads "
+                    "in epoch %d",
+                    *(log.name, log.log_end, offset, follower.leader, follower.epoch),
+                )
+                self._shared.counters.repaired += follower.damaged_at is not None
+                await log.cut(offset, partial(self._shared.pause, DISK_AGAIN_AFTER))
+                if log.is_incomplete:
+                    self.state.may_lead = self.state.may_lead_alone = False
         except (FolkmootError, ValueError) as error:
             self.fail(f"it cannot follow its leader: {error}")
             cause = error.__cause__
             if isinstance(cause, OSError) and cause.errno in (errno.EIO, errno.EROFS):
                 self._shared.flusher.disk_failed(DiskFailed(f"a log could not be cut: {error}"))
-        self._is_blocked = False
-        self._ask()
+        return 0.0
 
     @property
     def _is_lost_by_election(self) -> bool:
-        """Whether an unclean election has lost what is to be cut."""
+        """An unclean election has lost the records behind the cut."""
         known = self.state.known
         return known is not None and self.log.epoch_starts.latest < known.state.unclean_epoch
 
     def _take_back_committed(self, follower: FollowerState, offset: int) -> None:
-        log, known = self.log, self.state.known
+        """Allow a cut below the high watermark where that loses nothing that counts."""
+        log = self.log
         if self._is_lost_by_election:
             log.take_back_committed(offset, "an unclean election has lost")
         elif follower.damaged_at is not None:
             log.take_back_committed(offset, "damage has taken")
-        elif known is not None and self._shared.broker_id not in known.state.isr:
-            if offset < log.high_watermark:  # it has copied what compaction had left
+        elif self.state.known is not None and not self._counts_as_in_sync:
+            if (
+                offset < log.high_watermark
+            ):  # it has copied records that its leader has compacted since
                 log.take_back_committed(offset, "the leader lacks")
 
     async def _take_point_back(self, offset: int) -> None:
-        """Have nothing behind `offset` noted as on disk. Raises OSError."""
+        """Note nothing behind `offset` as on disk. Raises OSError."""
         name, logs = self.log.directory.name, self._shared.logs
         noted = logs.noted.recovery_points.get(name)
         end = max(self.log.recovery_point_offset, 0 if noted is None else noted.end_offset)
@@ -916,34 +885,30 @@ class Partition:
         self._shared.flusher.note(ended.finish)
         await ended
 
-    async def _begin_anew(self, follower: FollowerState, offset: int, why: str) -> None:
-        """Go on at `offset`, where the leader's log begins, or at the log's end, without what is here.
+    async def _begin_anew(self, follower: FollowerState, offset: int, why: str) -> float:
+        """Continue at `offset`, where the leader's log begins, or at the log's end, without what is here.
 
-        That start is on disk first. A death before: nothing has happened. After: the next start removes
-        what lies before it, and goes on there too. If another broker is followed by then, or none, or the
-        start cannot be noted, it is taken back: a replica leads with what it has. A death before
-        that loses nothing that it took since: meanwhile it neither leads nor follows.
+        The new start is put on disk first. A death before: nothing has happened. After: the next start
+        removes what lies before it, and continues there too. If the leader has changed by then, or the log
+        cannot begin anew, the start is taken back, since a replica leads with what it has. A death before
+        that loses nothing that was appended since: until then it neither leads nor follows.
         """
         log, logs, pause = self.log, self._shared.logs, TRY_AGAIN_AFTER
         if logs.is_removing(log):  # a new segment may have the name of a file that is to go
             await logs.remove(log, ())
         if logs.is_removing(log):
-            self._is_blocked = False
-            self._try_again(DISK_AGAIN_AFTER)
-            return
+            return DISK_AGAIN_AFTER
         try:
             await log.queue.job(partial(_note_start, log.directory, offset))
             if self.state.follower is follower and log.log_end <= offset:
                 if log.is_open:
                     logger.warning(
-                        "%s: %s: this replica goes on at %d, from %d, without what it had",
+                        "%s: %s: this replica continues at %d, from %d, without what it had",
                         *(log.name, why, offset, log.log_end),
                     )
                     logs.notes.recovery_points.pop(log.directory.name, None)
                     await log.begin_anew(offset, partial(self._shared.pause, DISK_AGAIN_AFTER))
-                self._is_blocked = False
-                self._ask()
-                return
+                return 0.0
         except (FolkmootError, OSError) as error:
             self._warn(error)
             pause = DISK_AGAIN_AFTER
@@ -955,52 +920,51 @@ class Partition:
             except OSError as error:
                 self._warn(error)
                 await self._shared.pause(DISK_AGAIN_AFTER)
-        self._is_blocked = False
-        self._try_again(pause)
+        return pause
 
     # -- damage -------------------------------------------------------------------------------------
 
     def look_after_damage(self) -> bool:
-        """A leader resigns if another replica can lead; a follower asks from the damage on → whether
-        some is left."""
+        """Resign as a leader if another replica can lead; as a follower, ask from the damage on. Return
+        whether some damage is left."""
         log, leader, damaged_at = self.log, self.leader, self.log.damaged_at
         log.is_lost = False
         if not damaged_at:
-            self.is_whole()
+            self._is_whole()
         elif leader is not None and self._shared.staying.intersection(leader.others_in_sync):
             logger.warning("%s: damaged at offset %d, resigning", log.name, damaged_at[0])
             self.resign()
-        elif leader is not None:  # who has all that is damaged comes into the ISR
+        elif leader is not None:  # a replica that has all of that may still join the ISR
             log.is_lost = leader.have_no_more(damaged_at[-1])
         elif self._asked is not None and self._asked.log_end == log.log_end:
-            self._asked = None  # from its end on
+            self._asked = None  # it asked from its end on
             self._ask()
         return bool(damaged_at)
 
     def _check(self, follower: FollowerState, chunk: memoryview) -> None:
-        """This replica does not count as in sync, and the leader's log is whole as far as this goes: once
-        all was looked at it is cut, below the high watermark, too. Raises CorruptBatch."""
+        """Check the leader's records that are to replace the damaged ones. When they have passed up to the
+        log's end, cut it in front of the damage, even below the high watermark: this replica does not count
+        as in sync. Raises CorruptBatch."""
         headers = [header for header, _ in batch_header.split(chunk)]
         if headers and headers[-1].next_offset < self.log.log_end:
             follower.checked(headers[-1].leader_epoch, headers[-1].next_offset)
-            self._ask()
         elif follower.damaged_at is not None:
-            self._cut(follower, follower.damaged_at)
+            self._change_log(partial(self._cut, follower, follower.damaged_at))
 
     # -- trying again -------------------------------------------------------------------------------
 
     def _try_again(self, pause: float = TRY_AGAIN_AFTER) -> None:
-        if not self._again:
-            self._again = True
-            self._shared.later(pause, self._is_due)
+        if not self._is_retrying:
+            self._is_retrying = True
+            self._shared.later(pause, self._retry)
 
-    def _is_due(self) -> None:
-        self._again = False
-        if self._role is Role.CLOSED:
+    def _retry(self) -> None:
+        self._is_retrying = False
+        if self._is_closed:
             return
         if self.counted_end < self.log.log_end:
             self._flush()
-        self._take(self.state.observed(self.found))
+        self._carry_out(self.state.observed(self.found))
 
     def _warn(self, error: Exception) -> None:
         if not self._shared.logs.room.is_missed(error):
@@ -1008,6 +972,6 @@ class Partition:
 
 
 def _note_start(directory: Path, offset: int) -> None:
-    """A death right behind this leaves nothing that tells of the epochs of what is given up."""
+    """A death between the two steps only leaves a log without its table of epochs."""
     (directory / EPOCH_STARTS_FILE).unlink(missing_ok=True)
     save_log_start(directory, offset, anew=True)

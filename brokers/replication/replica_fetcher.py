@@ -1,4 +1,4 @@
-"""What brings the records of leaders to the followers on this broker, over one connection to each leader."""
+"""Fetches the records of leaders for the followers on this broker, over one connection to each leader."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -24,40 +24,40 @@ TIMEOUT: Final = 5.0
 PAUSE: Final = 0.1
 _IN_FLIGHT: Final = 2
 
-Partition = tuple[str, int]
+_Key = tuple[str, int]
 
 
 class _Leader:
-    """What is asked of one broker: `asked` was sent to it and is not answered, `ready` is to be sent."""
+    """The fetches from one broker: `asked` were sent and are not answered, `ready` will be sent."""
 
-    def __init__(self) -> None:
-        self.address: str | None = None
-        self.ready: dict[Partition, ReplicaFetchEntry] = {}
-        self.asked: dict[Partition, ReplicaFetchEntry] = {}
+    def __init__(self, address: str | None) -> None:
+        self.address = address
+        self.ready: dict[_Key, ReplicaFetchEntry] = {}
+        self.asked: dict[_Key, ReplicaFetchEntry] = {}
         self.in_flight: set[int] = set()
         self.begun = False
+        """The leader keeps the positions in `asked`."""
         self.not_before = -inf
 
     @property
     def wants(self) -> bool:
-        """Whether there is something to send: to name, or for the leader to answer what it has kept."""
+        """A request should be sent: with new positions, or for those that the leader keeps."""
         return bool(self.ready) or (bool(self.asked) and not self.in_flight)
 
     def lost(self, until: float) -> None:
-        """It knows nothing (any more) of what it was asked: all is asked anew, a little later."""
+        """The leader keeps nothing (any more): everything is asked anew from `until` on."""
         self.ready = {**self.asked, **self.ready}
         self.asked.clear()
         self.begun, self.not_before = False, until
 
 
 class ReplicaFetcher:
-    """The followers' requests, in the event loop's own turns.
+    """The followers' requests, sent in the event loop's own turns.
 
-    A leader keeps what it was asked until it has told of it, so a request names only what has moved: the
-    positions that followers have come to since the last one. While one request waits at the leader, the
-    next is sent as soon as there is something to name, which ends the first one's wait: what has come
-    onto this broker's disk is known to the leader a moment later. When a request fails, all is asked
-    anew.
+    A leader keeps each position until it has answered it. So a request contains only the positions that
+    followers have reached since the last one. While one request waits at the leader, the next is sent as soon
+    as there is a new position; that ends the first one's wait. So the leader knows within moments what has
+    come onto this broker's disk. After a request has failed, everything is asked anew.
 
     Owner: the event loop, which polls the connections' sockets with its own.
     """
@@ -66,43 +66,42 @@ class ReplicaFetcher:
         self._broker_id = broker_id
         self._connections = connections
         self.follows = False
-        """Whether there was anything to fetch yet; before there is nothing to do in a turn."""
+        """Something was sent once; before that a turn has nothing to do."""
         self._nonce = ""
         self._leaders: dict[int, _Leader] = {}
         self._others: dict[int, Callable[[Reply], None]] = {}
         self._brokers: Mapping[int, Registration] = {}
 
     def brokers_are(self, live: Mapping[int, Registration], nonce: str) -> None:
-        """These brokers are registered, this one with that nonce; with none as long as it is ""."""
+        """Take over the registered brokers, and this one's nonce; "" while it is not registered."""
         self._brokers = live
         for number, leader in self._leaders.items():
-            found = live.get(number)
-            address = leader.address if found is None else found.address_for_replicas()
+            # A leader that is gone keeps its address, to be asked when it is back.
+            address = self._address_of(number) or leader.address
             if address != leader.address:
-                leader.in_flight.clear()  # nobody may be there to answer, nor to say so
+                leader.in_flight.clear()  # they may never be answered
             if address != leader.address or nonce != self._nonce:
                 leader.address = address
                 leader.lost(leader.not_before)
         self._nonce = nonce
 
+    def _address_of(self, broker: int) -> str | None:
+        found = self._brokers.get(broker)
+        return None if found is None else found.address_for_replicas()
+
     def fetch(self, leader: int, entry: ReplicaFetchEntry) -> None:
-        """Ask that broker for what follows this position."""
+        """Ask that broker for the records behind this position."""
         self.follows = True
         self.forget(entry.topic, entry.partition)
-        asked = self._leaders.get(leader)
-        if asked is None:
-            asked = self._leaders[leader] = _Leader()
-            found = self._brokers.get(leader)
-            asked.address = None if found is None else found.address_for_replicas()
-        asked.ready[entry.topic, entry.partition] = entry
+        if leader not in self._leaders:
+            self._leaders[leader] = _Leader(self._address_of(leader))
+        self._leaders[leader].ready[entry.topic, entry.partition] = entry
 
     def ask(self, broker: int, api: Api, request: Any, answered: Callable[[Reply], None]) -> None:
-        """Send that broker a request beside the fetches; `answered` is called once, with its reply."""
+        """Send that broker another request; `answered` is called once, with its reply."""
         self.follows = True
-        found = self._brokers.get(broker)
-        address = None if found is None else found.address_for_replicas()
         try:
-            if address is None:
+            if (address := self._address_of(broker)) is None:
                 raise BrokerUnreachable(f"broker {broker} is not registered")
             number = self._connections.send(address, api, request, timeout=TIMEOUT)
         except FolkmootError as error:
@@ -111,13 +110,13 @@ class ReplicaFetcher:
             self._others[number] = answered
 
     def forget(self, topic: str, partition: int) -> None:
-        """Whatever was asked of it is not asked any more."""
-        for each in self._leaders.values():
-            each.ready.pop((topic, partition), None)
-            each.asked.pop((topic, partition), None)
+        """Ask for this partition no more."""
+        for leader in self._leaders.values():
+            leader.ready.pop((topic, partition), None)
+            leader.asked.pop((topic, partition), None)
 
     def next_event(self) -> float:
-        """When to call `turn` at the latest."""
+        """Return when to call `turn` at the latest."""
         pauses = (
             leader.not_before
             for leader in self._leaders.values()
@@ -128,12 +127,18 @@ class ReplicaFetcher:
     def receive(
         self, events: Mapping[Any, int], now: Now
     ) -> Iterator[tuple[str, ReplicaFetchResult, memoryview]]:
-        """What leaders have answered of partitions: the topic's id, the result and its batches."""
+        """Yield the leaders' answers: the topic's id, the result and its batches."""
         for reply in self._connections.turn(events):
-            yield from self._take(reply, now)
+            if reply.correlation_id in self._others:
+                self._others.pop(reply.correlation_id)(reply)
+                continue
+            for leader in self._leaders.values():
+                if reply.correlation_id in leader.in_flight:
+                    yield from self._take(leader, reply, now)
+                    break
 
     def send(self, now: Now) -> None:
-        """Send what is ready."""
+        """Send the requests that are ready."""
         for leader in self._leaders.values():
             if leader.wants and leader.address is not None and self._nonce:
                 self._send(leader, leader.address, now)
@@ -142,12 +147,8 @@ class ReplicaFetcher:
         self._connections.close()
 
     def _send(self, leader: _Leader, address: str, now: Now) -> None:
-        may_begin = leader.begun or not leader.in_flight
-        if (
-            len(leader.in_flight) >= _IN_FLIGHT
-            or not may_begin
-            or now.monotonic < leader.not_before
-        ):
+        most = _IN_FLIGHT if leader.begun else 1
+        if len(leader.in_flight) >= most or now.monotonic < leader.not_before:
             return
         entries = list(islice(leader.ready.items(), ENTRIES_AT_ONCE))
         request = ReplicaFetchRequest(
@@ -165,26 +166,21 @@ class ReplicaFetcher:
             leader.asked[key] = entry
             del leader.ready[key]
 
-    def _take(self, reply: Reply, now: Now) -> Iterator[tuple[str, ReplicaFetchResult, memoryview]]:
-        if reply.correlation_id in self._others:
-            self._others.pop(reply.correlation_id)(reply)
-            return
-        leader = next(
-            (each for each in self._leaders.values() if reply.correlation_id in each.in_flight),
-            None,
-        )
-        if leader is None:
-            return
+    def _take(
+        self, leader: _Leader, reply: Reply, now: Now
+    ) -> Iterator[tuple[str, ReplicaFetchResult, memoryview]]:
         leader.in_flight.discard(reply.correlation_id)
         if reply.error is not None:
-            # It was started anew, mostly: the next request begins with all, and cannot be refused so.
+            # UnknownFetch mostly follows a restart: the next request begins with all, and is accepted.
             forgot = isinstance(reply.error, UnknownFetch)
             leader.lost(now.monotonic + (0.0 if forgot else PAUSE))
             return
+        if not leader.begun:
+            return
         for result, chunk in zip(reply.response.results, reply.payloads, strict=True):
             key = result.topic, result.partition
-            # The position may be about to be named again; the leader does not repeat what it has answered.
-            for entries in (leader.asked, leader.ready) if leader.begun else ():
+            # A position that will be sent again counts as well: the leader answers it only once.
+            for entries in (leader.asked, leader.ready):
                 entry = entries.get(key)
                 if entry is not None and (entry.leader_epoch, entry.log_end) == (
                     *(result.leader_epoch, result.log_end),

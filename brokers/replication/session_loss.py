@@ -1,6 +1,5 @@
-"""What a broker that ZooKeeper does not answer hears from the others: whether it was replaced."""
+"""A broker that ZooKeeper does not answer asks the others whether it was replaced as a leader."""
 
-import logging
 from collections.abc import Callable
 from itertools import cycle, islice
 from typing import Final
@@ -11,18 +10,16 @@ from folkmoot.network.client import Reply
 from folkmoot.protocol.errors import ResponseTooLarge
 from folkmoot.protocol.messages import Api, MetadataRequest
 
-logger = logging.getLogger(__name__)
-
 LOOK_AFTER: Final = 0.5
 TOPICS_AT_ONCE: Final = 200
 
 
 class SessionLoss:
-    """While ZooKeeper does not answer this broker, asks the others in turns who leads, some topics at a time.
+    """While ZooKeeper does not answer this broker, asks the others in turns for the leaders of some topics.
 
-    Its followers have left it without a word where it was replaced, so what it takes would wait until
-    it times out, and who reads there would wait for records that come elsewhere. Where nobody was replaced,
-    as while ZooKeeper is down, all goes on. Only leader epochs are compared: any broker may be asked.
+    A leader that was replaced is not notified: its followers leave it, its producers time out, and its
+    consumers miss the new records. If no leader was replaced, as while ZooKeeper is down, all continues.
+    The answers are compared by leader epoch, so any broker may be asked.
 
     Owner: the event loop.
     """
@@ -55,5 +52,7 @@ class SessionLoss:
         if reply.error is not None or not self._is_cut_off():
             return
         for topic in reply.response.topics:
-            for each in topic.partitions:
-                self._partitions.heard(topic.topic_id, each)
+            for known in topic.partitions:
+                partition = self._partitions.find(topic.topic_id, known.partition)
+                if partition is not None:
+                    partition.observe_metadata(known)

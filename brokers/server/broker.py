@@ -16,6 +16,7 @@ from folkmoot.brokers.jobs.jobs import Lane, Now
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
 from folkmoot.brokers.replication.session_loss import SessionLoss
+from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import MetadataCache
@@ -234,13 +235,13 @@ class Broker:
         flusher = Flusher(logs, self._disk_failed)
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
-        fetcher = ReplicaFetcher(
-            config.broker_id, Connections(f"broker-{config.broker_id}", poller=socket.poller)
-        )
-        partitions = Partitions(
-            *(config.broker_id, logs, flusher, retention, creation, fetcher),
+        connections = Connections(f"broker-{config.broker_id}", poller=socket.poller)
+        fetcher = ReplicaFetcher(config.broker_id, connections)
+        shared = Shared(
+            *(config.broker_id, logs, flusher, retention, fetcher),
             *(self._link.write_states, lambda work: self.event_loop.post(work), time.monotonic),
         )
+        partitions = Partitions(shared, creation)
         schemas = Schemas(self._live_ids, self._schema, submit, jobs.pause)
         scrubber = Scrubber(logs, submit, config.scrub_period)
         cleaner = LogCleaner(

@@ -199,7 +199,7 @@ class EventLoop:
             self._resume(now)
             if self._step_began >= self._steps_until:
                 break  # the others follow in the next turns, in this order
-        self._partitions.shared.expire_produces(now.monotonic)
+        self._partitions.shared.run_timers(now.monotonic)
         for delayed in self._purgatory.take_completed(now.monotonic, STEPS_PER_TURN):
             try:
                 self._conclude(delayed.request, delayed.complete(now))
@@ -212,8 +212,8 @@ class EventLoop:
     def _time_left(self) -> float | None:
         if self._inbox or self._unfinished:
             return 0.0
-        produces = self._partitions.shared.next_deadline
-        deadline = min(self._purgatory.next_deadline(), produces, self._tasks[0][0])
+        timers = self._partitions.shared.next_due
+        deadline = min(self._purgatory.next_deadline(), timers, self._tasks[0][0])
         if self._fetcher.follows:
             deadline = min(deadline, self._fetcher.next_event())
         return max(0.0, deadline - time.monotonic())

@@ -148,7 +148,7 @@ class Snapshots:
 
 
 def _replica(log: Log, partitions: Partitions) -> ReplicaSnapshot:
-    partition = partitions.of(log)
+    partition = partitions.find(log.topic_id, log.name.partition)
     leader = None if partition is None else partition.leader
     replicas = 1 if partition is None else partition.replica_count
     return ReplicaSnapshot(

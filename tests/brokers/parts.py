@@ -11,7 +11,7 @@ import zmq
 from folkmoot.brokers.jobs.jobs import Lane, Now, SharedJob, Submit, at_once, result_of
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.shared import WriteStates, Written
+from folkmoot.brokers.replication.shared import Shared, WriteStates, Written
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import DelayedResponse, Purgatory, Request, Response
@@ -92,10 +92,11 @@ def make_handlers(
     creation = PartitionCreation(logs, submit)
     retention = Retention(logs, flusher, submit)
     fetcher = fetcher or ReplicaFetcher(broker_id, Connections(f"broker-{broker_id}"))
-    partitions = Partitions(
-        *(broker_id, logs, flusher, retention, creation, fetcher),
+    shared = Shared(
+        *(broker_id, logs, flusher, retention, fetcher),
         *(write_states or _write_states, lambda work: work(), clock),
     )
+    partitions = Partitions(shared, creation)
     metadata = MetadataCache(broker_id, partitions)
     handlers = RequestHandlers(
         max_batch_bytes=max_batch_bytes or logs.config.max_batch_bytes,

@@ -36,17 +36,19 @@ from folkmoot.protocol.messages import (
     DeleteRecordsRequest,
     DescribeProducersEntry,
     DescribeProducersRequest,
+    ProduceRequest,
     ReplicaFetchRequest,
 )
 from tests.brokers.batches import SMALL
 from tests.brokers.hands import Hands
-from tests.brokers.parts import carried_out, make_batch, make_handlers, produce
+from tests.brokers.parts import carried_out, make_batch, make_handlers
 from tests.brokers.parts import into as entry
 from tests.processes import open_below
 
 TOPIC_ID = "id-1"
 PARTITION = TopicIdPartition(TOPIC_ID, 0)
 REPLICAS = (1, 2, 3)
+PRODUCE_TIMEOUT = 10_000.0
 
 
 class Wire:
@@ -147,7 +149,8 @@ class Node:
 
     def send(self, batch: bytes, *, acks: int = -1, epoch: int = -1) -> list[Any]:
         """The same with a batch that was made."""
-        return self._results(produce(entry(0, topic_id=TOPIC_ID, epoch=epoch), acks=acks), batch)
+        asked = [entry(0, topic_id=TOPIC_ID, epoch=epoch)]
+        return self._results(ProduceRequest(acks, PRODUCE_TIMEOUT, asked), batch)
 
     def describe_producer(self, producer_id: int) -> list[Any]:
         """Ask how far it got → where the result will be, or is."""
@@ -183,6 +186,11 @@ class Node:
                 self.consumed.append(response)
             elif response is not None:
                 self.cluster.answer(delayed.request, response)
+
+    def tend(self) -> None:
+        """What its event loop does from time to time."""
+        self.partitions.shared.run_timers(self.cluster.now)
+        self.partitions.task(self.now)
 
 
 class Cluster:
@@ -312,7 +320,7 @@ class Cluster:
         self.now += seconds
         self._time_out()
         for node in list(self.nodes.values()):
-            node.partitions.task(node.now)
+            node.tend()
         self.run()
 
     def mend(self) -> None:

@@ -6,14 +6,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from errno import EIO
-from math import inf
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.brokers.replication.partition import DISK_AGAIN_AFTER, MAX_LAG, Partition
-from folkmoot.brokers.replication.replica_state import Role
+from folkmoot.brokers.replication.partition import (
+    DISK_AGAIN_AFTER,
+    MAX_LAG,
+    Partition,
+    WaitingProduce,
+)
 from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
@@ -21,7 +24,7 @@ from folkmoot.brokers.storage.segment import Segment
 from folkmoot.coordination.partition_states import VersionedState
 from folkmoot.protocol.errors import DiskFull, RequestTimeout, StorageError
 from tests.brokers.batches import read_now, values_of
-from tests.brokers.replication.brokers import TOPIC_ID, Cluster, Node
+from tests.brokers.replication.brokers import PRODUCE_TIMEOUT, TOPIC_ID, Cluster, Node
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +42,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def timers(node: Node) -> int:
-    return len(node.partitions.shared._timers)
+    return sum(timer.__name__ != "_expire" for *_, timer in node.partitions.shared._timers)
 
 
 def tell_of_deletions(cluster: Cluster) -> None:
@@ -196,7 +199,8 @@ def test_a_leader_writes_once_where_zookeeper_was_set_back(cluster: Cluster) -> 
     written = len(cluster.writes)
     cluster.show(1)
     cluster.later(1.0)
-    assert (len(cluster.writes) - written, one.replica.state.role) == (1, Role.WAITING)
+    assert len(cluster.writes) - written == 1
+    assert one.replica.state.leader is None
 
 
 # -- exceptions -----------------------------------------------------------------------------------------
@@ -229,31 +233,21 @@ def test_a_produce_that_cannot_be_refused_holds_up_no_other_that_has_waited_too_
     cluster: Cluster,
 ) -> None:
     one = cluster.nodes[1]
-    shared, late = one.partitions.shared, cluster.now + 60.0
     cluster.cut |= {(2, 1), (3, 1)}
+    refused: list[object] = []
+
+    def fail(error: object) -> None:
+        refused.append(error)
+        raise RuntimeError("a fault")
+
+    one.replica.wait(WaitingProduce(1, 0, cluster.now + 1.0, fail))
     answer = one.produce(b"a")
-    [mine] = shared._waiting
-    refused: list[float] = []
-
-    class Faulty:
-        is_at_rest = True
-
-        def look_after_isr(self) -> None: ...
-
-        def expire(self, now: float) -> float | None:
-            refused.append(now)
-            if len(refused) == 1:
-                raise RuntimeError("a fault")
-            return None
-
-    shared.forget(mine)
-    shared.expire_by(Faulty(), 0.0)
-    shared.expire_by(mine, cluster.now + 1.0)
-    shared.expire_produces(late)
-    assert answer[0].error == RequestTimeout.code
-    assert refused == [late]
-    shared.expire_produces(shared.next_deadline)
-    assert (len(refused), shared.next_deadline) == (2, inf)
+    cluster.now += PRODUCE_TIMEOUT
+    for _ in range(3):
+        cluster.now += 1.0
+        one.tend()
+    assert (answer[0].error, len(refused)) == (RequestTimeout.code, 1)
+    assert one.replica.waiting_produces == 0
 
 
 def test_a_partition_that_cannot_be_looked_after_holds_up_no_other(cluster: Cluster) -> None:
@@ -262,28 +256,21 @@ def test_a_partition_that_cannot_be_looked_after_holds_up_no_other(cluster: Clus
     answer = one.produce(b"a")
     cluster.run()
     partitions, posted = one.partitions, deque[Callable[[], None]]()
-    partitions._post = posted.append
+    partitions.shared.post = posted.append
     looked_at: list[float] = []
 
     class Faulty:
-        is_at_rest = False
-
         def look_after_isr(self) -> None:
             looked_at.append(cluster.now)
             raise RuntimeError("a fault")
 
-        def expire(self, now: float) -> float | None: ...
-
-    restless = partitions.shared.restless
-    assert list(restless) == [one.replica]
-    del restless[one.replica]
-    restless.update({Faulty(): None, one.replica: None})
     for _ in range(3):
         cluster.now += MAX_LAG
-        with suppress(RuntimeError):  # the event loop logs it
-            partitions.task(one.now)
+        assert one.replica.is_restless
+        one.tend()
+        partitions._round.appendleft(Faulty())  # type: ignore[arg-type]
         while posted:
-            with suppress(RuntimeError):
+            with suppress(RuntimeError):  # the event loop logs it
                 posted.popleft()()
     assert answer[0].error == 0
     assert len(looked_at) == 3
@@ -303,13 +290,10 @@ def test_a_fault_in_what_is_looked_after_from_time_to_time_ends_no_round(
         failed_at.append(cluster.now)
         raise RuntimeError("a fault")
 
-    class Faulty:
-        log = one.log
-        look_after_damage = resign = fail
-
     partitions = one.partitions
     if what == "damage":
-        partitions._damaged[Faulty()] = None  # type: ignore[index]
+        one.logs.files.damaged.add(one.log.directory)
+        monkeypatch.setattr(Partition, "look_after_damage", fail)
     elif what == "resign":
         one.log.fail("a fault", readable=True)
         monkeypatch.setattr(Partition, "resign", fail)
@@ -319,8 +303,7 @@ def test_a_fault_in_what_is_looked_after_from_time_to_time_ends_no_round(
         if what == "timer":
             partitions.shared.later(0.0, fail)
         cluster.now += MAX_LAG
-        with suppress(RuntimeError):  # the event loop logs it
-            partitions.task(one.now)
+        one.tend()
         cluster.run()
     assert len(set(failed_at)) == 3
     assert len(set(rounds)) == 3

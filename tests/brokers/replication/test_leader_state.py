@@ -174,7 +174,7 @@ def test_a_leader_takes_nothing_from_what_it_has_read_before_or_late() -> None:
             scene.leader.observed(old)
             scene.leader.answered(old)
             assert not scene.leader.resigned
-            assert (scene.leader.isr, scene.leader.partition_epoch) == ((1, 2), 4)
+            assert (scene.leader.isr, scene.leader.found.partition_epoch) == ((1, 2), 4)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_an_isr_that_somebody_else_has_written_counts() -> None:
     scene.leader.answered(Superseded(found))
     assert scene.leader.isr == (1, 3)
     assert scene.leader.maximal_isr == {1, 3}
-    assert scene.leader.partition_epoch == 6
+    assert scene.leader.found.partition_epoch == 6
     assert not scene.leader.resigned
 
 

@@ -1,13 +1,12 @@
-"""A partition's roles, and the produces that wait for its high watermark."""
+"""The produces that wait for a partition's high watermark."""
 
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 
 import pytest
 
-from folkmoot.brokers.replication.partition import Partition, WaitingProduce
-from folkmoot.brokers.replication.replica_state import NEXT_ROLES, Role
+from folkmoot.brokers.replication.partition import WaitingProduce
+from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import FolkmootError, RequestTimeout, StorageError
 from tests.brokers.hands import Hands, create
@@ -17,9 +16,13 @@ from tests.brokers.parts import make_batch, make_handlers, make_logs
 class Waiting:
     """A partition that this broker leads, whose records count once they are on disk."""
 
-    def __init__(self, partition: Partition, hands: Hands) -> None:
+    def __init__(self, logs: LogManager) -> None:
+        self.now = 0.0
+        self.hands = Hands()
+        self.handlers = make_handlers(logs, submit=self.hands.submit, clock=lambda: self.now)
+        partition = self.handlers.partitions.find("id-1", 0)
+        assert partition is not None
         self.partition = partition
-        self.hands = hands
         self.answers: list[tuple[int, FolkmootError | None]] = []
 
     def produce(self, count: int, deadline: float = 60.0) -> None:
@@ -37,27 +40,9 @@ class Waiting:
 
 @pytest.fixture
 def waiting(tmp_path: Path) -> Iterator[Waiting]:
-    hands = Hands()
     with make_logs(tmp_path / "data", LogConfig(durability="fsync")) as logs:
         create(logs, "t", "id-1", 0)
-        handlers = make_handlers(logs, submit=hands.submit)
-        partition = handlers.partitions.find("id-1", 0)
-        assert partition is not None
-        yield Waiting(partition, hands)
-
-
-@pytest.mark.parametrize(("role", "following"), list(product(Role, Role)))
-def test_only_the_roles_that_are_drawn_follow_a_role(
-    waiting: Waiting, role: Role, following: Role
-) -> None:
-    partition = waiting.partition
-    partition._role = role
-    if following in NEXT_ROLES[role] or following is role:
-        partition._enter(following)
-        assert partition._role is following
-    else:
-        with pytest.raises(AssertionError):
-            partition._enter(following)
+        yield Waiting(logs)
 
 
 def test_a_high_watermark_that_moves_answers_every_produce_that_it_covers(
@@ -87,12 +72,13 @@ def test_a_log_that_takes_nothing_more_refuses_the_produces_that_wait(waiting: W
 def test_a_produce_that_has_waited_for_its_timeout_is_refused_and_the_others_wait_on(
     waiting: Waiting,
 ) -> None:
-    shared = waiting.partition._shared
+    shared = waiting.handlers.partitions.shared
     for deadline in (30.0, 10.0, 20.0):
         waiting.produce(1, deadline)
     refused = []
-    while (due := shared.next_deadline) < 30.0:
-        shared.expire_produces(due)
+    while (due := shared.next_due) < 30.0:
+        waiting.now = due
+        shared.run_timers(due)
         refused.append((due, [end for end, _ in waiting.answers]))
     assert refused == [(10.0, [2]), (20.0, [2, 3])]
     assert {type(error) for _, error in waiting.answers} == {RequestTimeout}

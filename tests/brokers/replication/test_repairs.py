@@ -185,7 +185,7 @@ def die_at(cluster: Cluster, node: Node, jobs: int, *, behind: bool) -> bool:
     node.by_hand = True
     for _ in range(100):
         cluster.now += 0.1
-        node.partitions.task(node.now)
+        node.tend()
         elect(cluster)
         cluster.run(2)
         in_sync = [cluster.nodes[each] for each in cluster.state.state.isr]
@@ -235,7 +235,7 @@ def test_a_leader_whose_damage_is_not_committed_lets_another_lead(cluster: Clust
     segment = cluster.nodes[1].log.segments[-1]
     flip(segment.path, segment.size - 1)
     scrub(cluster.nodes[1])
-    cluster.nodes[1].partitions.task(cluster.nodes[1].now)
+    cluster.nodes[1].tend()
     assert cluster.state.state.leader == NOBODY
     assert set(cluster.state.state.isr) == {2, 3}
     assert lost[0].error == NotEnoughReplicasAfterAppend.code
@@ -513,7 +513,7 @@ def test_a_replica_that_was_repaired_may_lead_again_though_nobody_writes(cluster
     assert not node.replica.state.may_lead
     for _ in range(3):
         cluster.now += LOOK_AFTER
-        node.partitions.task(node.now)
+        node.tend()
         cluster.show()
         cluster.run(20)
     assert is_whole(node)

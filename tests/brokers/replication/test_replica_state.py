@@ -3,7 +3,7 @@
 import pytest
 
 from folkmoot.brokers.replication.leader_state import LeaderState
-from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState
+from folkmoot.brokers.replication.replica_state import PersistEpoch, ReplicaState
 from folkmoot.brokers.storage.leader_epochs import EpochStarts
 from folkmoot.coordination.partition_states import (
     NOBODY,
@@ -62,8 +62,8 @@ def a_leader() -> ReplicaState:
     """Broker 1, which leads epoch 5 since partition epoch 11."""
     replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     step = replica.observed(a_state(1, 4))
-    assert isinstance(step, Activate)
-    assert replica.activated(VersionedState(step.write.state, 11), lead) is None
+    assert isinstance(step, StateWrite)
+    assert replica.activated(VersionedState(step.state, 11), lead) is None
     assert leads(replica)
     return replica
 
@@ -76,17 +76,17 @@ def test_who_is_designated_has_the_next_epoch_on_disk_before_it_writes_that_it_l
     found = a_state(1, 4)
     assert replica.observed(found) == PersistEpoch(5)
     assert replica.observed(found) is None, "one step at a time"
-    assert replica.persisted(5) == Activate(StateWrite(led(1, 5).state, 10))
+    assert replica.persisted(5) == StateWrite(led(1, 5).state, 10)
     assert not leads(replica)
     assert replica.activated(led(1, 5, version=11), lead) is None
     assert replica.leader is not None
-    assert replica.leader.partition_epoch == 11
+    assert replica.leader.found.partition_epoch == 11
 
 
 def test_an_activation_takes_brokers_that_are_not_registered_out_of_the_isr() -> None:
     replica = ReplicaState(1, 5, {1, 2, 3, 4}, {2, 4})
     step = replica.observed(a_state(1, 4, 3, 2, 1))
-    assert step == Activate(StateWrite(led(1, 5, 2, 1).state, 10)), "whether it stays itself or not"
+    assert step == StateWrite(led(1, 5, 2, 1).state, 10), "whether it stays itself or not"
 
 
 @pytest.mark.parametrize("active", [False, True])
@@ -113,7 +113,7 @@ def test_who_was_the_leader_before_it_was_started_anew_begins_another_epoch() ->
 
 def test_an_activation_that_was_refused_is_no_activation() -> None:
     replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
-    assert isinstance(replica.observed(a_state(1, 4)), Activate)
+    assert isinstance(replica.observed(a_state(1, 4)), StateWrite)
     assert replica.activated(Superseded(led(2, 5, version=12)), lead) is None
     assert not leads(replica)
     assert follows(replica) == (2, 5)
@@ -126,17 +126,17 @@ def test_an_activation_that_a_zookeeper_that_was_set_back_refuses_goes_on_from_w
     for found, step in (
         (a_state(1, 3, version=7), None),
         (led(2, 4, version=7), None),
-        (a_state(1, 4, version=7), Activate(StateWrite(led(1, 5).state, 7))),
+        (a_state(1, 4, version=7), StateWrite(led(1, 5).state, 7)),
     ):
         replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
-        assert isinstance(replica.observed(a_state(1, 4)), Activate)
+        assert isinstance(replica.observed(a_state(1, 4)), StateWrite)
         assert replica.activated(Superseded(found), lead) == step
         assert not leads(replica)
 
 
 def test_an_activation_whose_outcome_is_not_known_is_none_before_the_state_was_read_again() -> None:
     replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
-    assert isinstance(replica.observed(a_state(1, 4)), Activate)
+    assert isinstance(replica.observed(a_state(1, 4)), StateWrite)
     assert replica.activated(None, lead) is None
     assert (replica.leader, replica.known) == (None, None)
     assert replica.observed(led(1, 5, version=11)) == PersistEpoch(6), "it was written"
@@ -147,9 +147,9 @@ def test_an_activation_that_found_another_leader_written_is_none() -> None:
     replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     step = replica.observed(a_state(1, 4))
-    assert isinstance(step, Activate)
-    assert step.write.state == a_state(NOBODY, 4, 2, 3).state
-    assert replica.activated(VersionedState(step.write.state, 11), lead) is None
+    assert isinstance(step, StateWrite)
+    assert step.state == a_state(NOBODY, 4, 2, 3).state
+    assert replica.activated(VersionedState(step.state, 11), lead) is None
     assert not leads(replica)
 
 
@@ -157,9 +157,9 @@ def test_a_designation_that_is_read_late_is_not_acted_on() -> None:
     """The epoch that it would begin was left since."""
     replica = ReplicaState(1, 6, {1, 2, 3}, {1, 2, 3})
     assert replica.observed(a_state(1, 4)) is None
-    assert replica.observed(a_state(1, 5, version=11)) == Activate(
-        StateWrite(led(1, 6).state, 11)
-    ), "nobody else has begun that one"
+    assert replica.observed(a_state(1, 5, version=11)) == StateWrite(led(1, 6).state, 11), (
+        "nobody else has begun that one"
+    )
 
 
 # -- epochs ---------------------------------------------------------------------------------------------
@@ -266,14 +266,14 @@ def test_who_may_lack_what_it_has_acked_has_another_lead_and_leaves_the_isr() ->
         replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
         replica.may_lead = False
         step = replica.observed(a_state(1, 5, active=active))
-        assert step == Activate(StateWrite(a_state(NOBODY, 5, 2, 3).state, 10))
+        assert step == StateWrite(a_state(NOBODY, 5, 2, 3).state, 10)
 
 
 def test_who_may_lack_something_and_is_alone_in_sync_says_once_that_nobody_leads() -> None:
     replica = ReplicaState(1, 5, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     step = replica.observed(a_state(1, 5, 1, active=True))
-    assert step == Activate(StateWrite(a_state(1, 5, 1).state, 10))
+    assert step == StateWrite(a_state(1, 5, 1).state, 10)
     assert replica.activated(a_state(1, 5, 1, version=11), lead) is None
     assert not leads(replica)
     assert replica.observed(a_state(1, 5, 1, version=11)) is None
@@ -295,11 +295,11 @@ def test_who_has_lost_its_page_cache_leads_only_where_no_other_of_the_isr_is_reg
     replica = ReplicaState(1, 6, registered, {1})
     replica.may_lead, replica.may_lead_alone = False, True
     step = replica.observed(a_state(1, 5, *isr, active=active))
-    assert isinstance(step, Activate | PersistEpoch)
+    assert isinstance(step, StateWrite | PersistEpoch)
     if isinstance(step, PersistEpoch):
         step = replica.persisted(step.epoch)
-        assert isinstance(step, Activate)
-    assert (step.write.state.active, step.write.state.isr) == (leads, (1,) if leads else (2,))
+        assert isinstance(step, StateWrite)
+    assert (step.state.active, step.state.isr) == (leads, (1,) if leads else (2,))
 
 
 def test_who_lacks_something_leaves_the_isr_to_those_that_are_not_back_yet() -> None:
@@ -307,7 +307,7 @@ def test_who_lacks_something_leaves_the_isr_to_those_that_are_not_back_yet() -> 
     replica = ReplicaState(1, 5, {1}, {1})
     replica.may_lead = False
     step = replica.observed(a_state(1, 5))
-    assert step == Activate(StateWrite(a_state(NOBODY, 5, 2, 3).state, 10))
+    assert step == StateWrite(a_state(NOBODY, 5, 2, 3).state, 10)
 
 
 @pytest.mark.parametrize(("unclean", "leads"), [(4, False), (5, False), (6, True)])
@@ -317,12 +317,12 @@ def test_an_unclean_election_has_who_is_alone_lead_once_whatever_it_lacks(
     replica = ReplicaState(1, 6, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     step = replica.observed(a_state(1, 5, 1, unclean=unclean))
-    assert isinstance(step, Activate) is leads
+    assert isinstance(step, StateWrite) is leads
     replica = ReplicaState(1, 6, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False
     step = replica.observed(a_state(1, 5, unclean=unclean))
-    assert isinstance(step, Activate)
-    assert not step.write.state.active, "others are in sync"
+    assert isinstance(step, StateWrite)
+    assert not step.state.active, "others are in sync"
 
 
 def test_who_is_out_of_the_isr_may_lead_when_it_is_in_there_again() -> None:

@@ -20,7 +20,6 @@ from folkmoot.brokers.replication.partition import (
     DELETED_WITHIN,
     DISK_AGAIN_AFTER,
     MAX_LAG,
-    Partition,
 )
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
@@ -83,7 +82,13 @@ from tests.brokers.parts import (
     out_of,
     produce,
 )
-from tests.brokers.replication.brokers import REPLICAS, TOPIC_ID, Cluster, Node
+from tests.brokers.replication.brokers import (
+    PRODUCE_TIMEOUT,
+    REPLICAS,
+    TOPIC_ID,
+    Cluster,
+    Node,
+)
 
 
 @pytest.fixture
@@ -499,7 +504,8 @@ def test_what_is_not_committed_in_time_is_refused_and_committed_later(cluster: C
     one = cluster.nodes[1]
     cluster.cut = {(2, 1), (3, 1)}
     waiting = one.produce(b"a")
-    one.partitions.shared.expire_produces(cluster.now + 60.0)
+    cluster.now += PRODUCE_TIMEOUT
+    one.partitions.shared.run_timers(cluster.now)
     assert waiting[0].error == RequestTimeout.code
     assert "it waits for the in-sync replicas of broker 2 and 3" in waiting[0].message
     cluster.mend()
@@ -670,7 +676,7 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_two_writes(
         handlers = make_handlers(logs, submit=hands.submit)
         for number in range(20):
             create(logs, "t", TOPIC_ID, number)
-        monkeypatch.setattr(handlers.partitions, "_post", posted.append)
+        monkeypatch.setattr(handlers.partitions.shared, "post", posted.append)
         handlers.updates.show(change, posted.append)
         while posted:
             posted.popleft()()
@@ -1166,13 +1172,13 @@ def test_who_is_not_in_sync_and_knows_it_takes_nothing_for_replaced_by_what_the_
     cluster.run()
     cluster.later(MAX_LAG + 1.0)
     assert isr(cluster) == (1, 2)
-    three.partitions.heard(TOPIC_ID, said)
+    three.replica.observe_metadata(said)
     assert three.partitions.shared.is_replaced, "it has not read of that yet"
     three.partitions.shared.is_replaced = False
     cluster.show(3)
-    three.partitions.heard(TOPIC_ID, said)
+    three.replica.observe_metadata(said)
     assert three.ask(MetadataRequest(["t"]))
-    three.partitions.heard(TOPIC_ID, PartitionMetadata(0, 2, 2, [*REPLICAS], [1, 2]))
+    three.replica.observe_metadata(PartitionMetadata(0, 2, 2, [*REPLICAS], [1, 2]))
     with pytest.raises(NotLeader):
         three.ask(MetadataRequest(["t"]))
 
@@ -2189,22 +2195,6 @@ def test_a_replica_whose_log_has_failed_asks_its_leader_no_more(cluster: Cluster
     assert three.wire.sent - asked <= 1, "it is asked again and again"
 
 
-def test_what_is_tried_again_soon_does_not_have_all_others_looked_at_as_often(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = cluster.nodes[1]
-    looks: list[object] = []
-    cluster.kill(3)
-    cluster.show()
-    cluster.run()
-    monkeypatch.setattr(Partition, "look_after_isr", lambda each: looks.append(each))
-    for _ in range(20):
-        cluster.now += 0.1
-        one.replica._try_again(0.0)
-        one.partitions.task(one.now)
-    assert 3 <= len(looks) <= 5
-
-
 # -- power cuts without fsync -----------------------------------------------------------------------
 
 
@@ -2494,7 +2484,7 @@ def test_nothing_is_kept_of_a_replica_whose_topic_was_deleted(
     for node in cluster.nodes.values():
         node.handlers.updates.show(gone, lambda work: work())
     cluster.run()
-    cluster.later(60.0)
+    cluster.later(PRODUCE_TIMEOUT)
     one.handlers.purgatory.take_completed(cluster.now, 10)
     one.logs.deletion_task(one.now)
     assert log() is None

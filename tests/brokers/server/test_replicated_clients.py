@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from folkmoot.brokers.replication.partition import Partition
 from folkmoot.brokers.server.broker import Broker
 from folkmoot.brokers.server.config import BrokerConfig, Listener
 from folkmoot.brokers.server.request_handlers import RequestHandlers
@@ -22,6 +23,7 @@ from folkmoot.coordination.partition_states import PartitionState, TopicIdPartit
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import LogTruncated, ZooKeeperUnreachable
+from folkmoot.protocol.messages import PartitionMetadata
 from folkmoot.protocol.records import Record, TopicPartition
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 from tests.waiting import eventually
@@ -274,22 +276,20 @@ def test_clients_leave_a_broker_that_is_cut_from_zookeeper_alone(
 
 
 def test_while_zookeeper_is_down_nobody_was_replaced_and_all_goes_on(
-    make_scene: Callable[[int], Scene],
+    make_scene: Callable[[int], Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_scene(3)
     leader = scene.leader()
     values = [b"%d" % number for number in range(40)]
     scene.send(*values[:20])
     scene.cut(*scene.brokers)
-    asked = Counter[int]()
-    for number, broker in scene.brokers.items():
-        replicas = broker.event_loop.handlers.partitions
+    asked, real = Counter[int](), Partition.observe_metadata
 
-        def noted(*said: Any, number: int = number, hear: Any = replicas.heard) -> None:
-            hear(*said)
-            asked[number] += 1
+    def noted(partition: Partition, known: PartitionMetadata) -> None:
+        real(partition, known)
+        asked[partition.state.broker_id] += 1
 
-        replicas.heard = noted  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr(Partition, "observe_metadata", noted)
     with scene.consumer() as consumer, scene.consumer(rack=RACKS[leader % 3 + 1]) as near:
         assert read(consumer, 20) == read(near, 20) == values[:20]
         eventually(lambda: all(asked[number] > 2 for number in scene.brokers), 30.0)

@@ -316,7 +316,9 @@ def test_who_reads_a_log_at_its_end_does_not_wait_for_the_index_of_an_old_segmen
     with make_logs(tmp_path / "cold", config) as logs:
         handlers = make_handlers(logs, submit=submit)
         log = logs.find("id-1", 0) or pytest.fail("there is no log")
-        partition = handlers.partitions.of(log) or pytest.fail("it is not led")
+        partition = handlers.partitions.find(log.topic_id, log.name.partition) or pytest.fail(
+            "it is not led"
+        )
         last, middle = log.log_end - 1, log.segments[0].end_offset - 1
 
         def is_delayed(offset: int) -> bool:

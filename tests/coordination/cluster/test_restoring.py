@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from folkmoot.brokers.replication.leader_state import LeaderState
-from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState
+from folkmoot.brokers.replication.replica_state import PersistEpoch, ReplicaState
 from folkmoot.brokers.storage.leader_epochs import EpochStarts
 from folkmoot.coordination import deletions, partition_states, paths, topics
 from folkmoot.coordination.cluster import controllers
@@ -207,8 +207,8 @@ def test_a_restored_partition_has_a_leader_that_may_lead_with_what_it_has(
     step = replica.observed(found)
     assert isinstance(step, PersistEpoch)
     step = replica.persisted(step.epoch)
-    assert isinstance(step, Activate)
-    assert step.write.state.active
+    assert isinstance(step, StateWrite)
+    assert step.state.active
 
 
 def test_what_a_leader_writes_while_states_are_restored_is_not_taken_back() -> None:

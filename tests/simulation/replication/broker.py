@@ -13,7 +13,7 @@ from folkmoot.brokers.jobs.jobs import Lane, result_of
 from folkmoot.brokers.replication.partition import Partition
 from folkmoot.brokers.replication.partitions import Partitions
 from folkmoot.brokers.replication.replica_fetcher import ReplicaFetcher
-from folkmoot.brokers.replication.shared import Written
+from folkmoot.brokers.replication.shared import Shared, Written
 from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView, MetadataCache
 from folkmoot.brokers.server.producer_ids import ProducerIds
@@ -100,10 +100,11 @@ class Broker:
         creation = PartitionCreation(logs, submit)
         retention = Retention(logs, flusher, submit)
         fetcher = ReplicaFetcher(self.broker_id, self.client)  # type: ignore[arg-type]
-        partitions = self.partitions = Partitions(
-            *(self.broker_id, logs, flusher, retention, creation, fetcher),
+        shared = Shared(
+            *(self.broker_id, logs, flusher, retention, fetcher),
             *(self.write_states, self.post, self.world.clock),
         )
+        partitions = self.partitions = Partitions(shared, creation)
         self._ids = ProducerIds(submit, network.take_ids)
         self.handlers = RequestHandlers(
             max_batch_bytes=LOGS.max_batch_bytes,

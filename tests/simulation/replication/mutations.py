@@ -129,16 +129,16 @@ def _compare_ends_alone(patch: pytest.MonkeyPatch) -> None:
 
 def _truncate_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """Rule 4, as in Kafka 0.8."""
-    real = Partition._take
+    real = Partition._carry_out
 
-    def take(self: Partition, step: Any) -> None:
+    def carry_out(self: Partition, step: Any) -> None:
         follower = self.state.follower
         if follower is not None and not hasattr(follower, "has_begun") and self.log.is_open:
             follower.has_begun = True  # type: ignore[attr-defined]
             truncate(self.log, self.log.high_watermark)
         real(self, step)
 
-    patch.setattr(Partition, "_take", take)
+    patch.setattr(Partition, "_carry_out", carry_out)
 
 
 def _truncate_to_the_end_of_the_leaders_epoch_alone(patch: pytest.MonkeyPatch) -> None:
@@ -146,9 +146,9 @@ def _truncate_to_the_end_of_the_leaders_epoch_alone(patch: pytest.MonkeyPatch) -
     real = FollowerState.answered
 
     def answered(
-        self: FollowerState, asked: Any, end: EpochEnd | None, high: int, starts: Any, log_end: int
+        self: FollowerState, asked: Any, end: EpochEnd | None, starts: Any, log_end: int
     ) -> Any:
-        todo = real(self, asked, end, high, starts, log_end)
+        todo = real(self, asked, end, starts, log_end)
         if isinstance(todo, Truncate) and end is not None:
             return Truncate(min(end.offset, log_end))
         return todo
@@ -248,11 +248,11 @@ def _never_resign(patch: pytest.MonkeyPatch) -> None:
     """Rule 8: a refusal is the ISR's new state, whoever leads."""
 
     def adopt(self: LeaderState, found: VersionedState) -> None:
-        if found.partition_epoch > self.partition_epoch:
+        if found.partition_epoch > self.found.partition_epoch:
             state = replace(
                 found.state, leader=self.broker_id, leader_epoch=self.epoch, active=True
             )
-            self._found = replace(found, state=state)
+            self.found = replace(found, state=state)
 
     patch.setattr(LeaderState, "_adopt", adopt)
     _write_whatever_the_version(patch)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from folkmoot.brokers.replication.follower_state import Append, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
-from folkmoot.brokers.replication.replica_state import Activate, PersistEpoch, ReplicaState
+from folkmoot.brokers.replication.replica_state import PersistEpoch, ReplicaState
 from folkmoot.brokers.storage.leader_epochs import NO_EPOCH, EpochEnd, EpochStarts
 from folkmoot.coordination.partition_states import (
     Answer,
@@ -154,8 +154,8 @@ class Stage:
                 if isinstance(step, PersistEpoch):
                     disk.epoch = max(disk.epoch, step.epoch)
                     step = life.replica.persisted(step.epoch)
-                elif isinstance(step, Activate):
-                    answer = self.written(step.write)
+                elif isinstance(step, StateWrite):
+                    answer = self.written(step)
                     step = life.replica.activated(answer, partial(self._lead, number))
                     if life.replica.leader is not None:
                         epoch = life.replica.leader.epoch
@@ -266,13 +266,11 @@ class Stage:
         life, disk = self.lives[number], self.disks[number]
         follower = life.replica.follower
         assert follower is not None
-        todo = follower.answered(
-            *(answer.position, answer.diverging, answer.high_watermark, disk.starts, disk.log_end)
-        )
+        todo = follower.answered(*(answer.position, answer.diverging, disk.starts, disk.log_end))
         if isinstance(todo, Truncate):
             self.checks.shortened(f"{number}", life.high_watermark, todo.offset)
             disk.truncate(todo.offset)
         elif isinstance(todo, Append):
             disk.append(answer.records)
-            self._move(number, min(todo.high_watermark, disk.log_end))
+            self._move(number, min(answer.high_watermark, disk.log_end))
         disk.durable = list(disk.records)
