@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from folkmoot.producers.accumulator import WouldBlock, check_timeout, check_topic
-from folkmoot.producers.appender import AsyncDelivery, BatchDelivery
+from folkmoot.producers.appender import AsyncDelivery
 from folkmoot.producers.batch import Batch
 from folkmoot.producers.columns import (
     HeadersArgument,
@@ -26,7 +26,7 @@ from folkmoot.producers.columns import (
     is_table,
 )
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.futures import Run
+from folkmoot.producers.futures import BatchDelivery, Run
 from folkmoot.producers.producer import CLOSE_AFTER_ERROR, RECOUNT_WAIT, Producer
 from folkmoot.producers.sender import run_callbacks
 from folkmoot.protocol.errors import (

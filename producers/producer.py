@@ -20,7 +20,7 @@ from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.producers.accumulator import NOT_OPEN, Accumulator, check_topic
-from folkmoot.producers.appender import BatchDelivery, Delivery
+from folkmoot.producers.appender import Delivery
 from folkmoot.producers.claims import Claims
 from folkmoot.producers.columns import (
     HeadersArgument,
@@ -30,6 +30,7 @@ from folkmoot.producers.columns import (
     table_serializer,
 )
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.futures import BatchDelivery
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.sender import Sender
 from folkmoot.protocol.compression import Codec, require
