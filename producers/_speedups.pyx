@@ -309,7 +309,7 @@ cdef class Delivery:
     cpdef _outcome(self):
         cdef BatchBuilder builder = self._builder
         topic, partition = builder.topic_partition
-        if builder.parts is not None:
+        if builder.outcomes is not None:
             partition, offset, error = outcome_at(builder, self._rank)
         else:
             offset = builder.base_offset + self._rank if builder.base_offset >= 0 else -1
@@ -385,7 +385,7 @@ cdef class BatchBuilder:
     cdef readonly Py_ssize_t count, size
     cdef readonly bint closed, done
     cdef readonly int64_t base_offset
-    cdef public object parts
+    cdef public object outcomes
     cdef list _callbacks  # flat: each callback, and its handle
     cdef bint _announced
     cdef readonly uint32_t schema_id

@@ -24,7 +24,7 @@ from folkmoot.producers.columns import (
     no_partition,
     too_large,
 )
-from folkmoot.producers.futures import Delivery, Parts, Run
+from folkmoot.producers.futures import Delivery, Run
 from folkmoot.producers.partitioner import Choose, Strategy, by_function, draw
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.batch_header import (
@@ -71,8 +71,8 @@ class BatchBuilder:
         self.done = False
         self.error: FolkmootError | None = None
         self.base_offset = -1
-        self.parts: Parts | None = None
-        """Outcomes of a batch that was sent in parts; set before `done`."""
+        self.outcomes: list[Any] | None = None
+        """The outcome of each record of a batch that was sent in parts; set before `done`."""
         self.schema_id = NO_VALUES
         """The schema id of all values."""
         self.switches: list[int] = []
