@@ -231,9 +231,9 @@ class Sender:
             error = UnknownTopicOrPartition(
                 f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
             )
+            self._forget(cluster, topic)
             self._accumulator.refuse(topic, error)
             state.end_topic(topic, error)
-            self._forget(cluster, topic)
         if now < self._idle_at:
             return
         waiting = state.topics()

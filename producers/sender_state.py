@@ -300,8 +300,8 @@ class SenderState:
             self._leader(queue)  # a new one changes when it is ready
             self._examine(queue)
         for queue in self._queues.values():
-            count = len(self._view.partitions(queue.partition.topic))
-            if queue.batches and 0 < count <= queue.partition.partition:
+            topic, number = queue.partition
+            if queue.batches and 0 < len(self._view.partitions(topic)) <= number:
                 self._leader(queue)  # which notes that its partition is gone
 
     def _place_again(self) -> None:
