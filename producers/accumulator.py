@@ -1,4 +1,4 @@
-"""Where callers' threads leave records and the sender's thread takes them: the one place they share."""
+"""The one place that callers' threads and the sender's thread share: records come in, batches go out."""
 
 import threading
 import time
@@ -35,7 +35,7 @@ NOT_OPEN: Final = "the producer is not open: use it in a with block, or call sta
 
 
 class Taken(NamedTuple):
-    """What the sender's thread has taken over: batches opened and filled, whether to send them without
+    """The work of a round of the sender's thread: batches opened and filled, whether to send without
     lingering, and the number of a purge to carry out, or 0."""
 
     opened: list[Batch]

@@ -51,12 +51,12 @@ T = TypeVar("T")
 
 
 class _Hub:
-    """Where tasks of one event loop wait for the sender's thread.
+    """Lets tasks of one event loop wait for the sender's thread.
 
     That thread only rings, once for a round of its work; one look on the loop then runs callbacks
     and wakes the tasks whose condition holds. Futures carry no outcome: a task that is woken asks
-    the delivery, so that no outcome is lost with a task that was cancelled, and a task that stops waiting
-    leaves nothing here. All but `ring` and `to_call` belongs to the loop.
+    the delivery, so that a cancelled task loses no outcome. A task that stops waiting leaves nothing
+    here. All but `ring` and `to_call` belongs to the loop.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class AsyncProducer(Generic[K, V]):
 
     Options, rules and errors are those of `Producer`, which this one contains: the same appender takes
     records, on the loop. `Producer` blocks for room in the buffer, for a topic that is used for the first
-    time, and for acknowledgements; here these are awaited, without a thread: the sender's thread
+    time, and for acknowledgements. Here these are awaited, without a thread: the sender's thread
     rings, and the loop looks. Only opening and closing connections happens in a thread.
 
     A task that is cancelled while it awaits `send` has not sent; of a `send_batch`, the parts for

@@ -62,18 +62,18 @@ class Batch(BatchBuilder):
     opened_at = 0.0
     state = NEW
     unsigned: batch_header.UnsealedBatch | None = None
-    """What `payload` is made of, if it was compressed ahead."""
+    """The body for `payload`, if it was compressed ahead."""
     payload: bytes | None = None
     send_order = -1
     """Its number among the signed batches of the partition; -1: it must be signed."""
     was_oldest = False
-    """Whether it was the oldest unfinished batch when it was sent last."""
+    """It was the oldest unfinished batch when it was sent last."""
     maybe_written = False
-    """Whether an attempt was sent and never answered."""
+    """An attempt was sent and never answered."""
     attempts = 0
     last_error: FolkmootError | None = None
     part_of: "Batch | None" = None
-    """Of a Part: the batch that callers know."""
+    """The batch that callers know, for a Part."""
     ranks: Sequence[int] | None = None
     """Which records of the whole a Part has."""
     unfinished = 0

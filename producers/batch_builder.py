@@ -259,9 +259,9 @@ class Appender:
     def send_columns(self, topic: str, columns: RecordColumns, start: int) -> tuple[int, list[Run]]:
         """Take rows from `start` on, until all are taken or there is no more room.
 
-        Return the first row that was not taken, and where the others are: (batch, rank of the first
-        record, number of records), in the order of the rows for each partition. Waits as `send` does, but
-        only before the first row; if any row is refused, none is taken.
+        Return the first row that was not taken, and the runs of the others: (batch, rank of the first
+        record, number of records). They have the order of the rows for each partition. Waits as `send`
+        does, but only before the first row; if any row is refused, none is taken.
         """
         if start == 0:
             columns.check(self._largest)

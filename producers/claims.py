@@ -1,9 +1,9 @@
 """A producer's transactional id: taken over at the start, and each topic claimed before a record goes there.
 
-A producer that takes an id over gets the next epoch of its producer id (coordination.producer_takeovers),
-and asks the leaders of all topics that the id has claimed how far the earlier producer got. Its batches
-continue behind that. Where the earlier producer has written since, they are refused; from the first of
-them on the earlier producer is fenced. A topic is noted in the id's node before anything is sent to it. So
+A producer that takes an id over gets the next epoch of its producer id (coordination.producer_takeovers).
+It asks the leaders of all claimed topics how far the earlier producer got, and its batches continue
+behind that. If the earlier producer has written since, they are refused. The first one that is written
+fences the earlier producer. A topic is noted in the id's node before anything is sent to it. So
 the earlier producer cannot have written to a topic that is not noted there, and cannot claim another one.
 
 A crash before the note has written nothing; a crash after it leaves a topic whose leaders are asked in
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Claims:
-    """What a transactional id has claimed: `take_over` at the start, `has` from the sender's thread.
+    """The topics claimed by a transactional id: `take_over` at the start, `has` from the sender's thread.
 
     A topic is claimed in a thread of its own, which rings when that is done or has failed for good.
     """

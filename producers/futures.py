@@ -1,4 +1,4 @@
-"""What callers get for the records that they have sent."""
+"""The handles that callers get for the records that they have sent."""
 
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
@@ -12,7 +12,7 @@ from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import RecordMetadata
 
 Outcome = tuple[int, int, FolkmootError | None]
-"""Of a record: partition, offset (-1 if it is not known), error."""
+"""The partition of a record, its offset (-1 if it is not known), its error."""
 Run = tuple[Any, int, int]
 """Records of a `send_batch` that lie side by side: their batch, the rank of the first one, how many."""
 

@@ -14,7 +14,7 @@ LONGEST_SILENCE: Final = 600.0
 
 
 class Identity(NamedTuple):
-    """What a batch is signed with, so that brokers recognise it."""
+    """The signature of a batch, by which brokers recognise it."""
 
     producer_id: int
     epoch: int
@@ -24,7 +24,7 @@ class Identity(NamedTuple):
 
 
 NO_IDENTITY: Final = Identity(NO_PRODUCER_ID, -1, -1)
-"""Of producers that are not idempotent."""
+"""The identity of producers that are not idempotent."""
 
 
 class _Position:
@@ -44,9 +44,9 @@ class Sequences:
     An id belongs to one producer for ever, so the producer may choose its epochs, one count for each
     partition. A partition whose sequences are broken begins its next epoch at sequence 0; the others
     continue. It also does so after a silence in which its broker may have forgotten the producer: a later
-    sequence would be refused, and a batch whose answer was lost could not be recognised. After the last
-    epoch, or if another producer turns out to have the id as well, a new id is taken; partitions that
-    are not under an id yet begin under it.
+    sequence would be refused, and a batch whose answer was lost could not be recognised. A new id is taken
+    after the last epoch, or if another producer turns out to have the id as well. Partitions without an
+    id begin under it.
 
     Used only by the sender's thread.
     """
@@ -115,8 +115,8 @@ class Sequences:
 class TakenOver(Sequences):
     """Identities of a named producer (coordination.producer_takeovers), as its owner sets them.
 
-    It chooses no epochs. A batch that is refused for its sequence means that another producer has taken
-    over, or that an earlier batch is missing; the owner then asks again how far the name got.
+    It chooses no epochs. If a batch is refused for its sequence, another producer has taken over, or an
+    earlier batch is missing. The owner then asks again how far the name got.
     """
 
     gives_epochs: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What a producer counts: plain numbers, written by its thread, read from any thread."""
+"""A producer's counters: plain numbers, written by its thread, read from any thread."""
 
 from dataclasses import dataclass
 

@@ -51,8 +51,7 @@ _REFUSALS: Final = (
 
 
 class View(Protocol):
-    """What the sender knows of the cluster (`network.cluster.Cluster`); it is read again whenever
-    `version` has changed."""
+    """The sender's metadata (`network.cluster.Cluster`). It is read again whenever `version` changes."""
 
     @property
     def version(self) -> int: ...
@@ -73,7 +72,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What all queues of a sender share."""
+    """The things that all queues of a sender share."""
 
     config: ProducerConfig[Any, Any]
     codec: int
@@ -93,9 +92,9 @@ class PartitionQueue:
     """A partition's unfinished batches, in order; the last one may grow. Only the sender's thread uses it.
 
     Order. Up to WINDOW batches are in flight if the producer is idempotent, else one; the oldest is
-    among them. They leave in order. A batch that must be sent again waits until it is the oldest, and
-    nothing leaves behind an oldest batch that was sent before: the broker refuses what is in flight
-    behind it for its sequence, so those batches come back as well. Every attempt sends the same bytes.
+    among them. They leave in order. A batch that must be sent again waits until it is the oldest. Nothing
+    leaves behind an oldest batch that was sent before: the broker refuses all later batches for their
+    sequence, so these come back as well. Every attempt sends the same bytes.
 
     Expiry. A batch that expired in flight is not in `batches`, but nothing leaves until its answer is
     here. Its sequences stay used: if it was written, the next batch follows; else that one is refused.
@@ -125,14 +124,14 @@ class PartitionQueue:
         self.in_flight = 0
         """Requests without an answer, also those of expired batches."""
         self.version = -1
-        """Of the metadata that `leader`, `leader_epoch`, `topic_id` and `missing` are from."""
+        """The version of the metadata in `leader`, `leader_epoch`, `topic_id` and `missing`."""
         self.leader: str | None = None
         self.leader_epoch = -1
         self.topic_id = ""
         self.missing: FolkmootError | None = None
         """Why there is no such partition any more."""
         self.last_error: FolkmootError | None = None
-        """Of the last attempt, if it has failed."""
+        """The error of the last attempt, if it has failed."""
         self.timer = inf
         """When the sender examines the queue again without an event."""
         self._terms = terms
@@ -166,7 +165,7 @@ class PartitionQueue:
     def ready_at(self, *, hurry: bool, busy: bool = False) -> float:
         """Return when order and time allow the next batch to be sent; infinity if there is none.
 
-        Behind others in flight a batch leaves only when it is full, and grows until then. A batch that
+        A batch behind others in flight leaves only when it is full, and grows until then. A batch that
         may grow waits for GATHERING if that is longer than `linger` and the leader is `busy`.
         """
         batch = self.next()

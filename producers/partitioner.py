@@ -14,8 +14,8 @@ from folkmoot.protocol.murmur2 import partition_for
 Strategy = Literal["key-hash", "sticky", "round-robin"]
 """How a topic's records that name no partition are placed:
 
-- "key-hash": records with a key go where Kafka's clients would put them (murmur2), whether or not that
-  partition has a leader now: the order of a key's records depends on it. The others as by "sticky".
+- "key-hash": records with a key go where Kafka's clients would put them (murmur2), even if that partition
+  has no leader now, to keep the order of the key's records. The others are placed as by "sticky".
 - "sticky": about `batch_bytes` of records go to one partition, then another is drawn among those
   that have a leader, so that batches are large and the load is even in the long run.
 - "round-robin": record by record to the next partition that has a leader.

@@ -62,11 +62,11 @@ class SenderState:
     another producer a lost answer may mean that a batch is in the log twice, in order.
 
     A batch is ready when it is full, when its first record has lingered, when another one waits
-    behind it, or when `hurry` says so; behind others in flight only when it is full. It grows until it
-    leaves, so that a slow broker makes batches larger. A request costs all sides much more than a
+    behind it, or in a `hurry`. A batch behind others in flight is ready only when it is full. It grows
+    until it leaves, so that a slow broker makes batches larger. A request costs all sides much more than a
     record. So batches that linger for one broker leave together, when the first has lingered. While a
-    request is in flight to the broker, a batch that is not full also waits for the answer, but no longer
-    than GATHERING, or `linger` if that is longer.
+    request is in flight to the broker, a batch that is not full waits for the answer as well, at most for
+    GATHERING, or `linger` if that is longer.
 
     A queue is examined only when something has happened to it: a batch was opened or filled, an answer
     came, its time has come. It is then among the `_ready` of its leader, or has a timer, or waits for
@@ -78,7 +78,7 @@ class SenderState:
     `max_in_flight` shipments may be in flight to each. An idempotent producer sends nothing without an id.
 
     A batch that is not done `delivery_timeout` after its first record was appended has failed, also in
-    flight: its answer is then ignored, and the next batch still waits for that answer.
+    flight. Its answer is then ignored, but the next batch still waits for it.
 
     `finished` collects what is done; the caller empties it.
     """
@@ -307,7 +307,7 @@ class SenderState:
     def _place_again(self) -> None:
         """Move what waits for partitions that are gone to other partitions of the topic, or fail it.
 
-        What is in flight to them follows when it has been refused. Until then nothing of the topic is
+        Batches in flight to them follow when they have been refused. Until then nothing of the topic is
         sent: it might hold later records of the same keys.
         """
         displaced, self._displaced = self._displaced, {}
@@ -479,7 +479,7 @@ class SenderState:
         raise AssertionError(f"a batch of {whole.topic_partition} is in no queue")
 
     def _why(self, batch: Batch) -> str:
-        """What a batch waits for, as the end of a sentence."""
+        """The reason why a batch waits, as the end of a sentence."""
         where = batch.topic_partition
         if (awaited := self._view.leaderless.get(where)) is not None:
             return f": {said_of({where: awaited})}"
