@@ -287,15 +287,16 @@ class Appender:
         runs: list[list[Any]] = []
         last: dict[int, list[Any]] = {}
         taken = 0
-        for *row, size in columns.rows(start, end):
+        for key, value, stamp, headers, size in columns.rows(start, end):
             if self.used >= self.limit:
                 break
             if named is not None:
                 number = named
             else:
-                number = self._choose(topic, row[0], size) if chosen is None else chosen[taken]
+                number = self._choose(topic, key, size) if chosen is None else chosen[taken]
             builder = self._open_batch(topic, number, size)
-            rank = builder.append((*row, named is not None), size, framed=columns.framed)
+            row = (key, value, stamp, headers, named is not None)
+            rank = builder.append(row, size, framed=columns.framed)
             self._taken(builder, size)
             taken += 1
             run = last.get(number)

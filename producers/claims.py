@@ -106,8 +106,9 @@ class Claims:
                 _log.warning("cannot claim topic %s yet: %s", topic, error)
                 self._stopped.wait(RETRY_PAUSE)
             except Exception as error:
-                is_typed = isinstance(error, FolkmootError)
-                self.error = error if is_typed else FolkmootError(str(error))
+                self.error = (
+                    error if isinstance(error, FolkmootError) else FolkmootError(str(error))
+                )
                 break
         with self._lock:
             self._pending.discard(topic)

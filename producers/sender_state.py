@@ -268,26 +268,27 @@ class SenderState:
                 if (queue := self._queues.get(partition)) is not None:
                     queue.timer = inf
                     self._examine(queue)
-        lingered = set[str | None]()
         while self._timers and self._timers[0][0] <= now:
             at, partition = heappop(self._timers)
             queue = self._queues.get(partition)
             if queue is not None and at == queue.timer:
                 queue.timer = inf
                 if self._examine(queue, now):
-                    lingered.add(queue.leader)
-        for leader in lingered:  # what lingers for the same broker leaves as well
-            for queue in self._lingering.pop(leader, ()):
-                at = queue.ready_at(hurry=True)
-                if at <= now:
-                    self._make_ready(queue)
-                elif at < inf:  # a pause; any other queue waits for an event
-                    self._lingering.setdefault(leader, {})[queue] = None
+                    self._end_lingering(queue.leader, now)
         if self._displaced:
             self._place_again()
         for topic in [each for each in self._held if not self._awaits_displaced(each)]:
             for queue in self._held.pop(topic):
                 self._examine(queue)
+
+    def _end_lingering(self, leader: str | None, now: float) -> None:
+        """Make ready all that lingers for a broker, since one of its queues is."""
+        for queue in self._lingering.pop(leader, ()):
+            at = queue.ready_at(hurry=True)
+            if at <= now:
+                self._make_ready(queue)
+            elif at < inf:  # a pause; any other queue waits for an event
+                self._lingering.setdefault(leader, {})[queue] = None
 
     def _take_metadata(self) -> None:
         self._version = self._view.version
@@ -338,12 +339,15 @@ class SenderState:
         """Find out when a queue can send, since something has happened to it. Return whether it is ready
         as of `now`."""
         batches = queue.batches
-        if not batches or WAITING not in (batches[0].state, batches[-1].state):
+        if not batches:
             return False
-        leader = self._leader(queue)
+        if batches[0].state is not WAITING and batches[-1].state is not WAITING:
+            return False
+        leader = queue.leader if queue.version == self._version else self._leader(queue)
         at = queue.ready_at(hurry=self._hurry, busy=leader in self._in_flight)
         if at <= now:
-            self._make_ready(queue)
+            queue.timer = inf
+            self._ready.setdefault(leader, {})[queue] = None
             return True
         if at < inf:
             self._lingering.setdefault(leader, {})[queue] = None
@@ -466,7 +470,8 @@ class SenderState:
             self._fail(queue.refused(batch, error, now, sent=sent, at_once=moved))
             if queue.missing is not None:
                 self._displaced[queue] = None
-        self._fail(queue.mend())
+        if failed := queue.mend():
+            self._fail(failed)
         self._examine(queue)
 
     def _left_of(self, whole: Batch) -> tuple[PartitionQueue, Batch]:
@@ -505,11 +510,12 @@ class SenderState:
         whole, counters = batch.part_of or batch, self.counters
         if not whole.done:
             return
-        failed = whole.failed
-        counters.records_failed += failed
-        counters.records_delivered += whole.count - failed
         if whole.error is None:
             counters.batches_delivered += 1
+            counters.records_delivered += whole.count
         else:
+            failed = whole.failed
             counters.batches_failed += 1
+            counters.records_failed += failed
+            counters.records_delivered += whole.count - failed
         self.finished.append(whole)
