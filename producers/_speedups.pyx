@@ -2,11 +2,11 @@
 # cython: initializedcheck=False, nonecheck=True, binding=False
 """`batch_builder.py` in C: records are encoded into their batch's columns as they are appended.
 
-There is no lock: whatever must not be seen half done is done between two calls into Python, and
-nothing else runs then. So the rule of this file: from the last look at a builder until the record is
-in it, nothing may run Python code or make an object that the garbage collector knows (which may run
-finalisers, and those anything). What has to be made is made before, and all is looked at again after.
-Room is made in every column before a byte is written to any: when memory is wanting, nothing is taken.
+There is no lock: changes that must be seen as one happen between two calls into Python, and
+nothing else runs then. So, from the last look at a builder until the record is in it, this file never
+runs Python code and makes no object that the garbage collector tracks (which may run finalisers, and
+those anything). Objects are made before, and then everything is looked at again. Every column gets
+room before a byte is written to any: without memory, nothing is taken.
 """
 
 cimport cython
@@ -111,7 +111,7 @@ cdef struct Column:
 
 
 cdef inline int reserve(Column* column, size_t more) except -1:
-    """Make room for so many bytes. Raises MemoryError; then nothing has changed."""
+    """Make room for this many bytes. Raises MemoryError; then nothing has changed."""
     if more <= column.room - column.used:
         return 0
     return grow(column, more)
@@ -122,7 +122,7 @@ cdef int grow(Column* column, size_t more) except -1:
     cdef char* data
     if more > <size_t>1 << 40:
         raise MemoryError
-    # What is copied on the way to a full batch costs as much as appending to it: few steps, if they are small.
+    # Copying on the way to a full batch costs as much as appending to it: few steps while it is small.
     room = column.room * (4 if column.room < SMALL else 2)
     room = max(<size_t>256, room, column.used + more)
     data = <char*>PyMem_RawRealloc(column.data, room)
@@ -155,7 +155,7 @@ cdef inline char* big_endian(char* at, uint64_t number, int width) noexcept:
 
 
 cdef inline char* put_sized(char* at, size_t size, int code8, int code16, int code32) noexcept:
-    """The head of a `bin` or an array; `code8` 0: there is none so short."""
+    """Write the head of a `bin` or an array; `code8` 0: the kind has no head of one byte."""
     if size < 1 << 8 and code8:
         at[0] = <char>code8
         return big_endian(at + 1, size, 1)
@@ -174,7 +174,7 @@ cdef inline char* put_array(char* at, size_t count) noexcept:
 
 
 cdef inline char* put_bin(char* at, const char* data, Py_ssize_t size) noexcept:
-    """A cell; a negative size is a nil."""
+    """Write a cell; a negative size is a nil."""
     if size < 0:
         at[0] = <char>0xC0
         return at + 1
@@ -184,7 +184,7 @@ cdef inline char* put_bin(char* at, const char* data, Py_ssize_t size) noexcept:
 
 
 cdef inline char* put_tag(char* at, int tag) noexcept:
-    """A column's: 0 for one value of all rows, 1 for a list of headers, 2 for a packed one."""
+    """Write a column's tag: 0 for one value of all rows, 1 for a list of headers, 2 for packed cells."""
     at[0] = <char>0x92
     at[1] = <char>tag
     return at + 2
@@ -195,12 +195,12 @@ cdef inline int is_header(object name, object value) noexcept:
 
 
 cdef bytes encoded_headers(object headers):
-    """As `columns.encode_headers`; of plain ones without a line of Python."""
+    """As `columns.encode_headers`; plain headers without a line of Python."""
     cdef object rows = headers, row
     if type(headers) is dict:
         rows = tuple(headers.items())
     elif PyList_CheckExact(headers):
-        rows = tuple(headers)  # ours: no other thread changes it
+        rows = tuple(headers)  # a copy that no other thread changes
     if not PyTuple_CheckExact(rows):
         return encode_headers(headers)
     for row in <tuple>rows:
@@ -209,7 +209,7 @@ cdef bytes encoded_headers(object headers):
     try:
         return encode(rows) if rows else b""
     except UnicodeEncodeError:
-        return encode_headers(headers)  # it says which name
+        return encode_headers(headers)  # its error names the header
 
 
 # -- hashing ------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ cdef inline int weigh(Record* record, Py_ssize_t most) except -1:
 
 
 cdef inline uint32_t written_schema(const Record* record) noexcept:
-    """As `batch_header.written_schema`, of a value that says one."""
+    """As `batch_header.written_schema`, for a value that is no tombstone."""
     cdef const unsigned char* at = <const unsigned char*>record.value
     cdef uint32_t number
     if not record.framed or record.value_size < 5 or at[0]:
@@ -281,9 +281,9 @@ cdef inline uint32_t written_schema(const Record* record) noexcept:
 @cython.no_gc
 @cython.freelist(256)
 cdef class Delivery:
-    """What became, or will become, of one record: see `futures.Delivery`.
+    """The outcome of one record, now or later: see `futures.Delivery`.
 
-    It is unknown to the garbage collector: its batch holds it only as long as a callback waits.
+    The garbage collector does not track it: its batch refers to it only while a callback waits.
     """
 
     cdef BatchBuilder _builder
@@ -309,7 +309,7 @@ cdef class Delivery:
     cpdef _outcome(self):
         cdef BatchBuilder builder = self._builder
         topic, partition = builder.topic_partition
-        if builder.parts is not None:
+        if builder.outcomes is not None:
             partition, offset, error = outcome_at(builder, self._rank)
         else:
             offset = builder.base_offset + self._rank if builder.base_offset >= 0 else -1
@@ -355,7 +355,7 @@ cdef class AsyncDelivery(Delivery):
 
 @cython.final
 cdef class Body:
-    """What a batch's records are written to; read through a memoryview."""
+    """The bytes of a batch; read through a memoryview."""
 
     cdef Column block
 
@@ -375,17 +375,17 @@ cdef struct Row:
 
 
 cdef class BatchBuilder:
-    """Records of one partition, in order, and what became of them: see `batch_builder.BatchBuilder`.
+    """Records of one partition, in order, and their outcome: see `batch_builder.BatchBuilder`.
 
-    Cells lie back to back, and `_rows` says how long each is; headers are encoded, from the first
-    record on that has any. The fewer columns, the fewer places that a record is written to.
+    Cells lie back to back, and `_rows` has their lengths; headers are encoded, from the first
+    record on that has any. Fewer columns are fewer places that a record is written to.
     """
 
     cdef readonly object topic_partition, owner, error
     cdef readonly Py_ssize_t count, size
     cdef readonly bint closed, done
     cdef readonly int64_t base_offset
-    cdef public object parts
+    cdef public object outcomes
     cdef list _callbacks  # flat: each callback, and its handle
     cdef bint _announced
     cdef readonly uint32_t schema_id
@@ -418,8 +418,7 @@ cdef class BatchBuilder:
 
     @cython.final
     cdef inline int _append(self, const Record* record, object call, Delivery delivery) except -1:
-        """A record, and what is to be called with `delivery` when it is done, unless that is None. All
-        or nothing."""
+        """Add a record, and the callback for its `delivery`, unless that is None. All or nothing."""
         cdef Row row
         cdef uint32_t schema
         cdef Py_ssize_t missing = 0
@@ -572,7 +571,7 @@ cdef class BatchBuilder:
 
 
 cdef inline int append_both(list to, object first, object second) except -1:
-    """Both or none; a list's own growth is no object that the garbage collector knows."""
+    """Append both or none. A list grows without an object that the garbage collector tracks."""
     PyList_Append(to, first)
     try:
         PyList_Append(to, second)
@@ -585,7 +584,7 @@ cdef inline int append_both(list to, object first, object second) except -1:
 cdef char* write_cells(
     char* at, Column* cells, const uint32_t* sizes, Py_ssize_t count
 ) noexcept:
-    """A column of keys or values; `sizes` is the first one's, in its `Row`."""
+    """Write a column of keys or values; `sizes` points to the first length, in its `Row`."""
     cdef uint32_t length
     cdef Py_ssize_t row, nils = 0
     cdef uint32_t longest = 0, shortest = NIL
@@ -615,7 +614,7 @@ cdef char* write_packed(
     uint32_t longest,
     uint32_t shortest,
 ) noexcept:
-    """A `bin` of cells, as columns.py describes it."""
+    """Write a `bin` of cells, as columns.py describes it."""
     cdef Py_ssize_t row
     cdef int width
     at = put_tag(at, 2)
@@ -664,12 +663,12 @@ cdef char* write_stamps(
     return at
 
 
-# -- what send_columns is given -----------------------------------------------------------------------
+# -- the arguments of send_columns ---------------------------------------------------------------------
 
 @cython.final
 cdef class Cells:
-    """A column of a `RecordColumns`, to be read cell by cell. Nothing in it is believed: an Arrow array
-    may have been made of any bytes."""
+    """Reads a column of a `RecordColumns` cell by cell. It checks every offset: an Arrow array may have
+    been made of any bytes."""
 
     cdef list _cells
     cdef Py_buffer _offsets, _data, _nulls
@@ -697,7 +696,7 @@ cdef class Cells:
         PyBuffer_Release(&self._nulls)
 
     cdef inline int at(self, Py_ssize_t row, const char** data, Py_ssize_t* size) except -1:
-        """0, or 1 for what is neither bytes nor None. Runs no Python code unless it raises."""
+        """Return 0, or 1 for a cell that is neither bytes nor None. Runs no Python code unless it raises."""
         cdef PyObject* cell
         cdef int64_t start, end
         if self._cells is not None:
@@ -732,7 +731,7 @@ cdef class Cells:
 
 
 def by_key(keys, Py_ssize_t count):
-    """As `partitioner.by_key`, of a list or a BinaryColumn."""
+    """As `partitioner.by_key`, for a list or a BinaryColumn."""
     cdef Cells cells = Cells(keys)
     cdef const char* key = NULL
     cdef Py_ssize_t row, size = 0
@@ -793,7 +792,7 @@ cdef class Rows:
         return 0
 
     cdef bint check(self, Py_ssize_t most) except -1:
-        """Whether all cells are plain. Raises RecordTooLarge, if they are."""
+        """Return whether all cells are bytes or None. Raises RecordTooLarge, if they are."""
         cdef Record record
         cdef Py_ssize_t row, largest = 0
         for row in range(self.count):
@@ -808,7 +807,7 @@ cdef class Rows:
 
 @cython.final
 cdef class Runs:
-    """Where rows went: for each partition, how many that follow each other in one batch."""
+    """The batches of rows: for each partition, how many lie side by side in one batch."""
 
     cdef list done, builders
     cdef Py_ssize_t* first
@@ -825,7 +824,7 @@ cdef class Runs:
         PyMem_RawFree(self.first)
 
     cdef inline bint follows(self, Py_ssize_t number, BatchBuilder builder) noexcept:
-        """Whether the builder's next record is the next of the run that was begun last."""
+        """Return whether the builder's next record continues the partition's last run."""
         cdef PyObject* last = PyList_GET_ITEM(self.builders, number)
         return last == <PyObject*>builder and self.next[number] == builder.count
 
@@ -852,26 +851,11 @@ cdef class Runs:
         return self.done
 
 
-cdef object kept(object headers):
-    """Headers that can be looked at again, after waiting."""
-    if PyTuple_CheckExact(headers) or PyList_CheckExact(headers):
-        return headers
-    return as_headers(headers)
-
-
-cdef int close_all(Topic topic) except -1:
-    cdef BatchBuilder builder
-    for builder in topic.builders:
-        if builder is not None:
-            builder.closed = True
-    return 0
-
-
 # -- the appender -------------------------------------------------------------------------------------
 
 @cython.final
 cdef class Topic:
-    """The open builders of one topic, and whose turn it is. Any number in `builders` may be None."""
+    """The open builders of one topic, by partition (None: there is none), and the next partition."""
 
     cdef object name
     cdef Py_ssize_t count, sticky, turn
@@ -935,8 +919,8 @@ cdef class Appender:
         self, topic, value, key=None, partition=None, headers=None, timestamp=None, on_delivery=None
     ):
         cdef Delivery delivery
-        if headers is not None and type(headers) is not dict:
-            headers = kept(headers)
+        if headers is not None and type(headers) not in (dict, tuple, list):
+            headers = as_headers(headers)  # they may be read twice, an iterator only once
         while True:
             delivery = self._take(topic, value, key, partition, headers, timestamp, on_delivery)
             if delivery is not None:
@@ -1011,7 +995,7 @@ cdef class Appender:
             elif self._strategy == FUNCTION:
                 if among != known.count:
                     among = known.count
-                    number = self._chosen(known, key, among)
+                    number = by_function(self._function, known.name, [key], 1, among)[0]
                     continue
             else:
                 number = self._spread(known, &record, &spends)
@@ -1033,8 +1017,8 @@ cdef class Appender:
     cdef inline Py_ssize_t _spread(
         self, Topic topic, const Record* record, int* spends
     ) except -2:
-        """The partition of a record that names none; -1 if Python code ran, and all is to be looked at
-        again. `spends` says whether it takes a turn, and of which kind."""
+        """Return the partition of a record that names none; -1 if Python code ran, and the caller must look
+        at everything again. `spends` is set to the strategy whose state must advance."""
         if self._strategy == KEY_HASH and record.key_size >= 0:
             if topic.count == 1:
                 return 0
@@ -1051,13 +1035,9 @@ cdef class Appender:
         spends[0] = STICKY
         return topic.sticky
 
-    cdef Py_ssize_t _chosen(self, Topic topic, object key, Py_ssize_t count) except -1:
-        """What the application's function says."""
-        return by_function(self._function, topic.name, [key], 1, count)[0]
-
     cdef inline BatchBuilder _builder(self, Topic topic, Py_ssize_t number, Py_ssize_t size):
-        """The open builder of a partition, with room for a record; None if Python code ran, and all is
-        to be looked at again."""
+        """Return the open builder of a partition, with room for a record; None if Python code ran, and the
+        caller must look at everything again."""
         cdef BatchBuilder builder = <BatchBuilder>PyList_GET_ITEM(topic.builders, number)
         if builder is None or builder.closed:
             self._open(topic, number)
@@ -1069,7 +1049,7 @@ cdef class Appender:
 
     cdef int _open(self, Topic topic, Py_ssize_t number) except -1:
         cdef BatchBuilder fresh = self._batch(TopicPartition(topic.name, number), self.owner), last
-        self._unannounced.append(fresh)  # until the owner knows, whatever is raised there
+        self._unannounced.append(fresh)  # until the owner knows it
         last = topic.builders[number]  # another thread may have been here
         if last is None or last.closed:
             topic.builders[number] = fresh
@@ -1086,9 +1066,8 @@ cdef class Appender:
             topic.turn += 1
 
     cdef int _tell(self, BatchBuilder builder, bint full) except -1:
-        """The owner, of a batch that was opened, and then that it is full. Nobody takes a record for
-        sent, or a batch for full, that the owner does not know: each thread tells it before it goes on.
-        """
+        """Register a batch with the owner, and then as full. Each thread does so before it continues, so
+        that no record counts as sent whose batch the owner does not know."""
         if not builder._announced:
             self.owner.batch_opened(builder)
             builder._announced = True
@@ -1164,7 +1143,7 @@ cdef class Appender:
             except MemoryError:
                 if row == start:
                     raise
-                break  # the caller is told of those that were taken
+                break  # the rows before were taken
             runs.next[number] += 1
             self._taken(topic, spends, record.size)
             row += 1
@@ -1197,12 +1176,15 @@ cdef class Appender:
 
     def forget(self, str topic not None):
         cdef Topic known = self._topics.pop(topic, None)
+        cdef BatchBuilder builder
         if known is not None:
-            known.count = 0  # who is about to append to it looks again
-            close_all(known)
+            known.count = 0  # a thread that is about to append looks again
+            for builder in known.builders:
+                if builder is not None:
+                    builder.closed = True
 
     def place(self):
-        """Tell the owner of batches that it may not know."""
+        """Register batches whose registration was interrupted."""
         for builder in list(self._unannounced):
             if builder.count:
                 self._tell(builder, False)

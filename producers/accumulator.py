@@ -1,4 +1,4 @@
-"""Where callers' threads leave records and the sender's thread takes them: the one place they share."""
+"""The one place that callers' threads and the sender's thread share: records come in, batches go out."""
 
 import threading
 import time
@@ -27,20 +27,16 @@ from folkmoot.protocol.names import check_name
 from folkmoot.schemas.values.serialization import writes_schema_id
 
 MOST_WANTED: Final = 1000
-"""So many topics are looked up at a time; who comes with another one waits in vain."""
+"""How many topic look-ups run at once; further ones time out after `max_block`."""
 FAILED_KEPT: Final = 100
 PARTITION_PATIENCE: Final = 0.5
-"""So long brokers may not know yet that a partition was added."""
-
-Ring = Callable[[], None]
-
-
+"""Seconds in which brokers may not know yet that a partition was added."""
 NOT_OPEN: Final = "the producer is not open: use it in a with block, or call start()"
 
 
 class Taken(NamedTuple):
-    """What the sender's thread has taken over: batches opened and filled, whether to send them without
-    lingering, and the number of the purge that is asked for, or 0."""
+    """The work of a round of the sender's thread: batches opened and filled, whether to send without
+    lingering, and the number of a purge to carry out, or 0."""
 
     opened: list[Batch]
     filled: list[Batch]
@@ -49,19 +45,19 @@ class Taken(NamedTuple):
 
 
 class Listener(Protocol):
-    """Who does not wait on a condition."""
+    """Called in place of a condition that is notified."""
 
     def ring(self) -> None: ...
 
 
 class WouldBlock(Exception):
-    """Where nobody may wait: there is no room, or the topic is not known, at this moment."""
+    """There is no room, or the topic is not known, and the caller may not wait."""
 
 
-class _Wanted:
-    """A topic that is being looked up, until it is known to have `partition`; `error` is why it will not be.
+class WantedTopic:
+    """A topic look-up: it ends when the topic is known to have `partition`, or with `error`.
 
-    Brokers learn of a new partition a moment late: it is waited for as long as `patience`.
+    Brokers learn of a new partition a moment late: the look-up waits for it for `patience` seconds.
     """
 
     __slots__ = ("begun", "error", "partition", "patience")
@@ -70,39 +66,39 @@ class _Wanted:
         self.error: FolkmootError | None = None
         self.partition = -1
         self.patience = 0.0
-        self.begun: tuple[float, int] | None = (
-            None  # the sender's: when, and after how many answers
-        )
+        self.begun: tuple[float, int] | None = None
+        """The sender's: when it began to ask for the partition, and how many answers it had by then."""
 
 
 class Accumulator:
-    """The producer's appender, the topics it may append to, the batches it has opened, and who waits.
+    """The producer's appender, the topics that it may append to, the batches that it has opened, and waiters.
 
-    Callers' threads append records through `appender`, which comes here once per batch (`batch_opened`,
+    Callers' threads append records through `appender`, which calls this once per batch (`batch_opened`,
     `batch_full`) and when a record cannot be taken at once (`admit`). The sender's thread takes opened
-    batches over, in the order of their first records, while callers go on appending to them.
+    batches over, in the order of their first records, while callers continue to append to them.
 
-    Waking. The sender's thread says until when it sleeps; a batch that may wait longer than that wakes
-    nobody, and of all who want to wake it only the first does. While it is awake nobody does: it looks
-    before it sleeps.
+    Waking. The sender's thread says until when it sleeps. A batch that may wait longer does not wake it,
+    and of all calls that want to wake it only the first does. While it is awake it need not be woken: it
+    looks before it sleeps.
 
     Batches are numbered in the order of opening. A flush waits until every batch up to the last one
     opened is `settled`: done, and its callbacks called.
 
-    A record counts against `buffer_bytes` from when it is appended until its batch is done. Of batches
-    that failed FAILED_KEPT are kept, until a flush raises the error of one that nobody asked about.
+    A record counts against `buffer_bytes` from when it is appended until its batch is done. FAILED_KEPT
+    failed batches are kept, until a flush raises the error of one that the application has not seen.
 
-    All is under `lock`, which is held briefly. Callers wait on `changed`, for whatever it is.
+    `lock` guards everything and is held briefly. Callers wait on `changed`, for any change.
     """
 
     def __init__(
         self,
         config: ProducerConfig[Any, Any],
-        ring: Ring,
+        ring: Callable[[], None],
         clock: Callable[[], float] | None = None,
         random: Random | None = None,
         delivery: type[Delivery] = Delivery,
     ) -> None:
+        """`ring` wakes the sender's thread."""
         self.lock = RLock()
         self.changed = Condition(self.lock)
         self.appender = Appender(
@@ -116,27 +112,31 @@ class Accumulator:
             batch=Batch,
             framed=writes_schema_id(config.value_serializer),
         )
-        self.counts: dict[str, int] = {}  # partitions of the topics known
-        self.wanted: dict[str, _Wanted] = {}
+        self.counts: dict[str, int] = {}
+        """The number of partitions of each known topic."""
+        self.wanted: dict[str, WantedTopic] = {}
         self.trouble: FolkmootError | None = None
-        self.settled = 0  # every batch up to this number is done, and told
+        """Why the cluster cannot be asked for topics."""
+        self.settled = 0
+        """Every batch up to this number is settled."""
         self.patience = config.linger
-        """How long a batch that is opened now may wait until the sender's thread looks at it."""
-        self.thread: int | None = None  # of the sender, which may not wait for itself
+        """Seconds that a batch opened now may wait until the sender's thread looks at it."""
+        self.thread: int | None = None
+        """The sender's thread, which may not wait for itself."""
         self.look_up: Callable[[str, float], float] = lambda topic, wait: 0.0
-        """Of the sender's thread: look a topic up, in at most so many seconds. → how many were waited."""
+        """Look a topic up in the sender's thread, in at most so many seconds; returns how many it took."""
         self.blocks = True
-        """Whether who is to be admitted waits; else WouldBlock."""
+        """Whether `admit` waits; else it raises WouldBlock."""
+        self.listener: Listener | None = None
+        """Rung whenever `changed` is notified, in any thread."""
         self._max_block = config.max_block
         self._ring = ring
-        self.listener: Listener | None = None
-        """Is rung for whenever `changed` is notified, in any thread."""
         self._clock = clock or time.monotonic
         self._asleep = False
         self._sleeps_until = inf
-        self._asked = False  # somebody wants the sender's thread to look
+        self._asked = False  # the sender's thread must look
         self._opened: dict[Batch, None] = {}  # not taken over by the sender's thread
-        self._unsettled: OrderedDict[Batch, None] = OrderedDict()  # opened, in order
+        self._unsettled: OrderedDict[Batch, None] = OrderedDict()  # in the order of opening
         self._filled: list[Batch] = []
         self._number = 0
         self._flush_up_to = 0
@@ -145,15 +145,15 @@ class Accumulator:
         self._purged = 0.0
         self._failed: list[Batch] = []
         self._closed: FolkmootError | None = ClosedError(NOT_OPEN)
-        self._orphaned: FolkmootError | None = None  # why nobody here works on what was appended
+        self._orphaned: FolkmootError | None = None  # why no thread here sends what was appended
 
     # -- the appender, in callers' threads ----------------------------------------------------------
 
     def batch_opened(self, batch: Batch) -> None:
-        """It has got its first record. The second time means nothing.
+        """Take note of a batch before, or just after, its first record.
 
-        Whatever interrupts it (Ctrl-C, want of memory), the appender calls again until it has ended.
-        Another thread may have told of it meanwhile, and the batch may be delivered by now.
+        If this is interrupted (Ctrl-C, want of memory), the appender calls it again. By then another
+        thread may have registered the batch, and it may be delivered: the second call does nothing.
         """
         with self.lock:
             if batch.state is not NEW or batch in self._opened:
@@ -166,18 +166,18 @@ class Accumulator:
                 self._wake()
 
     def batch_full(self, batch: Batch) -> None:
-        """It is closed, since it is as large as it may become."""
+        """Take note of a batch that was closed because it is full."""
         with self.lock:
             self.batch_opened(batch)
             self._filled.append(batch)
             self._wake()
 
     def admit(self, topic: str, partition: int = -1) -> None:
-        """Return when the topic is known, and that partition if one is named, and there is room, at most
-        `max_block` seconds later.
+        """Wait until the topic is known, and that partition if one is named, and there is room, for at
+        most `max_block` seconds.
 
         Raises ClosedError, BufferFull, UnknownTopicOrPartition, BrokerUnreachable, InvalidName,
-        TypeError; WouldBlock at once where nobody may wait.
+        TypeError; WouldBlock at once unless `blocks`.
         """
         check_topic(topic)
         is_admitted, wait = self.admission(topic, partition), self._max_block
@@ -186,7 +186,7 @@ class Accumulator:
         if not self.blocks:
             raise WouldBlock
         if threading.get_ident() == self.thread:
-            # In an on_delivery: it would wait for itself where there is no room. Topics it finds itself.
+            # In an on_delivery: this thread makes room, so it cannot wait for that; it does find topics.
             wait = self.look_up(topic, wait)
             if is_admitted():
                 return
@@ -195,14 +195,14 @@ class Accumulator:
         raise self.too_late(topic, wait, partition)
 
     def admission(self, topic: str, partition: int = -1) -> Callable[[], bool]:
-        """→ whether a record of the topic may be appended by now; `changed` tells when to look again.
+        """Return a condition: whether a record of the topic may be appended now.
 
-        It raises why none will be, as far as that became known since this call.
+        It raises why no record will ever be, as far as that becomes known after this call.
         """
-        looked_up: _Wanted | None = None
+        look_up: WantedTopic | None = None
 
         def is_admitted() -> bool:
-            nonlocal looked_up
+            nonlocal look_up
             with self.lock:
                 if self._closed is not None:
                     raise self._closed
@@ -211,15 +211,16 @@ class Accumulator:
                         return True
                     self._wake()
                     return False
-                if looked_up is not None and looked_up.error is not None:
-                    raise looked_up.error
-                looked_up = looked_up or self._want(topic, partition, PARTITION_PATIENCE)
+                if look_up is not None and look_up.error is not None:
+                    raise look_up.error
+                look_up = look_up or self._want(topic, partition, PARTITION_PATIENCE)
                 return False
 
         return is_admitted
 
     def recount(self, topic: str) -> Callable[[], bool]:
-        """→ whether brokers have been asked again how many partitions a known topic has."""
+        """Ask brokers again how many partitions a known topic has. Return a condition: whether they
+        have answered."""
         with self.lock:
             wanted = self._want(topic, self.counts.get(topic, 0), 0.0)
             is_over = wanted is None
@@ -227,10 +228,10 @@ class Accumulator:
                 is_over or self._closed is not None or self.wanted.get(topic) is not wanted
             )
 
-    def _want(self, topic: str, partition: int, patience: float) -> _Wanted | None:
+    def _want(self, topic: str, partition: int, patience: float) -> WantedTopic | None:
         wanted = self.wanted.get(topic)
         if wanted is None and len(self.wanted) < MOST_WANTED:
-            wanted = self.wanted[topic] = _Wanted()
+            wanted = self.wanted[topic] = WantedTopic()
             self._wake()
         if wanted is not None and partition >= 0:
             if partition > wanted.partition:
@@ -239,7 +240,7 @@ class Accumulator:
         return wanted
 
     def too_late(self, topic: str, waited: float, partition: int = -1) -> FolkmootError:
-        """Why waiting for so many seconds was in vain."""
+        """Return the error for an admission that did not come in this many seconds."""
         with self.lock:
             if partition < self.counts.get(topic, -1):
                 return BufferFull(
@@ -255,7 +256,7 @@ class Accumulator:
     # -- callers' threads ---------------------------------------------------------------------------
 
     def request_flush(self) -> int:
-        """Ask for everything appended so far to be sent. Returns what `settled` must reach."""
+        """Ask for everything appended so far to be sent. Return what `settled` must reach."""
         with self.lock:
             self.appender.place()
             self._flush_up_to = self._number
@@ -263,7 +264,7 @@ class Accumulator:
             return self._number
 
     def request_purge(self) -> Callable[[], bool]:
-        """Ask for everything that is not under way to be failed. → whether that was done."""
+        """Ask for everything that is not in flight to be failed. Return a condition: whether it was."""
         with self.lock:
             self._purges += 1
             target = self._purges
@@ -271,15 +272,15 @@ class Accumulator:
             return lambda: self._purged >= target
 
     def unacknowledged(self) -> int:
-        """How many records are neither delivered nor failed."""
+        """Return how many records are neither delivered nor failed."""
         with self.lock:
             return self.appender.records - self._records_done
 
     def wait_for(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until records are done. → whether they are.
+        """Wait until records are done. Return whether they are.
 
         Raises, unless they are, ConcurrentUse in the sender's thread, which would wait for itself, and
-        ClosedError in a forked process, where nobody works on them.
+        ClosedError in a forked process, where no thread sends them.
         """
         with self.lock:
             if not done():
@@ -287,34 +288,37 @@ class Accumulator:
                     raise self._orphaned
                 if timeout != 0 and threading.get_ident() == self.thread:
                     raise ConcurrentUse("an on_delivery callback may not wait for a delivery")
-        return self.until(done, timeout)
+            return self.until(done, timeout)
 
-    def until(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait for what `changed` tells of. → whether it has come.
+    def until(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until `changed` makes the condition true. Return whether it is.
 
-        Raises ValueError for a timeout that is no number of seconds.
+        Raises ValueError for a timeout that is NaN.
         """
-        check_timeout(timeout)
-        # Of locks a wait may have an end, or none; both are longer than a process lives.
-        limit = None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout
+        if timeout is not None:
+            check_timeout(timeout)
+            if (
+                timeout > threading.TIMEOUT_MAX
+            ):  # more than locks take, and longer than a process lives
+                timeout = None
         with self.lock:
-            return self.changed.wait_for(done, limit)
+            return self.changed.wait_for(condition, timeout)
 
     def take_failure(self) -> FolkmootError | None:
-        """The first error, since the last call, of a record that nobody has asked about."""
+        """Return the first error, since the last call, of a record whose outcome was not asked for."""
         with self.lock:
             failed, self._failed = self._failed, []
         errors = (batch.error for batch in failed if batch.unobserved)
         return next(errors, None)
 
     def open(self) -> None:
-        """From here on records are taken."""
+        """Begin to take records."""
         keep_freed_memory()
         with self.lock:
             self._closed = None
 
     def close(self, reason: FolkmootError) -> None:
-        """Take nothing more; who waits to be admitted gets the reason, also if it is not the first."""
+        """Take nothing more; waiters for admission get the reason, also if it is not the first."""
         with self.lock:
             self.appender.place()
             self.appender.close()
@@ -323,7 +327,7 @@ class Accumulator:
             self._notify()
 
     def forked(self, reason: FolkmootError) -> None:
-        """This is a child process: the sender's thread is not here, and may hold the lock for ever."""
+        """Close in a child process: the sender's thread is not here, and may hold the lock for ever."""
         self.lock = RLock()
         self.changed = Condition(self.lock)
         self.thread = None
@@ -334,11 +338,12 @@ class Accumulator:
     # -- the sender's thread ------------------------------------------------------------------------
 
     def take(self) -> Taken:
-        """What has come since the last call."""
+        """Return what has come since the last call."""
         with self.lock:
             self._asleep = self._asked = False
             self.appender.place()
-            hurry = self.flushing or self.appender.used >= self.appender.limit
+            is_full = self.appender.used >= self.appender.limit
+            hurry = is_full or self._flush_up_to > self.settled
             purge = self._purges if self._purges > self._purged else 0
             taken = Taken(list(self._opened), self._filled, hurry, purge)
             for batch in taken.opened:
@@ -347,14 +352,14 @@ class Accumulator:
             return taken
 
     def unsettled(self) -> list[Batch]:
-        """All that were opened and are not settled, taken over or not."""
+        """Return all batches that were opened and are not settled, taken over or not."""
         with self.lock:
             return list(self._unsettled)
 
     def sleep(self, until: float) -> float:
-        """Until when the sender's thread may sleep; not at all if somebody has asked for it."""
+        """Return until when the sender's thread may sleep; not at all if a caller needs it."""
         with self.lock:
-            self.appender.place()  # nobody comes back for what was put beside a batch closed since
+            self.appender.place()  # an interrupted registration is not tried again by a caller
             if self._asked:
                 return -inf
             if self._opened:
@@ -363,16 +368,13 @@ class Accumulator:
             return until
 
     def awake(self) -> bool:
-        """The sender's thread sleeps no more, and will `take` before it does; whether it was rung for."""
+        """Note that the sender's thread is awake, and will `take` before it sleeps. Return whether it was
+        rung for."""
         self._asleep = False
         return self._asked
 
-    @property
-    def flushing(self) -> bool:
-        return self._flush_up_to > self.settled
-
     def topic_known(self, topic: str, partitions: int, available: Iterable[int]) -> None:
-        """`available` partitions have leaders."""
+        """Set a topic's number of partitions, and which are `available`: they have leaders."""
         with self.lock:
             if partitions < self.counts.get(topic, 0):
                 # Records placed by the new number are in later batches than those placed by the old one.
@@ -385,13 +387,13 @@ class Accumulator:
             self._notify()
 
     def forget(self, topic: str) -> None:
-        """The topic is looked up again when a record is sent to it."""
+        """Look the topic up again when a record is sent to it."""
         with self.lock:
             self.appender.forget(topic)
             self.counts.pop(topic, None)
 
     def refuse(self, topic: str, error: FolkmootError) -> None:
-        """Tell who waits for this topic that it will not be known."""
+        """End a topic's look-up with an error."""
         with self.lock:
             wanted = self.wanted.pop(topic, None)
             if wanted is not None:
@@ -399,7 +401,7 @@ class Accumulator:
             self._notify()
 
     def complete(self, batches: Sequence[Batch]) -> None:
-        """These are done: there is room again, and all who wait for their records wake up.
+        """Make room for batches that are done, and wake all waiters.
 
         Those without callbacks are settled at once: a `flush` that follows their last record returns.
         """
@@ -407,12 +409,16 @@ class Accumulator:
             for batch in batches:
                 self.appender.released(batch.size)
                 self._records_done += batch.count
-                if batch.error is not None and not isinstance(batch.error, RecordsPurged):
-                    self._note_failed(batch)
+                if batch.error is None or isinstance(batch.error, RecordsPurged):
+                    continue
+                if len(self._failed) == FAILED_KEPT:
+                    self._failed = [each for each in self._failed if each.unobserved]
+                if batch.unobserved and len(self._failed) < FAILED_KEPT:
+                    self._failed.append(batch)
             self.settle(batch for batch in batches if not batch.callbacks)
 
     def settle(self, batches: Iterable[Batch]) -> None:
-        """These are done, and their callbacks were called."""
+        """Note that these batches are done and their callbacks were called."""
         with self.lock:
             for batch in batches:
                 self._unsettled.pop(batch, None)
@@ -421,19 +427,13 @@ class Accumulator:
             self._notify()
 
     def purged(self, number: float) -> None:
-        """All purges up to this number are carried out."""
+        """Note that all purges up to this number are carried out."""
         with self.lock:
             self._purged = number
             self._notify()
 
-    def _note_failed(self, batch: Batch) -> None:
-        if len(self._failed) == FAILED_KEPT:
-            self._failed = [each for each in self._failed if each.unobserved]
-        if batch.unobserved and len(self._failed) < FAILED_KEPT:
-            self._failed.append(batch)
-
     def _wake(self) -> None:
-        """Have the sender's thread look: wake it, if it sleeps and nobody has yet."""
+        """Have the sender's thread look: wake it, if it sleeps and was not woken yet."""
         if not self._asked:
             self._asked = True
             if self._asleep:
@@ -445,14 +445,14 @@ class Accumulator:
             self.listener.ring()
 
 
-def check_timeout(given: float | None) -> None:
-    """Raises ValueError for what is no number of seconds."""
-    if given is not None and isnan(given):
-        raise ValueError(f"timeout={given} is no number of seconds")
+def check_timeout(timeout: float | None) -> None:
+    """Raise ValueError for NaN."""
+    if timeout is not None and isnan(timeout):
+        raise ValueError(f"timeout={timeout} is no number of seconds")
 
 
-def check_topic(given: object) -> None:
-    """Raises TypeError for what is no str, InvalidName."""
-    if not isinstance(given, str):
-        raise TypeError(f"a topic is named by a str, not by {given!r}")
-    check_name("topic", given)
+def check_topic(topic: object) -> None:
+    """Raise TypeError if it is no str, InvalidName."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is named by a str, not by {topic!r}")
+    check_name("topic", topic)

@@ -1,4 +1,4 @@
-"""The producer for event loops: the same words with `await`, around the same producer."""
+"""The producer for event loops: the same methods with `await`, around the same producer."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from folkmoot.producers.accumulator import WouldBlock, check_timeout, check_topic
-from folkmoot.producers.appender import AsyncDelivery, BatchDelivery
+from folkmoot.producers.appender import AsyncDelivery
 from folkmoot.producers.batch import Batch
 from folkmoot.producers.columns import (
     HeadersArgument,
@@ -26,7 +26,7 @@ from folkmoot.producers.columns import (
     is_table,
 )
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.futures import Run
+from folkmoot.producers.futures import BatchDelivery, Run
 from folkmoot.producers.producer import CLOSE_AFTER_ERROR, RECOUNT_WAIT, Producer
 from folkmoot.producers.sender import run_callbacks
 from folkmoot.protocol.errors import (
@@ -51,12 +51,12 @@ T = TypeVar("T")
 
 
 class _Hub:
-    """Where tasks of one event loop wait for the sender's thread.
+    """Lets tasks of one event loop wait for the sender's thread.
 
-    That thread only rings, for a round of its work as a whole; one look on the loop then calls what is
-    to be called back and wakes everybody whose time has come. Futures carry nothing: who is woken asks
-    the delivery, so that no outcome is lost with a task that was cancelled. Nothing is left here of who
-    waits no more. All but `ring` and `to_call` belongs to the loop.
+    That thread only rings, once for a round of its work; one look on the loop then runs callbacks
+    and wakes the tasks whose condition holds. Futures carry no outcome: a task that is woken asks
+    the delivery, so that a cancelled task loses no outcome. A task that stops waiting leaves nothing
+    here. All but `ring` and `to_call` belongs to the loop.
     """
 
     def __init__(self) -> None:
@@ -66,32 +66,33 @@ class _Hub:
         self._waiting: dict[Condition | Batch, set[asyncio.Future[None]]] = {}
 
     def begin(self) -> None:
-        """Belong to the loop that runs. Raises ConcurrentUse if it belongs to another one."""
+        """Belong to the running loop. Raises ConcurrentUse if it belongs to another one."""
         self.check_loop()
         self._loop = asyncio.get_running_loop()
 
     def check_loop(self) -> None:
-        """Raises ConcurrentUse in another loop than its own: nobody would wake who waits there."""
+        """Raise ConcurrentUse in another loop than its own, whose tasks would never be woken."""
         if self._loop not in (None, asyncio.get_running_loop()):
             raise ConcurrentUse("a producer belongs to the event loop that started it")
 
     def ring(self) -> None:
-        """Something has changed. From any thread."""
+        """Have the loop look, since something has changed. From any thread."""
         if self._loop is not None and not self._rung:
             self._rung = True
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with suppress(RuntimeError):  # the loop is closed, so no task waits
                 self._loop.call_soon_threadsafe(self._look)
 
     def to_call(self, batch: Batch) -> None:
-        """Call what is to be called now that it is done. In the sender's thread, which will ring."""
+        """Have the loop run the callbacks of a batch. In the sender's thread, which rings after it."""
         self._to_call.append(batch)
 
     def call_back(self) -> None:
+        """Run the callbacks of batches that are done."""
         while self._to_call:
             run_callbacks(self._to_call.popleft())
 
     async def until(self, condition: Condition, timeout: float | None) -> bool:
-        """Wait until it holds, at most `timeout` seconds. Raises what it raises."""
+        """Wait until the condition holds, at most `timeout` seconds. Raises what it raises."""
         check_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
@@ -110,7 +111,7 @@ class _Hub:
         return batch.done
 
     async def _woken(self, awaited: Condition | Batch, timeout: float | None) -> None:
-        """Wait until a look finds that it holds, or that the batch is done."""
+        """Wait until a look finds that the condition holds, or that the batch is done."""
         self.check_loop()
         future = asyncio.get_running_loop().create_future()
         futures = self._waiting.setdefault(awaited, set())
@@ -126,7 +127,7 @@ class _Hub:
                 del self._waiting[awaited]
 
     def _look(self) -> None:
-        self._rung = False  # before anything is looked at: what changes from here on rings again
+        self._rung = False  # first: a change during this look rings again
         self.call_back()
         for awaited in [awaited for awaited in self._waiting if _holds(awaited)]:
             for future in self._waiting.pop(awaited):
@@ -140,11 +141,11 @@ def _holds(awaited: Condition | Batch) -> bool:
     try:
         return awaited()
     except FolkmootError:
-        return True  # who waits will ask itself, and have it raised
+        return True  # the task that waits calls it again, and gets the error
 
 
 class AsyncBatchDelivery(BatchDelivery):
-    """What became, or will become, of the records of one `send_batch`: `await` it."""
+    """The outcome of the records of one `send_batch`, now or later: `await` it."""
 
     __slots__ = ()
 
@@ -155,17 +156,14 @@ class AsyncBatchDelivery(BatchDelivery):
     async def result(  # type: ignore[override]
         self, timeout: float | None = None
     ) -> dict[int, list[range]]:
-        """The offsets by partition, in the order of the rows; no ranges with acks=0.
-
-        Raises the first error that records failed with, RequestTimeout after `timeout`.
-        """
+        """As `BatchDelivery.result`."""
         await self._until_done(timeout)
         return self._outcome()
 
     async def exception(  # type: ignore[override]
         self, timeout: float | None = None
     ) -> FolkmootError | None:
-        """The first error that records failed with, or None if all were acknowledged."""
+        """As `BatchDelivery.exception`."""
         await self._until_done(timeout)
         return self._failure()
 
@@ -186,17 +184,17 @@ class AsyncProducer(Generic[K, V]):
         print(await delivery)
     ```
 
-    Options, rules and errors are those of `Producer`, which this one holds: records are appended by
-    the very same appender, right on the loop. What would block there is awaited here (room in the
-    buffer, a topic used for the first time, acknowledgements), on no thread: the sender's thread
-    rings, and the loop looks. Only opening and closing connections is done in a thread.
+    Options, rules and errors are those of `Producer`, which this one contains: the same appender takes
+    records, on the loop. `Producer` blocks for room in the buffer, for a topic that is used for the first
+    time, and for acknowledgements. Here these are awaited, without a thread: the sender's thread
+    rings, and the loop looks. Only opening and closing connections happens in a thread.
 
     A task that is cancelled while it awaits `send` has not sent; of a `send_batch`, the parts for
-    which there was room have been sent. Cancelling whoever awaits a delivery changes nothing for the
-    record. `close` goes on when the task that awaits it is cancelled.
+    which there was room have been sent. Cancelling a task that awaits a delivery changes nothing for the
+    record. `close` continues when the task that awaits it is cancelled.
 
-    It belongs to the loop that started it: what waits in another one raises ConcurrentUse,
-    be it `send` or the delivery that it returned.
+    It belongs to the loop that started it: waiting in another loop raises ConcurrentUse, for `send` and
+    for the delivery that it returned.
 
     Options: docs/configuration.md.
     """
@@ -211,10 +209,8 @@ class AsyncProducer(Generic[K, V]):
         self._try_send = self._core.try_send()
         self._starting = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
-        # How many records until other tasks get a turn; 0 as long as one is in line.
-        self._left = SENDS_IN_A_ROW
-        # Tasks that wait for a topic or for room, and whose turn it is in each topic.
-        self._in_line = 0
+        self._left = SENDS_IN_A_ROW  # records until other tasks get a turn; 0 while one is in line
+        self._in_line = 0  # tasks that wait for a topic or for room
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # -- life ---------------------------------------------------------------------------------------
@@ -226,15 +222,11 @@ class AsyncProducer(Generic[K, V]):
             await _in_thread(self._core.start, undo=partial(self._core.close, 0.0))
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, then let go of everything, within `timeout` seconds whatever is dead.
-
-        Without a timeout it waits until every record is delivered or has failed, which
-        `delivery_timeout` bounds. Raises as `flush` does, after all is closed.
-        """
+        """As `Producer.close`."""
         if self._closing is None:
             self._hub.begin()
             self._closing = asyncio.get_running_loop().create_task(self._close(timeout))
-            # What nobody waits for any more is no error of the loop's.
+            # If its task was cancelled, the loop must not report the error as never retrieved.
             self._closing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             await asyncio.shield(self._closing)
         elif not self._closing.done():
@@ -249,7 +241,7 @@ class AsyncProducer(Generic[K, V]):
             if self._core._thread is not None:
                 await self._flush(timeout)
         except BaseException:
-            with suppress(FolkmootError):  # the first error is the one to be seen
+            with suppress(FolkmootError):  # the first error counts
                 await self._let_go(deadline)
             raise
         await self._let_go(deadline)
@@ -287,14 +279,14 @@ class AsyncProducer(Generic[K, V]):
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> AsyncDelivery:
-        """Append a record; await the delivery that it returns to know what became of it.
+        """Append a record; await the delivery that it returns for the outcome.
 
         Parameters and errors as of `Producer.send`. `on_delivery` is called on the loop; it is a
         plain function, a coroutine function is a TypeError.
         """
         if headers is not None and not isinstance(headers, dict | list | tuple):
-            headers = as_headers(headers)  # they may be looked at twice, an iterator only once
-        # Which loop runs is not asked for a record that need not wait: it is a system call in some Pythons.
+            headers = as_headers(headers)  # they may be read twice, an iterator only once
+        # A record that need not wait does not ask which loop runs: that is a system call in some Pythons.
         self._left -= 1
         try:
             if self._left > 0 and on_delivery is None:
@@ -306,7 +298,7 @@ class AsyncProducer(Generic[K, V]):
                 _check_plain(on_delivery)
             if self._left <= 0 and not self._in_line:
                 self._left = SENDS_IN_A_ROW
-                await asyncio.sleep(0)  # a loop of sends is not to keep all other tasks waiting
+                await asyncio.sleep(0)  # a loop of sends must let other tasks run
             record = (topic, value, key, partition, headers, timestamp, on_delivery)
             taken = None if self._in_line else self._try_send(*record)
             while taken is None:
@@ -314,7 +306,7 @@ class AsyncProducer(Generic[K, V]):
                 await self._admission(topic, number)
                 taken = self._try_send(*record)
             return taken
-        except WouldWait:  # nothing was taken
+        except WouldWait:  # the record was not taken
             await _in_thread(partial(self._core._serialized, topic, value, key))
             return await self.send(topic, value, key, partition, headers, timestamp, on_delivery)
 
@@ -329,7 +321,7 @@ class AsyncProducer(Generic[K, V]):
         *,
         timeout: float | None = None,
     ) -> RecordMetadata:
-        """`send`, and wait for what became of it. Raises as `send`, and as `AsyncDelivery.result`."""
+        """`send`, and wait for the outcome. Raises as `send`, and as `AsyncDelivery.result`."""
         delivery = await self.send(topic, value, key, partition, headers, timestamp)
         return await delivery.result(timeout)
 
@@ -346,8 +338,8 @@ class AsyncProducer(Generic[K, V]):
     ) -> AsyncBatchDelivery:
         """Append many records, given as columns; await the delivery that it returns.
 
-        Parameters, rules and errors as of `Producer.send_batch`. Part by part, so that other tasks
-        come in between; tables are made values in another thread.
+        Parameters, rules and errors as of `Producer.send_batch`. Other tasks run between its parts; tables
+        are serialised in another thread.
         """
         arguments = (topic, values, keys, timestamps, headers, partition, serializer)
         columns: RecordColumns | None = None
@@ -377,16 +369,13 @@ class AsyncProducer(Generic[K, V]):
         return delivery
 
     def _check_loop(self) -> None:
-        """Raises ConcurrentUse, in another loop than its own; what is closed says so itself."""
+        """Raise ConcurrentUse in another loop than its own, unless it is closed."""
         if self._core._thread is not None and self._core._closed is None:
             self._hub.check_loop()
 
     async def _admission(self, topic: str, partition: int = -1) -> None:
-        """Wait for the topic, and that partition, to be known, and for room: there is until the next await.
-
-        The sender makes and takes room at any moment, so it would be luck who looks when there is
-        some: of those who wait for a topic only the first one looks.
-        """
+        """Wait for the topic, and that partition, to be known, and for room, which lasts until the next
+        await. Tasks that wait for one topic do so in turn, so that each gets room."""
         accumulator, max_block = self._accumulator, self.config.max_block
         self._check_loop()
         check_topic(topic)
@@ -409,11 +398,7 @@ class AsyncProducer(Generic[K, V]):
             self._in_line -= 1
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent before is delivered or has failed, and callbacks were called.
-
-        Raises FlushTimeout if that takes longer, and the first error of a record that has failed
-        without anybody asking for its delivery.
-        """
+        """As `Producer.flush`."""
         self._check_loop()
         await self._flush(timeout)
 
@@ -429,11 +414,11 @@ class AsyncProducer(Generic[K, V]):
         self._check_loop()
         self._core._check_open()
         if not await self._hub.until(self._accumulator.request_purge(), timeout):
-            raise RequestTimeout(f"records were not given up within {timeout:g} s; they may be")
+            raise RequestTimeout(f"purge() timed out after {timeout:g} s; it may still complete")
         self._hub.call_back()
 
     async def partitions_of(self, topic: str) -> list[int]:
-        """The topic's partitions, as brokers know them now; it may wait as `send` does the first time."""
+        """As `Producer.partitions_of`."""
         check_topic(topic)
         if topic not in self._accumulator.counts:
             await self._admission(topic)
@@ -443,11 +428,11 @@ class AsyncProducer(Generic[K, V]):
         return self._core._partitions_known(topic)
 
     def unacknowledged(self) -> int:
-        """How many records are neither delivered nor failed."""
+        """As `Producer.unacknowledged`."""
         return self._core.unacknowledged()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start (see `ProducerCounters`), and what is buffered now. From any thread."""
+        """As `Producer.metrics`."""
         return self._core.metrics()
 
 
@@ -469,7 +454,7 @@ class _Core(Producer[K, V]):
         return super()._may_wait()
 
     def try_send(self) -> Callable[..., AsyncDelivery | None]:
-        """→ what is as `send`, but gives None where that would wait."""
+        """Return a `send` that returns None instead of waiting."""
         take: Any = self._appender.try_send
         if not self.serializes:
             return take  # type: ignore[no-any-return]
@@ -484,7 +469,7 @@ class _Core(Producer[K, V]):
 
 
 def _check_plain(on_delivery: OnDelivery) -> None:
-    """Raises TypeError for a coroutine function: nobody would await what it returns."""
+    """Raise TypeError for a coroutine function, whose coroutine would never be awaited."""
     if iscoroutinefunction(on_delivery) or iscoroutinefunction(type(on_delivery).__call__):
         raise TypeError(
             f"on_delivery must be a plain function, not a coroutine function: {on_delivery!r}; "
@@ -493,9 +478,9 @@ def _check_plain(on_delivery: OnDelivery) -> None:
 
 
 async def _in_thread(call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-    """Call something that blocks, in a thread of its own: those of the loop may all be in use.
+    """Make a call that blocks in a thread of its own: those of the loop may all be in use.
 
-    It ends in any case. If nobody waits for it any more by then, it is undone.
+    It runs to its end in any case. If the task was cancelled by then, `undo` is called.
     """
     ended: Future[T] = Future()
     ended.set_running_or_notify_cancel()
@@ -504,7 +489,7 @@ async def _in_thread(call: Callable[[], T], undo: Callable[[], None] | None = No
         try:
             ended.set_result(call())
         except BaseException as error:
-            # A future that holds CancelledError or SystemExit is never seen to end by who awaits it.
+            # A task that awaits a future with CancelledError or SystemExit would never see it end.
             if not isinstance(error, Exception):
                 error = SerializationError(f"a call that blocks was ended by {error!r}")
             ended.set_exception(error)

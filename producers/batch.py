@@ -5,24 +5,24 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from functools import reduce
-from itertools import groupby
-from operator import itemgetter
-from typing import Final
 
 from folkmoot.producers.appender import BatchBuilder, Delivery
-from folkmoot.producers.idempotence import NOBODY, Identity
+from folkmoot.producers.futures import Outcome
+from folkmoot.producers.idempotence import NO_IDENTITY, Identity
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import MIXED, NO_SCHEMA, joined_schemas, written_schema
-from folkmoot.protocol.columns import Columns
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
-TINY_BYTES: Final = 160
-"""A body of no more is not compressed: that takes both sides longer than packing it, for a dozen bytes."""
+TINY_BYTES = 160
+"""Smaller bodies are not compressed: it would take both sides longer than packing, for a dozen bytes."""
+
+Place = Callable[[Sequence[bytes | None]], Sequence[int]]
+"""The partitions for records with these keys."""
 
 
 class State(Enum):
-    """Where a batch is; see `Batch`."""
+    """The state of a batch; see `Batch`."""
 
     NEW = auto()
     WAITING = auto()
@@ -32,10 +32,7 @@ class State(Enum):
 
 
 NEW, WAITING, IN_FLIGHT, EXPIRED, DONE = State
-"""A name is looked up in an Enum much more slowly than here."""
-
-Outcomes = tuple[tuple[int, int, int, int, FolkmootError | None], ...]
-"""Of runs of records: rank of the first, how many, partition, base offset, error."""
+"""Looking a name up in an Enum is much slower."""
 
 
 class Batch(BatchBuilder):
@@ -48,15 +45,15 @@ class Batch(BatchBuilder):
               └──────────────────────┘
     ```
 
-    NEW: the sender does not have it yet. WAITING, in its partition's queue: for its first attempt or the
-    next one. IN_FLIGHT: a request with it was sent, and nothing is known of that. EXPIRED: it has failed
-    meanwhile, and the answer is still to come.
+    NEW: the sender does not have it yet. WAITING: it is in its partition's queue, for its first attempt or
+    the next one. IN_FLIGHT: a request with it was sent, and there is no answer. EXPIRED: it failed in
+    flight, and the answer is still to come.
 
     Callers append, also while it is WAITING, until it is `closed`: because it is full, or when the
-    sender makes its bytes for the first attempt. A batch sent again is the same bytes. `done`, `error`
-    and `base_offset` are its outcome, where every Delivery of its records looks.
+    sender makes its bytes for the first attempt. Every attempt sends the same bytes. `done`, `error`
+    and `base_offset` are the outcome that deliveries read.
 
-    The fields below are the sender's, but for `number` and `opened_at`, which the accumulator sets.
+    Only the sender uses the fields below, but for `number` and `opened_at`, which the accumulator sets.
     """
 
     callbacks: Iterable[tuple[Callable[[Delivery], object], Delivery]] = ()
@@ -65,154 +62,118 @@ class Batch(BatchBuilder):
     opened_at = 0.0
     state = NEW
     unsigned: batch_header.UnsealedBatch | None = None
-    """What `payload` is made of, if that was made ahead."""
+    """The body for `payload`, if it was compressed ahead."""
     payload: bytes | None = None
     send_order = -1
-    """Its place among those of the partition that were signed; -1: it is to be signed."""
+    """Its number among the signed batches of the partition; -1: it must be signed."""
     was_oldest = False
-    """Whether it was the oldest that was not done when it was sent last."""
+    """It was the oldest unfinished batch when it was sent last."""
     maybe_written = False
-    """Whether an attempt was sent and never answered."""
+    """An attempt was sent and never answered."""
     attempts = 0
     last_error: FolkmootError | None = None
-    outcomes: Outcomes = ()
-    """Of parts that are done."""
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """Which records of the whole it has."""
-        return range(self.count)
-
-    @property
-    def whole(self) -> "Batch":
-        """What callers know of."""
-        return self
+    part_of: "Batch | None" = None
+    """The batch that callers know, for a Part."""
+    ranks: Sequence[int] | None = None
+    """Which records of the whole a Part has."""
+    unfinished = 0
+    """How many records of a batch that is sent in parts have no outcome."""
 
     @property
     def failed(self) -> int:
-        """How many of its records have failed; it is done, and was sent whole or in parts."""
-        return sum(count for _, count, error in self._ended() if error is not None)
+        """How many of its records have failed; it is done."""
+        if self.outcomes is None:
+            return 0 if self.error is None else self.count
+        return sum(error is not None for *_, error in self.outcomes)
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its values say several schemas, so that its header says none."""
+        """Whether its values have several schemas, so that its header names none."""
         sealed = batch_header.schema_of(self.payload or b"")
-        return self.whole.schema_id == MIXED and sealed == NO_SCHEMA
+        return (self.part_of or self).schema_id == MIXED and sealed == NO_SCHEMA
 
     def seal(self, identity: Identity | None, codec: int, level: int | None) -> bytes:
-        """The bytes to send, made once: a batch sent again is the same batch.
-
-        Only one that is certainly not in the log is sealed again, with another identity.
-        """
-        signature = identity or NOBODY
+        """Return the bytes to send. They are made once; only a batch that is certainly not in the log
+        gets another identity."""
+        *signed, continues = identity or NO_IDENTITY
         if self.payload is None:
             unsigned = self.unsigned
             if unsigned is None:
                 unsigned = self.body()
-                if unsigned.body_bytes > TINY_BYTES:
+                if sum(map(len, unsigned.body)) > TINY_BYTES:
                     (unsigned,) = record_batch.compress([unsigned], codec, level)
-            *signed, continues = signature
             self.payload = batch_header.seal(unsigned, *signed, continues=continues)
             self.unsigned = None
             self.release()
         else:
-            self.payload = batch_header.reseal(self.payload, *signature[:3])
+            self.payload = batch_header.reseal(self.payload, *signed)
         return self.payload
 
     def end(self, base_offset: int, error: FolkmootError | None) -> None:
-        """It was delivered, or has failed: it holds no records any more, and `callbacks` are to be called.
+        """Set the outcome and drop the records; `callbacks` must be called next.
 
-        Records whose part has ended before keep the outcome of that.
+        Records whose part has ended before keep that part's outcome.
         """
         self.unsigned, self.payload, self.last_error = None, b"", None
-        if self.outcomes:
-            error = self._join_parts(error)
+        if self.outcomes is not None:
+            other = (self.topic_partition.partition, -1, error)
+            self.outcomes = [outcome or other for outcome in self.outcomes]
+            error = next((error for *_, error in self.outcomes if error is not None), None)
         self.callbacks = self.finish(base_offset, error)
         if self.state is not EXPIRED:
             self.state = DONE
-        for first, count, failure in self._ended() if self.outcomes else ():
-            if failure is None:  # nobody has to ask about these
-                self.observe(first, count)
-
-    def _join_parts(self, error: FolkmootError | None) -> FolkmootError | None:
-        """Set `parts`; records of parts that have not ended fail with `error`. → the first error."""
-        parts, rank, own = [], 0, self.topic_partition.partition
-        for first, count, number, base, failure in sorted(self.outcomes, key=itemgetter(0)):
-            if first > rank:
-                parts.append((rank, own, -1, error))
-            parts.append((first, number, base, failure))
-            rank = first + count
-        if rank < self.count:
-            parts.append((rank, own, -1, error))
-        self.parts = parts
-        return next((failure for *_, failure in parts if failure is not None), None)
-
-    def _ended(self) -> Iterable[tuple[int, int, FolkmootError | None]]:
-        """How it ended: rank of the first record, how many, error."""
-        parts = self.parts or ((0, -1, -1, self.error),)
-        ends = [*(part[0] for part in parts[1:]), self.count]
-        return ((part[0], end - part[0], part[3]) for part, end in zip(parts, ends, strict=True))
+        for rank, (_, _, failure) in enumerate(self.outcomes or ()):
+            if failure is None:
+                self.observe(rank)  # there is no failure to report
 
     # -- in parts -----------------------------------------------------------------------------------
 
     def halves(self, codec: int, level: int | None) -> "list[Part]":
-        """It was sealed, and its broker takes it in parts at best: the same records, the same sequences."""
-        header, columns = self._open()
-        middle = columns.count // 2
-        groups = range(middle), range(middle, columns.count)
-        return self._divide(header, columns, groups, codec, level)
-
-    def elsewhere(
-        self,
-        place: Callable[[Sequence[bytes | None]], Sequence[int]],
-        codec: int,
-        level: int | None,
-    ) -> "list[Part]":
-        """A part for each partition that `place` gives for the keys of records without a named one; the
-        others are a part that stays. It is certainly not in the log."""
-        if self.payload is None:
-            self.seal(None, codec, level)
-        header, columns = self._open()
-        switches, keys = self.whole.switches, columns.keys or [None] * columns.count
-        loose = [at for at, rank in enumerate(self.ranks) if not bisect_right(switches, rank) % 2]
-        numbers = place([keys[at] for at in loose]) if loose else ()
-        placed = dict(zip(loose, numbers, strict=True))
-        former = self.topic_partition.partition
-        groups: dict[int, list[int]] = {}
-        for at in range(columns.count):
-            groups.setdefault(placed.get(at, former), []).append(at)
-        parts = self._divide(header, columns, groups.values(), codec, level, tuple(groups))
+        """Return two batches with its records and sequences, for a broker that refuses it as a whole."""
+        middle, number = self.count // 2, self.topic_partition.partition
+        groups = ((number, range(middle)), (number, range(middle, self.count)))
+        parts = self._divide(groups, codec, level)
         for part in parts:
-            part.send_order, part.attempts = -1, 0
+            part.send_order, part.attempts = self.send_order, self.attempts
         return parts
 
-    def _open(self) -> tuple[batch_header.BatchHeader, Columns]:
+    def elsewhere(self, place: Place, codec: int, level: int | None) -> "list[Part]":
+        """Return a part for each partition that `place` chooses for records without a named one; the
+        others are a part that stays. The batch is certainly not in the log."""
+        if self.payload is None:
+            self.seal(None, codec, level)
         payload = memoryview(self.payload or b"")
-        header = batch_header.check(payload)
-        return header, record_batch.columns_of(header, payload)
+        columns = record_batch.columns_of(batch_header.check(payload), payload)
+        keys, switches = columns.keys or [None] * self.count, (self.part_of or self).switches
+        ranks = enumerate(self.ranks or range(self.count))
+        loose = [row for row, rank in ranks if not bisect_right(switches, rank) % 2]
+        numbers = place([keys[row] for row in loose]) if loose else ()
+        placed = dict(zip(loose, numbers, strict=True))
+        groups: dict[int, list[int]] = {}
+        for row in range(self.count):
+            number = placed.get(row, self.topic_partition.partition)
+            groups.setdefault(number, []).append(row)
+        return self._divide(groups.items(), codec, level)
 
     def _divide(
-        self,
-        header: batch_header.BatchHeader,
-        columns: Columns,
-        groups: Iterable[Sequence[int]],
-        codec: int,
-        level: int | None,
-        partitions: Sequence[int] = (),
+        self, groups: Iterable[tuple[int, Sequence[int]]], codec: int, level: int | None
     ) -> "list[Part]":
-        """A part for each group of rows, in these partitions; without them in its own."""
-        parts = []
-        for at, group in enumerate(groups):
+        """A part for each partition and the rows that it gets."""
+        payload = memoryview(self.payload or b"")
+        header = batch_header.check(payload)
+        columns = record_batch.columns_of(header, payload)
+        ranks = self.ranks or range(self.count)
+        is_mixed, parts = self.is_mixed, []
+        for number, group in groups:
             rows, schema_id = columns.take(group), header.schema_id
-            if self.is_mixed:
+            if is_mixed:
                 schema_id = reduce(joined_schemas, map(written_schema, rows.values))
             sequence = header.base_sequence
-            if header.producer_id != NOBODY.producer_id:
+            if header.producer_id != NO_IDENTITY.producer_id:
                 sequence = batch_header.following_sequence(sequence, group[0])
-            target = self.topic_partition
-            if partitions:
-                target = TopicPartition(target.topic, partitions[at])
-            part = Part(self.whole, [self.ranks[row] for row in group], target)
+            target = TopicPartition(self.topic_partition.topic, number)
+            part = Part(self.part_of or self, [ranks[row] for row in group], target)
+            part.last_error = self.last_error
             part.payload = record_batch.encode(
                 rows,
                 codec,
@@ -223,60 +184,52 @@ class Batch(BatchBuilder):
                 base_sequence=sequence,
                 continues=header.continues_sequences,
             )
-            part.send_order, part.attempts = self.send_order, self.attempts
-            part.last_error = self.last_error
             parts.append(part)
         return parts
 
 
 class Part(Batch):
-    """Some records of a batch that was not taken whole; that one is done with the last of its parts."""
+    """Some records of a batch that is not sent whole; that one is done with the last of its parts."""
 
     state = WAITING
+    part_of: Batch
+    ranks: Sequence[int]
 
     def __init__(self, whole: Batch, ranks: Sequence[int], topic_partition: TopicPartition) -> None:
         super().__init__(topic_partition, whole.owner, len(ranks))
         self.number, self.opened_at = whole.number, whole.opened_at
-        self._whole, self._ranks = whole, ranks
-
-    @property
-    def whole(self) -> Batch:
-        return self._whole
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        return self._ranks
+        self.part_of, self.ranks = whole, ranks
 
     def end(self, base_offset: int, error: FolkmootError | None) -> None:
         super().end(base_offset, error)
-        whole, number, runs = self._whole, self.topic_partition.partition, []
-        for _, run in groupby(enumerate(self._ranks), lambda pair: pair[1] - pair[0]):
-            (at, first), *more = run
-            base = base_offset + at if base_offset >= 0 else -1
-            runs.append((first, 1 + len(more), number, base, error))
-        whole.outcomes += tuple(runs)
-        if sum(count for _, count, _, _, _ in whole.outcomes) == whole.count:
+        whole, number = self.part_of, self.topic_partition.partition
+        if whole.done:
+            return
+        if whole.outcomes is None:
+            whole.outcomes = [None] * whole.count
+            whole.unfinished = whole.count
+        for row, rank in enumerate(self.ranks):
+            outcome: Outcome = (number, base_offset + row if base_offset >= 0 else -1, error)
+            whole.outcomes[rank] = outcome
+        whole.unfinished -= len(self.ranks)
+        if not whole.unfinished:
             whole.end(-1, None)
 
 
 def compress_together(batches: Sequence[Batch], codec: int, level: int | None) -> None:
-    """Compress batches that are to be sealed, all at once. What cannot be written is left: `seal` says
-    why."""
+    """Compress batches all at once before they are sealed. One that fails is left: `seal` raises why."""
     larger: list[tuple[Batch, batch_header.UnsealedBatch]] = []
     for batch in batches:
-        try:
+        with suppress(Exception):  # of any kind, want of memory too
             packed = batch.body()
-            if packed.body_bytes > TINY_BYTES:
+            if sum(map(len, packed.body)) > TINY_BYTES:
                 larger.append((batch, packed))
             else:
                 batch.unsigned = packed
-        except Exception:  # of any kind, want of memory too
-            continue
-    if larger:
-        with suppress(Exception):
-            made = record_batch.compress([packed for _, packed in larger], codec, level)
-            for (batch, _), unsigned in zip(larger, made, strict=True):
-                batch.unsigned = unsigned
+    with suppress(Exception):
+        made = record_batch.compress([packed for _, packed in larger], codec, level)
+        for (batch, _), unsigned in zip(larger, made, strict=True):
+            batch.unsigned = unsigned
 
 
 def describe(batches: Iterable[Batch]) -> str:

@@ -1,17 +1,14 @@
-"""Appends records to their batches, in plain Python; `_speedups.pyx` does the same in C.
+"""The appender in plain Python: one lock, lists, a hash per key. `_speedups.pyx` does the same in C.
 
-Tests hold equal what the two share: where each batch ends, every byte of its body, what handles say,
-what is refused and why.
+Tests compare the two: where each batch ends, every byte of its body, outcomes, errors. This one may be
+slow, and an exception that a signal handler raises within a call may leave that call half done.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from functools import lru_cache, reduce
 from itertools import pairwise
 from random import Random
-from threading import RLock
 from time import time_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -27,13 +24,12 @@ from folkmoot.producers.columns import (
     no_partition,
     too_large,
 )
-from folkmoot.producers.futures import Delivery, Parts, Run
+from folkmoot.producers.futures import Delivery, Run
 from folkmoot.producers.partitioner import Choose, Strategy, by_function, draw
 from folkmoot.protocol import record_batch
 from folkmoot.protocol.batch_header import (
     MAX_BODY_BYTES,
     MAX_RECORDS,
-    NO_SCHEMA,
     NO_VALUES,
     UnsealedBatch,
     joined_schemas,
@@ -48,78 +44,51 @@ BODY_SPARE_BYTES: Final = 4096
 """Room in the largest body for what is written once per batch."""
 MOST_PARTITIONS: Final = 1_000_000
 ROWS_AT_ONCE: Final = 4096
-"""Rows of columns per call; other threads take their turn after them."""
-
-_SHORT_KEY_BYTES: Final = 64
+"""Rows per call of `send_columns`; then other threads get the lock."""
 
 _NO_HEADERS: Final = msgspec.Raw(b"\x90")
 
-# A hash takes longer than the rest of `send`, and many keys come again.
-_partition_for_short: Final = lru_cache(4096)(partition_for)
-
 Callback = Callable[[Delivery], object]
-
-
-class Owner(Protocol):
-    """What an appender calls once per batch, and when it cannot take a record."""
-
-    lock: RLock
-
-    def wait_for(self, done: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until `done` is true, which only finished batches make it. → whether it is."""
-
-    def admit(self, topic: str, partition: int = -1) -> None:
-        """Wait until the topic and that partition are known and the buffer has room, or raise why not."""
-
-    def batch_opened(self, builder: Any) -> None:
-        """Take note of a batch that has its first record. May be called twice."""
-
-    def batch_full(self, builder: Any) -> None:
-        """Take note of a batch that was closed because it is full."""
-
-
-# A record's fields: key, value, timestamp, encoded headers, whether its partition was named, whether its
-# value begins with a schema's id, on_delivery, and if there is that, the handle for it.
-_Row = tuple[
-    bytes | None, bytes | None, int, bytes | None, bool, bool, Callback | None, Delivery | None
-]
-_FIELDS: Final = 8
+_Row = tuple[bytes | None, bytes | None, int, bytes | None, bool]
+"""Key, value, timestamp, encoded headers, whether its partition was named."""
 
 
 class BatchBuilder:
-    """Records of one partition, in order, and what became of them.
+    """Records of one partition, in order, and their outcome.
 
-    All changes are made under the owner's lock. Other threads read `done` and then, never before it,
-    `error` and `base_offset`. Once it is done it holds no records: a handle that is kept costs little.
+    All changes are made under the owner's lock. Other threads read `done` first, and only then `error`
+    and `base_offset`. A finished batch holds no records, so that a `Delivery` that is kept costs little.
     """
 
-    __slots__ = (
-        *("_announced", "_calls", "_observed", "base_offset", "closed", "count", "done", "error"),
-        *("fields", "owner", "parts", "schema_id", "size", "switches", "topic_partition"),
-    )
-
     def __init__(self, topic_partition: TopicPartition, owner: Any, count: int = 0) -> None:
-        """`count`: so many records are written already, elsewhere; it takes no more."""
+        """`count`: records that were written elsewhere; such a batch takes no more."""
         self.topic_partition = topic_partition
-        self.owner: Owner | None = owner
-        """What waiters call; None once the batch is done."""
+        self.owner = owner
+        """The Accumulator; None once the batch is done."""
         self.count = count
         self.size = 0
-        self.fields: list[Any] = []
-        """Those of all records, one record after the other."""
         self.closed = count > 0
         self.done = False
         self.error: FolkmootError | None = None
         self.base_offset = -1
-        self.parts: Parts | None = None
-        """If it was sent in parts, what became of each; that is known before it is done."""
+        self.outcomes: list[Any] | None = None
+        """The outcome of each record of a batch that was sent in parts; set before `done`."""
         self.schema_id = NO_VALUES
-        """Of all values; known once the body was made."""
+        """The schema id of all values."""
         self.switches: list[int] = []
-        """The ranks where records with and without a named partition take turns; as `schema_id`."""
-        self._announced = False
-        self._calls: list[Any] = []  # each callback, but for those in `fields`, and its handle
+        """Ranks where records with and without a named partition alternate; set by `body`."""
+        self._rows: list[_Row] = []
+        self._calls: list[tuple[Callback, Delivery]] = []
         self._observed = bytearray()
+
+    def append(self, row: _Row, size: int, *, framed: bool) -> int:
+        """Add a record and return its rank. `framed`: its value begins with a schema id."""
+        value = row[1] if framed else row[1] and b""
+        self._rows.append(row)
+        self.schema_id = joined_schemas(self.schema_id, written_schema(value))
+        self.size += size
+        self.count += 1
+        return self.count - 1
 
     def close(self) -> None:
         """Append nothing more."""
@@ -131,62 +100,53 @@ class BatchBuilder:
     def body(self) -> UnsealedBatch:
         """Close it and make its body. Raises MemoryError; ValueError for a batch without records."""
         self.close()
-        count = self.count
-        columns: list[Any] = [self.fields[at::_FIELDS] for at in range(_FIELDS)]
-        keys, values, stamps, headers, fixed, framed, _, _ = columns
-        self.schema_id = _schema_of(values, framed)
-        turns = enumerate(pairwise([False, *fixed]))
+        if not self._rows:
+            raise ValueError("a batch without records has no body")
+        keys, values, stamps, headers, named = map(list, zip(*self._rows, strict=True))
+        turns = enumerate(pairwise([False, *named]))
         self.switches = [rank for rank, (before, now) in turns if before != now]
-        if any(headers):
-            headers = [_NO_HEADERS if row is None else msgspec.Raw(row) for row in headers]
-        else:
-            headers = None
-        if keys.count(None) == count:
-            keys = None
-        packed = record_batch.pack(Columns(count, keys, values, stamps, headers))
+        rows = [_NO_HEADERS if row is None else msgspec.Raw(row) for row in headers]
+        columns: Any = (
+            None if keys.count(None) == self.count else keys,
+            *(values, stamps, rows if any(headers) else None),
+        )
+        packed = record_batch.pack(Columns(self.count, *columns))
         return packed._replace(schema_id=self.schema_id)
 
     def release(self) -> None:
-        """Drop the records, which are sealed. Their callbacks stay."""
-        pairs = zip(self.fields[6::_FIELDS], self.fields[7::_FIELDS], strict=True)
-        self._calls[:0] = [each for pair in pairs if pair[0] is not None for each in pair]
-        self.fields = []
+        """Drop the records once they are sealed; their callbacks stay."""
+        self._rows = []
 
     def finish(
         self, base_offset: int, error: FolkmootError | None
     ) -> Iterable[tuple[Callback, Delivery]]:
-        """Note that it was delivered, or has failed with `error`. → callbacks, each with its handle.
-
-        They can be iterated once: thousands of pairs at a time would slow the garbage collector down.
-        """
+        """Set the outcome. Return the callbacks, each with its delivery; nothing if it was done before."""
         owner = self.owner
         if owner is None:
             return ()
         with owner.lock:
             self.release()
-            if error is not None:
-                self._observed = bytearray(self.count)
+            self._observed = bytearray(0 if error is None else self.count)
             self.base_offset, self.error = base_offset, error
             self.closed = self.done = True
             calls, self._calls = self._calls, []
             self.owner = None
-        if error is not None:
-            for delivery in calls[1::2]:
-                self.observe(delivery._rank)
-        return zip(calls[::2], calls[1::2], strict=True) if calls else ()
+        for _, delivery in calls:
+            self.observe(delivery._rank)
+        return calls
 
     def call_when_done(self, call: Callback, delivery: Delivery) -> bool:
-        """Call `call` with the handle once it is done. → False if it is done already."""
+        """Call `call` with the delivery once it is done. Return False if it is done already."""
         owner = self.owner
         if owner is None:
             return False
         with owner.lock:
             if not self.done:
-                self._calls += (call, delivery)
+                self._calls.append((call, delivery))
             return not self.done
 
     def observe(self, first: int, count: int = 1) -> None:
-        """Note that the application knows what became of these records."""
+        """Note that the application knows the outcome of these records."""
         if self.error is not None:
             self._observed[first : first + count] = b"\1" * count
 
@@ -196,17 +156,8 @@ class BatchBuilder:
         return self._observed.count(0)
 
 
-def _schema_of(values: list[bytes | None], framed: list[bool]) -> int:
-    """What the header of a batch of these values says of their schemas."""
-    if not any(framed):
-        return NO_VALUES if values.count(None) == len(values) else NO_SCHEMA
-    pairs = zip(values, framed, strict=True)
-    begins = {value and value[:5] if has_id else value and b"" for value, has_id in pairs}
-    return reduce(joined_schemas, map(written_schema, begins))
-
-
 class _Topic:
-    """The open builders of one topic, and where its next record without a key goes."""
+    """The open batches of one topic, and which partition gets its next record without a key."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -215,20 +166,19 @@ class _Topic:
         self.sticky = -1
         self.sticky_left = 0
         self.turn = 0
-        self.builders: list[BatchBuilder | None] = []
+        self.builders: dict[int, BatchBuilder] = {}
 
 
 class Appender:
     """Takes records from any number of threads, and puts each into its partition's open batch.
 
-    Everything is done under the owner's lock, which is re-entrant: a signal's handler may send while
-    another `send` of its thread is under way. `used` counts the bytes of records that were taken and
-    are not released; from `limit` on no record is taken.
+    Everything happens under the owner's lock. `used` counts the bytes of records that were taken and not
+    released; at `limit` no more are taken.
     """
 
     def __init__(
         self,
-        owner: Owner,
+        owner: Any,
         *,
         batch_bytes: int,
         buffer_bytes: int,
@@ -239,15 +189,14 @@ class Appender:
         batch: type[BatchBuilder] = BatchBuilder,
         framed: bool = False,
     ) -> None:
-        """`batch`: what is made for each batch. `framed`: what `send` gets as values begins with a
-        schema's id."""
+        """`batch`: the class of batches. `framed`: values given to `send` begin with a schema id."""
         largest = MAX_BODY_BYTES - BODY_SPARE_BYTES
         self.owner = owner
         self.batch_bytes = min(batch_bytes, largest)
         self.limit = buffer_bytes
         self.used = 0
         self.records = 0
-        """How many were ever taken."""
+        """Records ever taken."""
         self._room = min(2 * self.batch_bytes, largest)
         self._largest = min(max_record_bytes, largest)
         self._strategy = strategy
@@ -256,7 +205,6 @@ class Appender:
         self._batch = batch
         self._framed = framed
         self._topics: dict[str, _Topic] = {}
-        self._unannounced: list[BatchBuilder] = []  # those that the owner may not know
         self._closed = False
 
     # -- callers' threads ---------------------------------------------------------------------------
@@ -274,59 +222,54 @@ class Appender:
         _wait: bool = True,
     ) -> Delivery:
         """Take a record, waiting for its topic and for room. Raises as `Producer.send` does."""
-        if value.__class__ is not bytes:
-            value = as_bytes("value", value)
-        if key.__class__ is not bytes:
-            key = as_bytes("key", key)
-        size = len(value or b"") + len(key or b"")
-        encoded = None
-        if headers:
-            encoded = encode_headers(headers) or None
-            size += len(encoded or b"")
+        value, key = as_bytes("value", value), as_bytes("key", key)
+        encoded = encode_headers(headers) or None if headers else None
+        size = sum(len(part or b"") for part in (value, key, encoded))
         if size > self._largest:
             raise too_large(size, self._largest)
         size += RECORD_OVERHEAD_BYTES
         stamp = time_ns() // 1_000_000 if timestamp is None else as_timestamp(timestamp)
-        if partition is not None:
-            partition = as_int("partition", partition)
+        number = -1 if partition is None else as_int("partition", partition)
         if on_delivery is not None:
             as_callback("on_delivery", on_delivery)
-        delivery = self._delivery(None, -1, stamp)
-        handle = None if on_delivery is None else delivery
-        row = (key, value, stamp, encoded, partition is not None, self._framed, on_delivery, handle)
-        wanted = -1 if partition is None else partition
         while True:
             with self.owner.lock:
-                known = self._topics.get(topic)
-                if known is not None and self.used < self.limit and wanted < known.count:
+                known = self._admitted(topic, number)
+                if known is not None:
                     if partition is None:
-                        wanted = self._choose(known, key, size)
-                    elif partition < 0:
-                        raise no_partition(topic, partition, known.count)
-                    self._append(known, wanted, size, row, delivery)
+                        number = self._choose(known, key, size)
+                    elif number < 0:
+                        raise no_partition(topic, number, known.count)
+                    builder = self._open_batch(known, number, size)
+                    row = (key, value, stamp, encoded, partition is not None)
+                    rank = builder.append(row, size, framed=self._framed)
+                    delivery = self._delivery(builder, rank, stamp)
+                    if on_delivery is not None:
+                        builder.call_when_done(on_delivery, delivery)
+                    self._taken(builder, size)
                     return delivery
             if not _wait:
                 return None  # type: ignore[return-value]  # as `try_send` is declared
-            self.owner.admit(topic, wanted)
+            self.owner.admit(topic, number)
 
     def try_send(self, *record: Any, **fields: Any) -> Delivery | None:
-        """As `send`, but None where that would wait: the record was not taken."""
+        """As `send`, but return None instead of waiting: the record was not taken."""
         return self.send(*record, **fields, _wait=False)
 
     def send_columns(self, topic: str, columns: RecordColumns, start: int) -> tuple[int, list[Run]]:
         """Take rows from `start` on, until all are taken or there is no more room.
 
-        Returns the first row that was not taken, and where the others went: (builder, rank of the
-        first, how many), in the order of the rows for each partition. Waits as `send` does, but only
-        before the first row; nothing is taken if any row is refused.
+        Return the first row that was not taken, and the runs of the others: (batch, rank of the first
+        record, number of records). They have the order of the rows for each partition. Waits as `send`
+        does, but only before the first row; if any row is refused, none is taken.
         """
         if start == 0:
             columns.check(self._largest)
         asked = -1 if columns.partition is None else columns.partition
         while start < len(columns):
             with self.owner.lock:
-                known = self._topics.get(topic)
-                if known is not None and self.used < self.limit and asked < known.count:
+                known = self._admitted(topic, asked)
+                if known is not None:
                     return self._take_columns(known, columns, start)
             self.owner.admit(topic, asked)
         return start, []
@@ -334,7 +277,7 @@ class Appender:
     def _take_columns(
         self, topic: _Topic, columns: RecordColumns, start: int
     ) -> tuple[int, list[Run]]:
-        named, fixed = columns.partition, columns.partition is not None
+        named = columns.partition
         if named is not None and named < 0:
             raise no_partition(topic.name, named, topic.count)
         end = min(len(columns), start + ROWS_AT_ONCE)
@@ -351,8 +294,10 @@ class Appender:
                 number = named
             else:
                 number = self._choose(topic, key, size) if chosen is None else chosen[taken]
-            row = (key, value, stamp, headers, fixed, columns.framed, None, None)
-            builder, rank = self._append(topic, number, size, row)
+            builder = self._open_batch(topic, number, size)
+            row = (key, value, stamp, headers, named is not None)
+            rank = builder.append(row, size, framed=columns.framed)
+            self._taken(builder, size)
             taken += 1
             run = last.get(number)
             if run is None or run[0] is not builder or run[1] + run[2] != rank:
@@ -361,11 +306,15 @@ class Appender:
             run[2] += 1
         return start + taken, [(builder, rank, count) for builder, rank, count in runs]
 
+    def _admitted(self, topic: str, partition: int) -> _Topic | None:
+        known = self._topics.get(topic)
+        has_room = known is not None and self.used < self.limit and partition < known.count
+        return known if has_room else None
+
     def _choose(self, topic: _Topic, key: bytes | None, size: int) -> int:
         """The partition of a record that names none. Raises PartitionerFailed."""
         if self._strategy == "key-hash" and key is not None:
-            find = partition_for if len(key) > _SHORT_KEY_BYTES else _partition_for_short
-            return find(key, topic.count)
+            return partition_for(key, topic.count)
         if callable(self._strategy):
             return int(by_function(self._strategy, topic.name, [key], 1, topic.count)[0])
         if self._strategy == "round-robin":
@@ -377,69 +326,38 @@ class Appender:
         topic.sticky_left -= size
         return topic.sticky
 
-    def _append(
-        self,
-        topic: _Topic,
-        number: int,
-        size: int,
-        row: _Row,
-        delivery: Delivery | None = None,
-    ) -> tuple[BatchBuilder, int]:
-        """Put a record into its partition's batch. → the batch, and the record's rank. Raises
-        MemoryError; then it was not taken. The lock is held."""
-        # Python runs signal handlers, which may raise or send, where something is called. So nothing is
-        # called from the look at a builder until the record is in it as a whole.
-        while True:
-            builder = topic.builders[number]
-            if builder is None or builder.closed:
-                self._open(topic, number)
-                continue
-            rank = builder.count
-            if rank and (builder.size + size > self._room or rank >= MAX_RECORDS):
-                self._announce(builder, is_full=True)
-                continue
-            builder.fields += row
-            builder.count = rank + 1
-            builder.size += size
-            self.used += size
-            self.records += 1
-            if delivery is not None:
-                delivery._builder, delivery._rank = builder, rank
-            break
-        is_full = builder.size >= self.batch_bytes
-        if is_full or not builder._announced:
-            with suppress(MemoryError):  # the record is taken; `place` announces the batch later
-                self._announce(builder, is_full)
-        return builder, rank
-
-    def _open(self, topic: _Topic, number: int) -> None:
-        fresh = self._batch(TopicPartition(topic.name, number), self.owner)
-        self._unannounced.append(fresh)
-        last = topic.builders[number]  # a signal's handler may have been here
-        if last is None or last.closed:
-            topic.builders[number] = fresh
-
-    def _announce(self, builder: BatchBuilder, is_full: bool) -> None:
-        """Tell the owner of a batch with its first record, or its last one."""
-        builder.closed = builder.closed or is_full
+    def _open_batch(self, topic: _Topic, number: int, size: int) -> BatchBuilder:
+        """The partition's batch with room for a record of this size, new if there is none."""
+        builder = topic.builders.get(number)
+        if builder is not None and not builder.closed:
+            if builder.size + size <= self._room and builder.count < MAX_RECORDS:
+                return builder
+            self._fill(builder)
+        builder = self._batch(TopicPartition(topic.name, number), self.owner)
         self.owner.batch_opened(builder)
-        builder._announced = True
-        if builder in self._unannounced:
-            self._unannounced.remove(builder)
-        if is_full:
-            self.owner.batch_full(builder)
+        topic.builders[number] = builder
+        return builder
+
+    def _taken(self, builder: BatchBuilder, size: int) -> None:
+        self.used += size
+        self.records += 1
+        if builder.size >= self.batch_bytes:
+            self._fill(builder)
+
+    def _fill(self, builder: BatchBuilder) -> None:
+        builder.closed = True
+        self.owner.batch_full(builder)
 
     # -- the sender's thread ------------------------------------------------------------------------
 
     def topic_known(self, topic: str, partitions: int, available: Sequence[int]) -> None:
-        """Note the topic's number of partitions, and which of them have leaders."""
+        """Set the topic's number of partitions, and which of them have leaders."""
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise ValueError(f"a topic cannot have {partitions} partitions")
         with self.owner.lock:
             if self._closed:
                 return
             known = self._topics.setdefault(topic, _Topic(topic))
-            known.builders += [None] * (partitions - len(known.builders))
             known.count = partitions
             known.candidates = list(available) or list(range(partitions))
             if known.sticky not in known.candidates:
@@ -449,20 +367,14 @@ class Appender:
         """Close the topic's batches, and ask the owner before another record of it is taken."""
         with self.owner.lock:
             known = self._topics.pop(topic, None)
-            for builder in known.builders if known is not None else ():
-                if builder is not None:
-                    builder.closed = True
+            for builder in known.builders.values() if known is not None else ():
+                builder.closed = True
 
     def place(self) -> None:
-        """Tell the owner of batches that it may not know: an exception came in between."""
-        with self.owner.lock:
-            for builder in list(self._unannounced):
-                if builder.count:
-                    with suppress(MemoryError):  # it is tried again
-                        self._announce(builder, is_full=False)
+        """Register batches whose registration was interrupted. Here there are none."""
 
     def released(self, size: int) -> None:
-        """Make room: so many bytes of what was taken are done."""
+        """Make room for this many bytes."""
         with self.owner.lock:
             self.used -= size
 

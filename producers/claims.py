@@ -1,13 +1,13 @@
 """A producer's transactional id: taken over at the start, and each topic claimed before a record goes there.
 
-Who takes an id over gets the next epoch of its producer id (coordination.producer_takeovers), and asks the
-leaders of all topics that the id has claimed how far the producer before it got. Its batches go on behind
-that: where the other one has written since, they are refused, and from the first of them on the other one
-is fenced. A topic is noted in the id's node before anything is sent to it. So the producer before cannot
-have written to a topic that the next one does not find there, and cannot claim another one.
+A producer that takes an id over gets the next epoch of its producer id (coordination.producer_takeovers).
+It asks the leaders of all claimed topics how far the earlier producer got, and its batches continue
+behind that. If the earlier producer has written since, they are refused. The first one that is written
+fences the earlier producer. A topic is noted in the id's node before anything is sent to it. So
+the earlier producer cannot have written to a topic that is not noted there, and cannot claim another one.
 
-Who dies before the note has written nothing; who dies behind it leaves a topic that the next one asks about
-in vain. A lost reply is answered by reading: the node says whose it is.
+A crash before the note has written nothing; a crash after it leaves a topic whose leaders are asked in
+vain. After a lost reply the node is read again: it says which producer has the id.
 """
 
 import logging
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Claims:
-    """What a transactional id has claimed: `take_over` at the start, `has` from the sender's thread.
+    """The topics claimed by a transactional id: `take_over` at the start, `has` from the sender's thread.
 
     A topic is claimed in a thread of its own, which rings when that is done or has failed for good.
     """
@@ -44,7 +44,7 @@ class Claims:
     def __init__(self, config: ProducerConfig[Any, Any], ring: Callable[[], None]) -> None:
         self.sequences = TakenOver()
         self.error: FolkmootError | None = None
-        """Why this producer cannot go on."""
+        """Why this producer must end."""
         self._config = config
         self._ring = ring
         self._name = f"{TRANSACTIONAL}{config.transactional_id}"
@@ -57,10 +57,10 @@ class Claims:
         self._stopped = Event()
 
     def take_over(self) -> None:
-        """Become the one who writes under this id.
+        """Take the id over from an earlier producer.
 
-        Raises ZooKeeperUnreachable, ProducerFenced when all epochs are used up, and why a leader of what
-        the id has claimed does not say how far it got.
+        Raises ZooKeeperUnreachable, ProducerFenced when all epochs are used up, and the error of a leader
+        that does not say how far the id got.
         """
         with self._opened() as (discovery, cluster):
             taken = discovery.ask(take_over(self._name, 0, self._attempt))
@@ -69,10 +69,10 @@ class Claims:
                 topic, _, topic_id = claimed.rpartition("/")
                 found = discovery.ask(topics.read(topic))
                 if found is not None and found.topic_id == topic_id:
-                    self._go_on(cluster, topic, topic_id, range(len(found.partitions)))
+                    self._resume(cluster, topic, topic_id, range(len(found.partitions)))
 
     def has(self, topic: str, topic_id: str, partitions: int) -> bool:
-        """Whether the topic is claimed with so many partitions; if not, that begins."""
+        """Return whether the topic is claimed with this many partitions; if not, begin to claim it."""
         with self._lock:
             known_id, known = self._claimed.get(topic, (topic_id, 0))
             if known_id != topic_id:
@@ -82,14 +82,12 @@ class Claims:
                 )
             elif known < partitions and topic not in self._pending:
                 self._pending.add(topic)
-                arguments = topic, topic_id, range(known, partitions)
-                Thread(
-                    target=self._claim, args=arguments, name="folkmoot-claim", daemon=True
-                ).start()
+                claim = partial(self._claim, topic, topic_id, range(known, partitions))
+                Thread(target=claim, name="folkmoot-claim", daemon=True).start()
             return known_id == topic_id and known >= partitions
 
     def take_news(self) -> bool:
-        """Whether a topic was claimed since the last call."""
+        """Return whether a topic was claimed since the last call."""
         is_new, self._is_new = self._is_new, False
         return is_new
 
@@ -102,10 +100,10 @@ class Claims:
             try:
                 with self._opened() as (discovery, cluster):
                     discovery.ask(begin(self._name, self._attempt, f"{topic}/{topic_id}", []))
-                    self._go_on(cluster, topic, topic_id, partitions)
+                    self._resume(cluster, topic, topic_id, partitions)
                 break
             except RetriableError as error:
-                _log.warning("topic %s is not claimed yet: %s", topic, error)
+                _log.warning("cannot claim topic %s yet: %s", topic, error)
                 self._stopped.wait(RETRY_PAUSE)
             except Exception as error:
                 self.error = (
@@ -118,27 +116,27 @@ class Claims:
         if not self._stopped.is_set():
             self._ring()
 
-    def _go_on(self, cluster: Cluster, topic: str, topic_id: str, partitions: range) -> None:
-        """Go on where the id has got to in each partition. Raises why a leader does not tell."""
-        entries = {
-            TopicPartition(topic, number): partial(
-                _asked, topic, topic_id, number, producer_id=self._producer_id
-            )
-            for number in partitions
-        }
+    def _resume(self, cluster: Cluster, topic: str, topic_id: str, partitions: range) -> None:
+        """Continue where the id got to in each partition. Raises the error of a leader that does not say."""
+
+        def entry(number: int, epoch: int) -> DescribeProducersEntry:
+            return DescribeProducersEntry(topic, topic_id, number, epoch, self._producer_id)
+
         requests = ask_leaders(
-            *(cluster, Api.DESCRIBE_PRODUCERS, entries),
+            cluster,
+            Api.DESCRIBE_PRODUCERS,
+            {TopicPartition(topic, number): partial(entry, number) for number in partitions},
             lambda some, timeout: DescribeProducersRequest(timeout, some),
             self._config.request_timeout,
         )
         for error in requests.failed.values():
             raise error
-        places = {
-            each: Identity(self._producer_id, self._epoch, found.next_sequence)
-            for each, found in requests.results.items()
+        identities = {
+            partition: Identity(self._producer_id, self._epoch, found.next_sequence)
+            for partition, found in requests.results.items()
         }
         with self._lock:
-            self.sequences.go_on(places)
+            self.sequences.resume_at(identities)
             self._claimed[topic] = topic_id, partitions.stop
 
     @contextmanager
@@ -153,9 +151,3 @@ class Claims:
                 yield discovery, cluster
         finally:
             discovery.close()
-
-
-def _asked(
-    topic: str, topic_id: str, number: int, epoch: int, *, producer_id: int
-) -> DescribeProducersEntry:
-    return DescribeProducersEntry(topic, topic_id, number, epoch, producer_id)

@@ -1,7 +1,7 @@
-"""What callers give, checked: the fields of one record, and the columns of many.
+"""Checks of what callers send: the fields of one record, and the columns of many.
 
 A bad record would fail in the producer's thread with all of its batch, so it is refused here. Both
-implementations of the appender call these functions for whatever is not plain bytes and ints.
+implementations of the appender call these functions for values that are not plain bytes and ints.
 """
 
 import operator
@@ -29,14 +29,14 @@ from folkmoot.schemas.values.serialization import writes_schema_id
 
 MAX_RECORD_TIMESTAMP: Final = 2**50
 EARLY: Final = 10_000_000_000
-"""Milliseconds: April 1970. Seconds of today lie below it."""
+"""April 1970 in milliseconds. Present times in seconds are less."""
 HeadersArgument = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 Cells = list[bytes | None] | BinaryColumn
 
 encode: Final = msgspec.msgpack.Encoder().encode
 Row = tuple[bytes | None, bytes | None, int, bytes | None, int]
 RECORD_OVERHEAD_BYTES: Final = 32
-"""What a record counts beside its key, value and headers: no less than its batch needs for it."""
+"""What a record counts beside its key, value and headers: at least what its batch needs for it."""
 
 _BINARY_TYPES: Final = (
     *("binary", "string", "large_binary", "large_string", "fixed_size_binary"),
@@ -51,7 +51,7 @@ _is_warned = False
 
 
 def as_bytes(what: str, given: object) -> bytes | None:
-    """A key or a value. Raises TypeError."""
+    """Return a key or a value as bytes. Raises TypeError."""
     if given is None or given.__class__ is bytes:
         return given
     if isinstance(given, bytes | bytearray | memoryview):
@@ -62,17 +62,17 @@ def as_bytes(what: str, given: object) -> bytes | None:
 
 
 def as_int(what: str, given: Any) -> int:
-    """Also where numpy made it. Raises TypeError, for a bool, too."""
+    """Return an int, also of numpy's. Raises TypeError, also for a bool."""
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise TypeError(f"a record's {what} must be an int, not {type(given).__name__}: {given!r}")
     return operator.index(given)
 
 
 def as_timestamp(given: Any) -> int:
-    """In ms since the epoch. Raises TypeError, ValueError."""
+    """Return milliseconds since the epoch. Raises TypeError, ValueError."""
     timestamp: int = given if given.__class__ is int else as_int("timestamp", given)
     if not -MAX_RECORD_TIMESTAMP <= timestamp <= MAX_RECORD_TIMESTAMP:
-        raise ValueError(f"timestamp {timestamp} is not one in milliseconds since the epoch")
+        raise ValueError(f"timestamp {timestamp} is out of range: use milliseconds since 1970")
     if timestamp < EARLY:
         warn_of(timestamp)
     return timestamp
@@ -97,7 +97,7 @@ def as_callback(what: str, given: object) -> None:
 
 
 def as_headers(given: HeadersArgument) -> Headers:
-    """Those of one record. Raises TypeError, InvalidName."""
+    """Return the headers of one record. Raises TypeError, InvalidName."""
     if not isinstance(given, Iterable):
         raise TypeError(
             "headers must be a mapping, or pairs, of str and bytes or None, "
@@ -121,7 +121,7 @@ def as_headers(given: HeadersArgument) -> Headers:
 
 
 def encode_headers(given: HeadersArgument) -> bytes:
-    """Those of one record as a batch's column has them; empty if there are none.
+    """Return the headers of one record as a batch's column has them; empty if there are none.
 
     Raises TypeError, InvalidName.
     """
@@ -166,23 +166,23 @@ _OF_TABLES: Final = (
 
 
 class TableSerializer(Protocol):
-    """Makes a column of values of what is sent to a topic as a whole. May be called from any thread.
+    """Makes a column of values of all rows of a `send_batch`. May be called from any thread.
 
-    One whose values all begin with byte 0 and their schema's id says so by an attribute
-    `writes_schema_id` that is True.
+    It has an attribute `writes_schema_id` that is True if its values begin with byte 0 and their schema's
+    id.
     """
 
     def serialize(self, topic: str, rows: Any, /) -> Any: ...
 
 
 def is_table(values: object) -> bool:
-    """Whether they are rows of Arrow's, with columns of their own."""
+    """Whether they are an Arrow table, with columns of its own."""
     pa: Any = sys.modules.get("pyarrow")
     return pa is not None and isinstance(values, pa.Table | pa.RecordBatch)
 
 
 def table_serializer(given: Any) -> Any:
-    """The same, or, of an AvroSerializer, what writes tables as it does values."""
+    """Return the same, or for an AvroSerializer the one that writes tables as it does values."""
     if not writes_schema_id(given):
         return given
     try:
@@ -199,8 +199,8 @@ def table_serializer(given: Any) -> Any:
 class RecordColumns:
     """Columns of equal length: keys and values as lists or as cells in one run of bytes.
 
-    A list is copied, an Arrow array cannot change. What the cells of a list are is not known before
-    `check` was called, by the appender, before it takes the first row.
+    A list is copied; an Arrow array cannot change. The appender calls `check` before it takes the first
+    row; until then the cells of a list may be anything.
     """
 
     __slots__ = (
@@ -228,7 +228,7 @@ class RecordColumns:
         self.partition = None if partition is None else as_int("partition", partition)
         self.headers = None if headers is None else _encoded_rows(headers)
         self.sizes: Int64s = np.zeros(0, np.int64)
-        self.chosen: tuple[int, Int64s] | None = None  # by the application's function, of how many
+        self.chosen: tuple[int, Int64s] | None = None  # by the application's partitioner
         for name, column in (("keys", self.keys), ("headers", self.headers)):
             if column is not None and len(column) != count:
                 raise ValueError(f"{len(column)} {name} do not belong to {count} values")
@@ -239,7 +239,7 @@ class RecordColumns:
         return len(self.values)
 
     def check(self, max_record_bytes: int) -> None:
-        """Make every cell of a list bytes or None. Raises TypeError, RecordTooLarge."""
+        """Make every cell of a list bytes or None, and set `sizes`. Raises TypeError, RecordTooLarge."""
         if isinstance(self.values, list):
             self.values = _checked("values", self.values)
         if isinstance(self.keys, list):
@@ -254,7 +254,7 @@ class RecordColumns:
         self.sizes += RECORD_OVERHEAD_BYTES
 
     def rows(self, start: int, end: int) -> Iterator[Row]:
-        """Key, value, timestamp, encoded headers, and size of each, after `check`."""
+        """Key, value, timestamp, encoded headers, and size of each row, after `check`."""
         keys = repeat(None) if self.keys is None else self.keys[start:end]
         headers: Iterable[bytes | None] = repeat(None)
         if self.headers is not None:
@@ -263,14 +263,14 @@ class RecordColumns:
         return zip(keys, self.values[start:end], stamps, headers, sizes, strict=False)
 
     def choose(self, function: Choose, topic: str, count: int) -> Int64s:
-        """What the application's function says of all rows. Raises PartitionerFailed."""
+        """The partitions of all rows, by the application's partitioner. Raises PartitionerFailed."""
         if self.chosen is None or self.chosen[0] != count:
             chosen = by_function(function, topic, self.key_column(), len(self), count)
             self.chosen = (count, chosen)
         return self.chosen[1]
 
     def key_column(self) -> Any:
-        """What a partitioner of the application's own gets: a sequence, or the Arrow array."""
+        """The keys for an application's partitioner: a sequence, or the Arrow array."""
         if self.keys is None:
             return [None] * len(self)
         if isinstance(self.keys, list):
@@ -291,7 +291,7 @@ def _cells(what: str, column: Any) -> Cells:
             )
         cells: list[bytes | None] = column.tolist()
         return cells
-    pa: Any = sys.modules.get("pyarrow")  # where it was not imported this is no array either
+    pa: Any = sys.modules.get("pyarrow")  # if it was not imported, this is no array
     if pa is not None and isinstance(column, pa.Array | pa.ChunkedArray):
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if not any(getattr(pa.types, f"is_{name}")(kind) for name in _BINARY_TYPES):
@@ -329,7 +329,7 @@ def _lengths(cells: Cells) -> Int64s:
 def _arrow_cells(pa: Any, column: Any) -> BinaryColumn:
     """The array's own buffers."""
     if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks != 1:  # joined with wide offsets: there may be more than 2 GiB
+        if column.num_chunks != 1:  # wide offsets: there may be more than 2 GiB
             column = column.cast(
                 pa.large_string() if _is_text(pa, column.type) else pa.large_binary()
             )
@@ -351,7 +351,7 @@ def _arrow_cells(pa: Any, column: Any) -> BinaryColumn:
         bits = np.unpackbits(np.frombuffer(buffers[0], np.uint8), bitorder="little")
         nulls = bits[start : start + count] == 0
         if int(np.diff(offsets)[nulls].sum()):
-            # What lies behind a null may be anything, and must not be sent.
+            # The bytes of a null cell may be anything, and must not be sent.
             return BinaryColumn.of(
                 [cell.as_buffer() and bytes(cell.as_buffer()) for cell in column]
             )
@@ -367,14 +367,16 @@ def _is_text(pa: Any, kind: Any) -> bool:
 
 
 def _encoded_rows(given: Any) -> list[bytes]:
-    """Those of each record, None for one that has none. Raises TypeError, InvalidName."""
+    """The headers of each record. Raises TypeError, InvalidName."""
     if not hasattr(given, "__len__"):
-        raise TypeError(f"headers must be a list of those of each row, not {type(given).__name__}")
+        raise TypeError(
+            f"headers must be a list with those of each row, not {type(given).__name__}"
+        )
     return [encode_headers(row) if row else b"" for row in given]
 
 
 def _timestamps(given: Any, count: int) -> Int64s:
-    """One timestamp in ms per row, whatever they are given as. Raises ValueError."""
+    """One timestamp in ms for each row, of any kind that `send_batch` takes. Raises ValueError."""
     if given is None:
         given = time.time_ns() // 1_000_000
     if hasattr(given, "to_numpy"):
@@ -386,7 +388,7 @@ def _timestamps(given: Any, count: int) -> Int64s:
         raise ValueError(
             f"timestamps must be integers in milliseconds since the epoch, not {array.dtype}"
         )
-    if array.dtype == np.uint64:  # the largest would become small
+    if array.dtype == np.uint64:  # the largest would wrap around
         array = np.minimum(array, np.uint64(MAX_RECORD_TIMESTAMP + 1))
     stamps = array.astype(np.int64)
     if not stamps.ndim:

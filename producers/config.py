@@ -1,4 +1,4 @@
-"""What a producer can be told."""
+"""The options of a producer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from folkmoot.protocol.options import Bytes, Seconds
 from folkmoot.protocol.records import K, V
 from folkmoot.schemas.values.serialization import Serializer, serializer
 
-# What a batch may hold, less what it costs to write it: a batch may grow to twice its batch_bytes.
+# What the records of a batch may take, less the overhead: a batch may grow to twice its batch_bytes.
 _ROOM_BYTES: Final = MAX_BODY_BYTES - 2 * 1024 * 1024
 Positive = Annotated[Seconds, Meta(gt=0)]
 
@@ -34,18 +34,18 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     idempotent: bool | None = None
     """Batches sent again are recognised, and written once. None: yes, unless acks=0."""
     transactional_id: str | None = None
-    """A producer of this name fences the one before it: what that one still sends is refused."""
+    """A producer of this name fences an earlier one: brokers refuse what that one still sends."""
     compression: str = "zstd"
     """Codec of the batches: "zstd", "none" or "gzip", or of the extra `codecs` "lz4" or "snappy"."""
     compression_level: int | None = None
-    """How hard the codec tries, in its own numbers; None: its fastest that is worth it."""
+    """The codec's level, in its own numbers; None: the fastest that is worth it."""
     key_serializer: Serializer[K] | None = None
     """Makes bytes of keys: a callable of one argument, or an object with `serialize(topic, value)`. It
-    is not asked about None. None: keys are given as bytes."""
+    is not called for None. None: keys are bytes already."""
     value_serializer: Serializer[V] | None = None
     """The same for values."""
     partitioner: Strategy | Choose = "key-hash"
-    """Where records go that name no partition: "key-hash", "sticky", "round-robin", or a function."""
+    """Places records that name no partition: "key-hash", "sticky", "round-robin", or a function."""
     linger: Annotated[Seconds, Meta(ge=0)] = 0.005
     """How long a record may wait for others to share its batch."""
     batch_bytes: Annotated[Bytes, Meta(gt=0, le=_ROOM_BYTES // 2)] = 512 * 1024
@@ -58,7 +58,7 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
     max_block: Annotated[Seconds, Meta(ge=0)] = 60.0
     """How long `send` may block, for room in the buffer or for a topic to be known."""
     max_in_flight: Annotated[int, Meta(gt=0, le=60)] = 5
-    """Requests under way to one broker. A partition has up to five batches under way if the producer
+    """Requests in flight to one broker. A partition has up to five batches in flight if the producer
     is idempotent, else one; its order is kept either way."""
     delivery_timeout: Positive = 120.0
     """After this long a record that is not acknowledged has failed."""
@@ -73,7 +73,7 @@ class ProducerConfig(ClientConfig, Generic[K, V]):
         check_cluster(self.zookeeper, self.bootstrap)
         if self.idempotent and self.acks == 0:
             raise ConfigError(
-                "idempotent=True is not allowed with acks=0: what is not answered is not sent again"
+                "idempotent=True is not allowed with acks=0: without answers nothing is sent again"
             )
         if self.transactional_id is not None:
             check_name("transactional id", self.transactional_id)

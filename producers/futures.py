@@ -1,9 +1,7 @@
-"""What callers hold of the records that they have sent."""
+"""The handles that callers get for the records that they have sent."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -13,14 +11,17 @@ from folkmoot.protocol.errors import FolkmootError, RequestTimeout
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import RecordMetadata
 
+Outcome = tuple[int, int, FolkmootError | None]
+"""The partition of a record, its offset (-1 if it is not known), its error."""
+Run = tuple[Any, int, int]
+"""Records of a `send_batch` that lie side by side: their batch, the rank of the first one, how many."""
+
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
-    """What became, or will become, of one record. May be kept, asked from any thread, or ignored.
+    """The outcome of one record, now or later. May be kept, asked from any thread, or ignored.
 
-    It is no more than the record's batch and its place there.
-
-    One is made for every record, so the garbage collector is not to know it. Its batch holds it only as
-    long as a callback waits.
+    It is only the record's batch and its rank there. One is made for every record, so the garbage
+    collector does not track it; its batch refers to it only while a callback waits.
     """
 
     _builder: Any
@@ -29,19 +30,19 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     """In ms since the epoch."""
 
     def done(self) -> bool:
-        """Whether the record was acknowledged, or has failed."""
+        """Return whether the record was acknowledged or has failed."""
         is_done: bool = self._builder.done
         return is_done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is. Raises the error that it failed with, RequestTimeout after `timeout`;
+        """Return where the record is. Raises the error that it failed with, RequestTimeout after `timeout`;
         ConcurrentUse within an `on_delivery`, unless it is done; ClosedError in a forked process."""
         if not self._builder.done:
             wait(self.done, self._builder, timeout)
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> FolkmootError | None:
-        """The error that the record failed with, or None if it was acknowledged."""
+        """Return the error that the record failed with, or None if it was acknowledged."""
         if not self._builder.done:
             wait(self.done, self._builder, timeout)
         return self._failure()
@@ -61,9 +62,9 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return outcome_at(self._builder, self._rank)[2]
 
     def add_done_callback(self, call: Callable[["Delivery"], object]) -> None:
-        """Have `call` called with this handle, in the producer's thread, when the record is done.
+        """Call `call` with this delivery, in the producer's thread, when the record is done.
 
-        If it is done already it is called at once, here. Raises TypeError for what is not callable.
+        If it is done already, `call` runs at once, here. Raises TypeError for what is not callable.
         """
         as_callback("call", call)
         if not self.builder.call_when_done(call, self):
@@ -71,7 +72,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
             call(self)
 
     def future(self) -> "Future[RecordMetadata]":
-        """A future of the standard library, for `concurrent.futures.wait`; it cannot be cancelled."""
+        """Return a future of the standard library, for `concurrent.futures.wait`; it cannot be cancelled."""
         return future_of(self)
 
     @property
@@ -81,7 +82,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
 
 class AsyncDelivery(Delivery, gc=False, eq=False):
-    """What became, or will become, of one record: `await` it. May be kept, asked again, or ignored."""
+    """The outcome of one record, now or later: `await` it. May be kept, asked again, or ignored."""
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         """`result` without a timeout."""
@@ -90,52 +91,49 @@ class AsyncDelivery(Delivery, gc=False, eq=False):
     def result(  # type: ignore[override]  # as asyncio's own names are those of concurrent.futures
         self, timeout: float | None = None
     ) -> Coroutine[Any, Any, RecordMetadata]:
-        """Where the record is. Raises the error that it failed with, RequestTimeout after `timeout`."""
+        """As `Delivery.result`, to be awaited."""
         return outcome_of(self, timeout)
 
     def exception(  # type: ignore[override]
         self, timeout: float | None = None
     ) -> Coroutine[Any, Any, FolkmootError | None]:
-        """The error that the record failed with, or None if it was acknowledged."""
+        """As `Delivery.exception`, to be awaited."""
         return failure_of(self, timeout)
 
 
-Parts = Sequence[tuple[int, int, int, FolkmootError | None]]
-"""Of a batch that was sent in parts, in order: rank of the first record, partition, base offset, error."""
-
-
-def outcome_at(builder: Any, rank: int) -> tuple[int, int, FolkmootError | None]:
-    """Partition and offset of the record of that rank, -1 if that is not known, and its error; its batch
-    is done."""
-    part = 0, builder.topic_partition.partition, builder.base_offset, builder.error
-    if builder.parts is not None:
-        part = builder.parts[bisect_right(builder.parts, rank, key=_first) - 1]
-    first, partition, base, error = part
-    return partition, base + rank - first if base >= 0 else -1, error
-
-
-_first = itemgetter(0)
+def outcome_at(builder: Any, rank: int) -> Outcome:
+    """Return the outcome of the record of that rank, whose batch is done."""
+    if builder.outcomes is not None:
+        found: Outcome = builder.outcomes[rank]
+        return found
+    base = builder.base_offset
+    return builder.topic_partition.partition, base + rank if base >= 0 else -1, builder.error
 
 
 async def outcome_of(delivery: Any, timeout: float | None) -> RecordMetadata:
-    """`AsyncDelivery.result`, of either implementation."""
-    await _until_done(delivery, timeout)
+    """`AsyncDelivery.result`, for both implementations."""
+    await _until_done(delivery.builder, timeout)
     outcome: RecordMetadata = delivery._outcome()
     return outcome
 
 
 async def failure_of(delivery: Any, timeout: float | None) -> FolkmootError | None:
-    """`AsyncDelivery.exception`, of either implementation."""
-    await _until_done(delivery, timeout)
+    """`AsyncDelivery.exception`, for both implementations."""
+    await _until_done(delivery.builder, timeout)
     failure: FolkmootError | None = delivery._failure()
     return failure
 
 
-async def _until_done(delivery: Any, timeout: float | None) -> None:
-    """Wait on the event loop that listens to the owner. Raises RequestTimeout."""
-    builder = delivery.builder
+async def _until_done(builder: Any, timeout: float | None) -> None:
     owner = builder.owner
     if owner is not None and not await owner.listener.until_done(builder, timeout):
+        raise _too_late(builder, timeout)
+
+
+def wait(done: Callable[[], bool], builder: Any, timeout: float | None) -> None:
+    """Wait until a record of `builder` is done. Raises RequestTimeout, and as `Accumulator.wait_for`."""
+    owner = builder.owner  # None: it has just ended
+    if owner is not None and not owner.wait_for(done, timeout):
         raise _too_late(builder, timeout)
 
 
@@ -146,37 +144,24 @@ def _too_late(builder: Any, timeout: float | None) -> RequestTimeout:
     )
 
 
-def wait(done: Callable[[], bool], builder: Any, timeout: float | None) -> None:
-    """Wait until a record of `builder` is done. Raises RequestTimeout, and as `Accumulator.wait_for`."""
-    owner = builder.owner
-    if owner is None:  # it has just ended
-        return
-    if not owner.wait_for(done, timeout):
-        raise _too_late(builder, timeout)
-
-
 def future_of(delivery: Any) -> "Future[RecordMetadata]":
-    """A future that ends when the delivery does."""
+    """Return a future that ends when the delivery does."""
     future: Future[RecordMetadata] = Future()
     future.set_running_or_notify_cancel()
-    delivery.add_done_callback(lambda done: _end(future, done))
+
+    def end(delivery: Any) -> None:
+        error = delivery._failure()
+        if error is None:
+            future.set_result(delivery._outcome())
+        else:
+            future.set_exception(error)
+
+    delivery.add_done_callback(end)
     return future
 
 
-def _end(future: "Future[RecordMetadata]", delivery: Any) -> None:
-    error = delivery._failure()
-    if error is None:
-        future.set_result(delivery._outcome())
-    else:
-        future.set_exception(error)
-
-
-Run = tuple[Any, int, int]
-"""Records of a `send_batch` that follow each other in a batch: the batch, the first one's place, how many."""
-
-
 class BatchDelivery:
-    """What became, or will become, of the records of one `send_batch`; from any thread."""
+    """The outcome of the records of one `send_batch`, now or later; from any thread."""
 
     __slots__ = ("_owner", "runs")
 
@@ -185,15 +170,15 @@ class BatchDelivery:
         self._owner = owner
 
     def __len__(self) -> int:
-        """How many records they are."""
+        """Return the number of records."""
         return sum(count for _, _, count in self.runs)
 
     def done(self) -> bool:
-        """Whether every record was acknowledged, or has failed."""
+        """Return whether every record was acknowledged or has failed."""
         return all(builder.done for builder, _, _ in self.runs)
 
     def result(self, timeout: float | None = None) -> dict[int, list[range]]:
-        """The offsets by partition, in the order of the rows; no ranges with acks=0.
+        """Return the offsets by partition, in the order of the rows; no ranges with acks=0.
 
         Raises the first error that records failed with, RequestTimeout after `timeout`.
         """
@@ -201,7 +186,7 @@ class BatchDelivery:
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> FolkmootError | None:
-        """The first error that records failed with, or None if all were acknowledged."""
+        """Return the first error that records failed with, or None if all were acknowledged."""
         self._wait(timeout)
         return self._failure()
 
@@ -220,8 +205,7 @@ class BatchDelivery:
         if error is not None:
             raise error
         offsets: dict[int, list[range]] = {}
-        for builder, position, count in self._pieces():
-            partition, start, _ = outcome_at(builder, position)
+        for (partition, start, _), count in self._outcomes():
             ranges = offsets.setdefault(partition, [])
             if start < 0:
                 continue
@@ -233,18 +217,15 @@ class BatchDelivery:
 
     def _failure(self) -> FolkmootError | None:
         """`exception`, once all are done."""
-        first = None
-        for builder, position, count in self._pieces():
-            builder.observe(position, count)
-            first = first or outcome_at(builder, position)[2]
-        return first
+        for builder, rank, count in self.runs:
+            builder.observe(rank, count)
+        errors = (error for (_, _, error), _ in self._outcomes() if error is not None)
+        return next(errors, None)
 
-    def _pieces(self) -> Iterator[Run]:
-        """The runs, cut where batches were sent in parts."""
-        for builder, position, count in self.runs:
-            end = position + count
-            for first, _, _, _ in builder.parts or ():
-                if position < first < end:
-                    yield builder, position, first - position
-                    position = first
-            yield builder, position, end - position
+    def _outcomes(self) -> Iterator[tuple[Outcome, int]]:
+        """The outcomes of the first records of runs, and how many records follow with the same."""
+        for builder, rank, count in self.runs:
+            if builder.outcomes is None:
+                yield outcome_at(builder, rank), count
+            else:  # it was sent in parts
+                yield from ((each, 1) for each in builder.outcomes[rank : rank + count])

@@ -1,4 +1,4 @@
-"""Who a producer is to each partition: its id, its epoch there, and the next sequence."""
+"""A producer's identity in each partition: its id, its epoch there, and the next sequence."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -9,47 +9,46 @@ from folkmoot.protocol.errors import ProducerFenced
 from folkmoot.protocol.records import TopicPartition
 
 LONGEST_SILENCE: Final = 600.0
-"""A partition that was silent for longer goes on with its next epoch. A broker forgets nobody before
-15 minutes, unless a topic asks for less."""
+"""Seconds without a batch after which a partition begins its next epoch. Brokers keep a producer for
+15 minutes, unless a topic's options say less."""
 
 
 class Identity(NamedTuple):
-    """What a batch is signed with: brokers know it again by this."""
+    """The signature of a batch, by which brokers recognise it."""
 
     producer_id: int
     epoch: int
     sequence: int
     continues: bool = False
-    """Whether sequences go on from one epoch to the next."""
+    """Whether sequences continue from one epoch to the next."""
 
 
-NOBODY: Final = Identity(NO_PRODUCER_ID, -1, -1)
-"""Of producers that are not idempotent."""
+NO_IDENTITY: Final = Identity(NO_PRODUCER_ID, -1, -1)
+"""The identity of producers that are not idempotent."""
 
 
-class _Place:
-    """Where a partition is. `producer_id` None: with the next batch it begins under a new id."""
+class _Position:
+    """The next identity of a partition. `producer_id` None: the next batch begins under a new id."""
 
     __slots__ = ("epoch", "producer_id", "sequence", "signed_at")
 
     def __init__(self) -> None:
         self.producer_id: int | None = None
-        self.epoch = 0
-        self.sequence = 0
+        self.epoch = self.sequence = 0
         self.signed_at = 0.0
 
 
 class Sequences:
     """Identities for batches, in order, partition by partition; kept as long as the producer lives.
 
-    An id is this producer's alone, for ever, so it gives itself epochs. They are counted per
-    partition: a partition whose sequences are broken begins its next epoch at sequence 0, and the
-    others go on undisturbed. So it does after a silence in which its broker may have forgotten it:
-    with a later sequence it would be refused, and if the answer to the first attempt was lost, nobody
-    could tell what became of that. After the last epoch, or when an id turns out to be another's as
-    well, a new id is taken, under which all partitions begin that are not under one yet.
+    An id belongs to one producer for ever, so the producer may choose its epochs, one count for each
+    partition. A partition whose sequences are broken begins its next epoch at sequence 0; the others
+    continue. It also does so after a silence in which its broker may have forgotten the producer: a later
+    sequence would be refused, and a batch whose answer was lost could not be recognised. A new id is taken
+    after the last epoch, or if another producer turns out to have the id as well. Partitions without an
+    id begin under it.
 
-    Owner: the sender.
+    Used only by the sender's thread.
     """
 
     gives_epochs: ClassVar[bool] = True
@@ -57,67 +56,67 @@ class Sequences:
     def __init__(self) -> None:
         self._ids: deque[int] = deque()
         self._current: int | None = None
-        self._places: dict[TopicPartition, _Place] = {}
+        self._positions: dict[TopicPartition, _Position] = {}
 
     @property
     def wants_ids(self) -> bool:
-        """Whether nothing new can begin until there are ids."""
+        """Whether nothing new can begin without another id."""
         return self._current is None
 
     def grant(self, ids: Iterable[int]) -> None:
-        """Ids that nobody else has."""
+        """Take ids that no other producer has."""
         self._ids.extend(ids)
         if self._current is None and self._ids:
             self._current = self._ids.popleft()
 
-    def break_silence(self, partition: TopicPartition, now: float) -> None:
-        """Nothing of the partition is under way, and something is about to be signed."""
-        place = self._places.get(partition)
-        if place is None or place.producer_id is None:
-            return
-        if now - place.signed_at > LONGEST_SILENCE:
-            self.restart(partition)
+    def next(
+        self, partition: TopicPartition, now: float = 0.0, *, is_idle: bool = False
+    ) -> Identity | None:
+        """Return the identity of the next batch; None if there is no id.
 
-    def next(self, partition: TopicPartition) -> Identity | None:
-        """What the next batch is to be signed with; None if an id is wanting."""
-        place = self._places.get(partition)
-        if place is None:
-            place = self._places[partition] = _Place()
-        if place.producer_id is None:
+        `is_idle`: no batch of the partition is in flight, so that it may begin its next epoch.
+        """
+        position = self._positions.get(partition)
+        if position is None:
+            position = self._positions[partition] = _Position()
+        elif is_idle and position.producer_id is not None:
+            if now - position.signed_at > LONGEST_SILENCE:
+                self.restart(partition)
+        if position.producer_id is None:
             if self._current is None:
                 return None
-            place.producer_id, place.epoch, place.sequence = self._current, 0, 0
-        return Identity(place.producer_id, place.epoch, place.sequence)
+            position.producer_id, position.epoch, position.sequence = self._current, 0, 0
+        return Identity(position.producer_id, position.epoch, position.sequence)
 
     def advance(self, partition: TopicPartition, records: int, now: float) -> None:
-        """A batch of so many records was signed with `next`."""
-        place = self._places[partition]
-        place.signed_at = now
-        place.sequence = following_sequence(place.sequence, records)
+        """Note that a batch of this many records was signed with what `next` returned."""
+        position = self._positions[partition]
+        position.signed_at = now
+        position.sequence = following_sequence(position.sequence, records)
 
     def restart(self, partition: TopicPartition, *, new_id: bool = False) -> None:
         """Begin the partition's next epoch."""
-        place = self._places[partition]
-        if place.epoch < MAX_PRODUCER_EPOCH and not new_id:
-            place.epoch += 1
-            place.sequence = 0
+        position = self._positions[partition]
+        if position.epoch < MAX_PRODUCER_EPOCH and not new_id:
+            position.epoch += 1
+            position.sequence = 0
             return
-        if place.producer_id == self._current:
+        if position.producer_id == self._current:
             self._current = self._ids.popleft() if self._ids else None
-        place.producer_id = None
+        position.producer_id = None
 
     def forget(self, partition: TopicPartition) -> None:
-        """What is sent to it from here on is not known by what was sent before."""
-        if partition in self._places:
+        """Drop a partition. If it comes back, its batches get a new id."""
+        if partition in self._positions:
             self.restart(partition, new_id=True)
-            del self._places[partition]
+            del self._positions[partition]
 
 
 class TakenOver(Sequences):
-    """Identities of a producer with a name (coordination.producer_takeovers), as its holder was told them.
+    """Identities of a named producer (coordination.producer_takeovers), as its owner sets them.
 
-    It gives itself no epochs: whoever is refused for its sequence was taken over, or has lost what came
-    before, and asks again how far it got.
+    It chooses no epochs. If a batch is refused for its sequence, another producer has taken over, or an
+    earlier batch is missing. The owner then asks again how far the name got.
     """
 
     gives_epochs: ClassVar[bool] = False
@@ -130,24 +129,22 @@ class TakenOver(Sequences):
     def wants_ids(self) -> bool:
         return False
 
-    def go_on(self, places: Mapping[TopicPartition, Identity]) -> None:
-        """These are the next ones, from any thread while nothing of these partitions is under way or waits
-        to be sent."""
-        self._given.append(places)
-
-    def break_silence(self, partition: TopicPartition, now: float) -> None:
-        pass
+    def resume_at(self, identities: Mapping[TopicPartition, Identity]) -> None:
+        """Set the next identities. From any thread, while these partitions have nothing to send."""
+        self._given.append(identities)
 
     def forget(self, partition: TopicPartition) -> None:
-        pass
+        """Do nothing: only the owner sets identities."""
 
-    def next(self, partition: TopicPartition) -> Identity | None:
-        """Raises ProducerFenced for a partition that nobody has told of."""
+    def next(
+        self, partition: TopicPartition, now: float = 0.0, *, is_idle: bool = False
+    ) -> Identity | None:
+        """Raises ProducerFenced for a partition that the owner has not set."""
         while self._given:
             for each, identity in self._given.popleft().items():
-                place = self._places[each] = _Place()
-                place.producer_id, place.epoch, place.sequence = identity[:3]
-        if partition not in self._places:
-            raise ProducerFenced(f"nobody has asked how far this producer got in {partition}")
+                position = self._positions[each] = _Position()
+                position.producer_id, position.epoch, position.sequence = identity[:3]
+        if partition not in self._positions:
+            raise ProducerFenced(f"the progress of this producer in {partition} was never read")
         found = super().next(partition)
         return None if found is None else found._replace(continues=True)

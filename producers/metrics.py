@@ -1,4 +1,4 @@
-"""What a producer counts: plain numbers, written by its thread, read by whoever wants to."""
+"""A producer's counters: plain numbers, written by its thread, read from any thread."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ class ProducerCounters:
     """Counted per batch or per request, never per record; they only grow."""
 
     records_delivered: int = 0
-    """Acknowledged, or with acks=0 handed over."""
+    """Acknowledged, or with acks=0 sent."""
     records_failed: int = 0
     batches_delivered: int = 0
     batches_failed: int = 0
@@ -25,4 +25,4 @@ class ProducerCounters:
     bytes_sent: int = 0
     """Each attempt counts."""
     queue_seconds: float = 0.0
-    """What batches have waited together, from their first record to the first request."""
+    """Total time of batches from their first record to the first request."""

@@ -1,15 +1,15 @@
-"""A partition's batches on their way: which one goes next, and when, and what an answer means."""
+"""A partition's unfinished batches: which one is sent next, and when, and what an answer means."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from folkmoot.producers.batch import DONE, EXPIRED, IN_FLIGHT, WAITING, Batch, Part
+from folkmoot.network.leaderless import Waiting
+from folkmoot.producers.batch import DONE, EXPIRED, IN_FLIGHT, WAITING, Batch, Part, Place
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.idempotence import Identity, Sequences
+from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -36,9 +36,9 @@ from folkmoot.protocol.records import TopicPartition
 
 LONGEST_PAUSE: Final = 1.0
 GATHERING: Final = 0.005
-"""So long at most a batch that is not full waits for a request that is under way to its broker."""
+"""Seconds that a batch that is not full waits at most for a request in flight to its broker."""
 WINDOW: Final = 5
-"""So many batches of a producer are recognised by a broker when they come again."""
+"""How many batches of a producer a broker recognises when they come again."""
 
 MISPLACED: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced)
 _REFUSALS: Final = (
@@ -47,12 +47,32 @@ _REFUSALS: Final = (
     *(SchemaRefused, StaleTopicId, UnknownApi, UnknownTopicOrPartition, UnsupportedCodec),
     *(UnsupportedVersion, ZooKeeperUnreachable),
 )
-"""With these a broker says that it has not written a batch. After any other it may have."""
+"""A broker that answers one of these has not written the batch. After any other it may have."""
+
+
+class View(Protocol):
+    """The sender's metadata (`network.cluster.Cluster`). It is read again whenever `version` changes."""
+
+    @property
+    def version(self) -> int: ...
+
+    def leader_address(self, partition: TopicPartition) -> str | None: ...
+
+    def leader_epoch(self, partition: TopicPartition) -> int: ...
+
+    def topic_id(self, topic: str) -> str | None: ...
+
+    def partitions(self, topic: str) -> range: ...
+
+    def is_missing(self, topic: str) -> bool: ...
+
+    @property
+    def leaderless(self) -> Waiting: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """What all queues of a sender share."""
+    """The things that all queues of a sender share."""
 
     config: ProducerConfig[Any, Any]
     codec: int
@@ -62,75 +82,93 @@ class Terms:
 
 
 class Failed(NamedTuple):
-    """A batch that its queue has given up, and why; the caller is to end it."""
+    """A batch that its queue has removed, and why; the caller must end it."""
 
     batch: Batch
     error: FolkmootError
 
 
 class PartitionQueue:
-    """A partition's batches that are not done, in order; the last one may grow.
+    """A partition's unfinished batches, in order; the last one may grow. Only the sender's thread uses it.
 
-    Order. Up to WINDOW of them are under way if the producer is idempotent, else one, the oldest
-    among them. They leave in order. One that comes back to be sent again waits until it is the
-    oldest, and as long as the oldest has been sent before, nothing leaves behind it: what is under
-    way then is refused for its place, and comes back as well. A batch sent again is the same bytes.
+    Order. Up to WINDOW batches are in flight if the producer is idempotent, else one; the oldest is
+    among them. They leave in order. A batch that must be sent again waits until it is the oldest. Nothing
+    leaves behind an oldest batch that was sent before: the broker refuses all later batches for their
+    sequence, so these come back as well. Every attempt sends the same bytes.
 
-    Ghosts. A batch that expired under way is out of `batches`, but nothing leaves until its answer is
-    here. Its sequences stay used: if it was written, the next one follows; else that is refused.
+    Expiry. A batch that expired in flight is not in `batches`, but nothing leaves until its answer is
+    here. Its sequences stay used: if it was written, the next batch follows; else that one is refused.
 
     Broken sequences. When the oldest batch is refused for its sequence, the broker has lost what came
     before, has forgotten the producer, or never got a batch that failed here. Then nothing leaves
-    until nothing is under way; the partition begins its next epoch, and what was sent before is
-    signed anew, since it is certainly not in the log. Not so a batch in doubt: an attempt was never
-    answered, and may still lie in some buffer on the way, in front of which lies what the broker
-    lacks. Signed anew it could be written twice, so it fails, and its error says why. Of a producer that was
-    taken over (`gives_epochs` is off) all fail.
+    until nothing is in flight; the partition begins its next epoch, and what was sent before is
+    signed again, since it is certainly not in the log. A batch in doubt is an exception: an attempt was
+    never answered, and may still lie in a buffer on the way. Signed again it could be written twice, so
+    it fails, and its error says why. If the sequences choose no epochs (TakenOver), all batches fail.
 
-    A topic made anew. It has nothing of what was sent, and may be that of another cluster in the place of
-    the first, where others have the same producer ids: it goes on as above, under a new id.
+    Topic created again. It has nothing of what was sent, and may be that of another cluster, where
+    others have the same producer ids: as for broken sequences, but under a new id.
 
-    The queue calls nothing: it returns which batches have failed, and its caller ends those.
-
-    Until `_retry_at` nothing leaves. `leader`, `leader_epoch` and `topic_id` are as of the metadata's
-    `version`; `timer` is when the sender looks at it again by itself. Owner: the sender.
+    The queue calls nothing: it returns which batches have failed.
     """
 
     __slots__ = (
-        *("_broken", "_in_flight", "_expired", "_retry_at", "_terms", "_signed", "_window"),
-        *("batches", "last_error", "leader", "leader_epoch", "missing", "partition", "timer"),
-        *("topic_id", "version"),
+        *("_broken", "_expired", "_retry_at", "_signed", "_terms", "_window"),
+        *("batches", "in_flight", "last_error", "leader", "leader_epoch", "missing", "partition"),
+        *("timer", "topic_id", "version"),
     )
 
     def __init__(self, partition: TopicPartition, terms: Terms) -> None:
         self.partition = partition
         self.batches: deque[Batch] = deque()
+        self.in_flight = 0
+        """Requests without an answer, also those of expired batches."""
         self.version = -1
+        """The version of the metadata in `leader`, `leader_epoch`, `topic_id` and `missing`."""
         self.leader: str | None = None
         self.leader_epoch = -1
         self.topic_id = ""
         self.missing: FolkmootError | None = None
         """Why there is no such partition any more."""
         self.last_error: FolkmootError | None = None
-        """Of the last attempt, if it has failed."""
+        """The error of the last attempt, if it has failed."""
         self.timer = inf
+        """When the sender examines the queue again without an event."""
         self._terms = terms
         self._window = 1 if terms.sequences is None else WINDOW
         self._signed = 0
-        self._in_flight = 0
         self._expired = 0
         self._broken: FolkmootError | None = None
-        self._retry_at = -inf
+        self._retry_at = -inf  # nothing leaves before
+
+    def refresh(self, view: View) -> list[Failed]:
+        """Read the metadata again. Return the batches that fail by it."""
+        topic, number = self.partition
+        self.leader, epoch = view.leader_address(self.partition), view.leader_epoch(self.partition)
+        if epoch > self.leader_epoch and self.leader is not None:
+            self._retry_at = -inf  # what went wrong did so at an earlier leader
+        self.leader_epoch = epoch
+        former, self.topic_id = self.topic_id, view.topic_id(topic) or self.topic_id
+        if former not in ("", self.topic_id) and self._signed and self._terms.sequences is not None:
+            self._broken = StaleTopicId(f"topic {topic} was deleted and created again")
+        count = len(view.partitions(topic))
+        self.missing = None
+        if self.leader is None and 0 < count <= number:
+            self.missing = UnknownTopicOrPartition(
+                f"{self.partition} does not exist any more: topic {topic} was created again with "
+                f"{counted(count, 'partition')}"
+            )
+        return self.mend()
 
     # -- which one goes next ------------------------------------------------------------------------
 
     def ready_at(self, *, hurry: bool, busy: bool = False) -> float:
-        """When the next batch may be sent, as far as order and time decide it; infinity if none may.
+        """Return when order and time allow the next batch to be sent; infinity if there is none.
 
-        Behind others that are under way it leaves only when it is full, and grows until then. One
-        that may grow waits for GATHERING, if `linger` is less and the leader is `busy` with another.
+        A batch behind others in flight leaves only when it is full, and grows until then. A batch that
+        may grow waits for GATHERING if that is longer than `linger` and the leader is `busy`.
         """
-        batch = self._next()
+        batch = self.next()
         if batch is None:
             return inf
         grows = batch is self.batches[-1] and not batch.closed
@@ -142,7 +180,8 @@ class PartitionQueue:
         wait = max(linger, GATHERING) if busy else linger
         return max(self._retry_at, batch.opened_at + wait)
 
-    def _next(self) -> Batch | None:
+    def next(self) -> Batch | None:
+        """Return the batch that order allows to be sent now, if any."""
         if not self.batches or self._expired or self._broken is not None:
             return None
         oldest = self.batches[0]
@@ -155,67 +194,57 @@ class PartitionQueue:
                 return batch if batch.send_order < 0 else None
         return None
 
-    def to_seal(self) -> Batch | None:
-        """The batch that `send` will make the bytes of, if it has to."""
-        batch = self._next()
-        made = batch is None or batch.payload is not None or batch.unsigned is not None
-        return None if made else batch
-
     def send(self, now: float) -> Batch | Failed | None:
-        """The next batch, with its bytes, which are made if this is its first attempt; it is under way.
+        """Return the next batch, in flight, with its bytes, which its first attempt makes.
 
-        Or one that has failed, since it cannot be written: the one behind it is the next. None if none is
-        left, a producer id is wanting, or it is too early.
+        Or one that has failed, since it cannot be written: call again for the one behind it. None if none
+        is left, there is no producer id, or it is too early.
         """
-        batch, sequences = self._next(), self._terms.sequences
+        batch, terms, identity = self.next(), self._terms, None
         if batch is None or self._retry_at > now:
             return None
         if batch.send_order < 0:
-            if sequences is not None and not self._in_flight:
-                sequences.break_silence(self.partition, now)
-            identity = None if sequences is None else sequences.next(self.partition)
-            if sequences is not None and identity is None:
-                return None
+            sequences = terms.sequences
+            if sequences is not None:
+                identity = sequences.next(self.partition, now, is_idle=not self.in_flight)
+                if identity is None:
+                    return None
             batch.close()
+            is_first = batch.payload is None
             try:
-                self._sign(batch, identity)
-            except Exception as error:  # of any kind, want of memory too: the others are to go
+                payload = batch.seal(identity, terms.codec, terms.config.compression_level)
+            except (
+                Exception
+            ) as error:  # of any kind, want of memory too: the other batches must leave
                 return self.fail(batch, _unwritable(batch, error))
+            if is_first:
+                terms.counters.bytes_packed += batch.size
+                terms.counters.bytes_compressed += len(payload)
             if sequences is not None:
                 sequences.advance(self.partition, batch.count, now)
             batch.send_order = self._signed
             self._signed += 1
-        self._in_flight += 1
+        self.in_flight += 1
         batch.state = IN_FLIGHT
         batch.was_oldest = batch is self.batches[0]
         return batch
 
-    def _sign(self, batch: Batch, identity: Identity | None) -> None:
-        terms = self._terms
-        is_fresh = batch.payload is None
-        payload = batch.seal(identity, terms.codec, terms.config.compression_level)
-        if is_fresh:
-            terms.counters.bytes_packed += batch.size
-            terms.counters.bytes_compressed += len(payload)
-
     # -- how an attempt ends ------------------------------------------------------------------------
 
     def delivered(self, batch: Batch) -> bool:
-        """It is in the log. False if it has failed before."""
-        if not self._landed(batch):
+        """Remove a batch that is in the log. Return False if it has failed before."""
+        if self._has_expired(batch):
             return False
-        self._take_out(batch)
+        self._remove(batch)
         self.last_error = None
         return True
 
     def refused(
         self, batch: Batch, error: FolkmootError, now: float, *, sent: bool, at_once: bool
     ) -> list[Failed]:
-        """The attempt has failed: another one, or none. `sent`: the broker may have got the batch.
-
-        `at_once`: the first time without a pause.
-        """
-        if not self._landed(batch):
+        """Prepare another attempt, or return what fails. `sent`: the broker may have got the batch.
+        `at_once`: the second attempt needs no pause."""
+        if self._has_expired(batch):
             return []
         if sent and not isinstance(error, _REFUSALS):
             batch.maybe_written = True
@@ -224,48 +253,24 @@ class PartitionQueue:
             batch.attempts += 1
             batch.last_error = self.last_error = error
             self._terms.counters.batches_retried += 1
-            # A misplaced one that was not the oldest: what was before it did not get there.
+            # A misplaced batch that was not the oldest: an earlier one did not get there.
             if misplaced and batch.was_oldest:
                 self._broken = self._broken or error
             if not misplaced or (batch.was_oldest and batch.attempts > 1):
                 pause = 0.0 if at_once and batch.attempts == 1 else self._pause(batch.attempts)
                 self._retry_at = now + pause
             return []
-        if batch.count > 1 and not batch.maybe_written and _may_pass_in_parts(batch, error):
+        is_divisible = isinstance(error, BatchTooLarge) or (
+            isinstance(error, SchemaRefused) and batch.is_mixed
+        )
+        if is_divisible and batch.count > 1 and not batch.maybe_written:
             return self._halve(batch, error)
         return [self.fail(batch, error)]
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether it has nothing, and no answer is to come."""
-        return not self.batches and not self._in_flight
-
-    @property
-    def is_all_in_flight(self) -> bool:
-        """Whether nothing of it waits to be sent."""
-        batches = self.batches
-        return batches[0].state is not WAITING and batches[-1].state is not WAITING
-
-    @property
-    def awaits_answers(self) -> bool:
-        """Whether something is under way."""
-        return self._in_flight > 0
-
-    def has_new_leader(self) -> None:
-        """Another attempt need not wait: what went wrong did so at an earlier leader."""
-        self._retry_at = -inf
-
-    def is_of(self, topic_id: str) -> list[Failed]:
-        """What the topic's id is now. One made anew has nothing of what was sent."""
-        former, self.topic_id = self.topic_id, topic_id
-        if former not in ("", topic_id) and self._signed and self._terms.sequences is not None:
-            self._broken = StaleTopicId(f"topic {self.partition.topic} was made anew")
-        return self.mend()
-
     def _halve(self, batch: Batch, error: FolkmootError) -> list[Failed]:
-        """Send its records in two batches, in its place; only a record that is too large alone fails.
+        """Put two batches with its records in its place; only a record that is too large alone fails.
 
-        They have been sent before, so nothing leaves behind them, and they go one by one.
+        They count as sent before, so nothing leaves behind them, and they are sent one by one.
         """
         batch.attempts += 1
         batch.last_error = error
@@ -279,78 +284,10 @@ class PartitionQueue:
         self.batches.insert(at, first)
         return []
 
-    def displaced(
-        self, error: FolkmootError, place: Callable[[Sequence[bytes | None]], Sequence[int]]
-    ) -> tuple[list[Part], list[Failed]]:
-        """Its partition is gone. → what goes to another one, which `place` finds by the keys: records that
-        named none and are certainly in no log; and the others, which fail, but for what is under way."""
-        terms, moved, failed = self._terms, list[Part](), list[Failed]()
-        for batch in self._waiting():
-            if batch.maybe_written:
-                failed.append(self.fail(batch, error))
-                continue
-            try:
-                parts = batch.elsewhere(place, terms.codec, terms.config.compression_level)
-            except Exception as failure:  # of any kind, want of memory too
-                failed.append(self.fail(batch, _unwritable(batch, failure)))
-                continue
-            self._take_out(batch)
-            moved += [part for part in parts if part.topic_partition != self.partition]
-            failed += [
-                Failed(part, error) for part in parts if part.topic_partition == self.partition
-            ]
-        return moved, failed
-
-    def insert(self, batch: Batch) -> None:
-        """Behind what was opened before it, and behind all that is signed."""
-        at = len(self.batches)
-        while (
-            at
-            and self.batches[at - 1].send_order < 0
-            and self.batches[at - 1].number > batch.number
-        ):
-            at -= 1
-        self.batches.insert(at, batch)
-
-    def fail(self, batch: Batch, error: FolkmootError) -> Failed:
-        """Give it up, also if it is under way."""
-        self._take_out(batch)
-        return Failed(batch, error)
-
-    def fail_waiting(self, error: FolkmootError) -> list[Failed]:
-        """Give up all that is not under way."""
-        return [self.fail(batch, error) for batch in self._waiting()]
-
-    def fail_all(self, error: FolkmootError) -> list[Failed]:
-        """Give up all, also what is under way."""
-        return [self.fail(batch, error) for batch in list(self.batches)]
-
-    def _waiting(self) -> list[Batch]:
-        return [batch for batch in self.batches if batch.state is WAITING]
-
-    def _landed(self, batch: Batch) -> bool:
-        """It is not under way any more. False if it was a ghost, which nobody waits for."""
-        self._in_flight -= 1
-        has_expired = batch.state is EXPIRED
-        if has_expired:
-            self._expired -= 1
-        batch.state = DONE if has_expired else WAITING
-        return not has_expired
-
-    def _take_out(self, batch: Batch) -> None:
-        if batch is self.batches[0]:
-            self.batches.popleft()
-            self._retry_at = -inf
-        else:
-            self.batches.remove(batch)
-        if batch.state is IN_FLIGHT:
-            batch.state = EXPIRED
-            self._expired += 1
-
     def mend(self) -> list[Failed]:
-        """Begin the next epoch if sequences are broken and nothing is under way."""
+        """Begin the next epoch if sequences are broken and nothing is in flight."""
         error, sequences = self._broken, self._terms.sequences
-        if error is None or sequences is None or self._in_flight:
+        if error is None or sequences is None or self.in_flight:
             return []
         self._broken = None
         if not sequences.gives_epochs:
@@ -368,15 +305,83 @@ class PartitionQueue:
                 failed.append(self.fail(batch, failure))
         return failed
 
+    # -- without an answer --------------------------------------------------------------------------
+
+    def displaced(self, error: FolkmootError, place: Place) -> tuple[list[Part], list[Failed]]:
+        """Empty the queue of a partition that is gone, but for what is in flight.
+
+        Return the parts for other partitions, which `place` chooses by the keys: records that named no
+        partition and are certainly in no log. And the failed rest.
+        """
+        terms, moved, failed = self._terms, list[Part](), list[Failed]()
+        for batch in self._waiting():
+            if batch.maybe_written:
+                failed.append(self.fail(batch, error))
+                continue
+            try:
+                parts = batch.elsewhere(place, terms.codec, terms.config.compression_level)
+            except Exception as failure:  # of any kind, want of memory too
+                failed.append(self.fail(batch, _unwritable(batch, failure)))
+                continue
+            self._remove(batch)
+            for part in parts:
+                if part.topic_partition == self.partition:
+                    failed.append(Failed(part, error))
+                else:
+                    moved.append(part)
+        return moved, failed
+
+    def insert(self, batch: Batch) -> None:
+        """Put a batch behind those that were opened before it, and behind all that are signed."""
+        at = len(self.batches)
+        while at:
+            before = self.batches[at - 1]
+            if before.send_order >= 0 or before.number <= batch.number:
+                break
+            at -= 1
+        self.batches.insert(at, batch)
+
+    def fail(self, batch: Batch, error: FolkmootError) -> Failed:
+        """Remove a batch, also if it is in flight."""
+        self._remove(batch)
+        return Failed(batch, error)
+
+    def fail_waiting(self, error: FolkmootError) -> list[Failed]:
+        """Remove all batches that are not in flight."""
+        return [self.fail(batch, error) for batch in self._waiting()]
+
+    def fail_all(self, error: FolkmootError) -> list[Failed]:
+        """Remove all batches."""
+        return [self.fail(batch, error) for batch in list(self.batches)]
+
+    def _waiting(self) -> list[Batch]:
+        return [batch for batch in self.batches if batch.state is WAITING]
+
+    def _has_expired(self, batch: Batch) -> bool:
+        """Take a batch out of flight. Return whether it has failed before, so that its answer is ignored."""
+        self.in_flight -= 1
+        if batch.state is not EXPIRED:
+            batch.state = WAITING
+            return False
+        self._expired -= 1
+        batch.state = DONE
+        return True
+
+    def _remove(self, batch: Batch) -> None:
+        if batch is self.batches[0]:
+            self.batches.popleft()
+            self._retry_at = -inf
+        else:
+            self.batches.remove(batch)
+        if batch.state is IN_FLIGHT:
+            batch.state = EXPIRED
+            self._expired += 1
+
     def _pause(self, attempts: int) -> float:
-        """How long to wait before the next attempt."""
+        """Seconds before the next attempt."""
         growth: float = 2 ** min(attempts - 1, 10)
         pause = min(LONGEST_PAUSE, self._terms.config.retry_backoff * growth)
         return pause * self._terms.random.uniform(0.8, 1.2)
-
-
-def _may_pass_in_parts(batch: Batch, error: FolkmootError) -> bool:
-    return isinstance(error, BatchTooLarge) or (isinstance(error, SchemaRefused) and batch.is_mixed)
 
 
 def _unwritable(batch: Batch, error: Exception) -> FolkmootError:

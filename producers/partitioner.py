@@ -1,4 +1,4 @@
-"""Which partition a record goes to. Pure, but for the random source."""
+"""The partition of a record. Pure, but for the random source."""
 
 from collections.abc import Iterable, Sequence
 from random import Random
@@ -12,11 +12,10 @@ from folkmoot.protocol.errors import PartitionerFailed
 from folkmoot.protocol.murmur2 import partition_for
 
 Strategy = Literal["key-hash", "sticky", "round-robin"]
-"""Where records go that may go to any partition of a topic:
+"""How a topic's records that name no partition are placed:
 
-- "key-hash": only records without a key are spread, as by "sticky"; those with one go where Kafka's
-  clients would put them (murmur2), whether or not that partition has a leader now: the order of a
-  key's records depends on it.
+- "key-hash": records with a key go where Kafka's clients would put them (murmur2), even if that partition
+  has no leader now, to keep the order of the key's records. The others are placed as by "sticky".
 - "sticky": about `batch_bytes` of records go to one partition, then another is drawn among those
   that have a leader, so that batches are large and the load is even in the long run.
 - "round-robin": record by record to the next partition that has a leader.
@@ -27,23 +26,23 @@ STRATEGIES: Final = ("key-hash", "sticky", "round-robin")
 class Choose(Protocol):
     """A partitioner of the application's own: one partition number, below `partitions`, per key.
 
-    `keys` is a sequence of bytes or None, of one for `send`, or the Arrow array of binary if
-    `send_batch` was given one. It is called in the thread that sends; what it raises is raised there as
+    `keys` is a sequence of bytes or None, with one for `send`, or the Arrow array of binary that
+    `send_batch` got. It is called in the thread that sends; an error is raised there as
     PartitionerFailed, and nothing was taken. For records whose partition is gone it is called again, in the
-    producer's thread; then they fail with PartitionerFailed.
+    producer's thread; after an error there they fail with PartitionerFailed.
     """
 
     def __call__(self, topic: str, keys: Any, partitions: int, /) -> Sequence[int] | Any: ...
 
 
 def draw(random: Random, candidates: Sequence[int], last: int) -> int:
-    """Any candidate but the one drawn last, if there is a choice. An appender asks when a turn is over."""
+    """Return any candidate but the one drawn last, if there is a choice."""
     others = [number for number in candidates if number != last]
     return random.choice(others or candidates)
 
 
 def by_key(keys: Iterable[bytes], count: int) -> list[int]:
-    """The partitions, of `count`, where Kafka's clients would put records with these keys."""
+    """Return the partitions, of `count`, where Kafka's clients would put records with these keys."""
     return [partition_for(key, count) for key in keys]
 
 
@@ -55,7 +54,7 @@ def place_again(
     random: Random,
     keys: Sequence[bytes | None],
 ) -> list[int]:
-    """The partitions, of `count`, for records of one whose partition is gone. Those that may go anywhere
+    """Return the partitions, of `count`, for records whose partition is gone. Those that may go anywhere
     stay together. Raises PartitionerFailed."""
     if callable(strategy):
         chosen: list[int] = by_function(strategy, topic, keys, len(keys), count).tolist()
@@ -70,7 +69,7 @@ def place_again(
 def by_function(
     choose: Choose, topic: str, keys: Any, records: int, count: int
 ) -> npt.NDArray[np.int64]:
-    """What the application's function says, if it is what it should be. Raises PartitionerFailed."""
+    """Return what the application's partitioner chooses, checked. Raises PartitionerFailed."""
     try:
         chosen = np.asarray(choose(topic, keys, count))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What applications hold: `send`, `flush`, `close`."""
+"""The producer that applications hold: `send`, `flush`, `close`."""
 
 import atexit
 import os
@@ -20,7 +20,7 @@ from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.producers.accumulator import NOT_OPEN, Accumulator, check_topic
-from folkmoot.producers.appender import BatchDelivery, Delivery
+from folkmoot.producers.appender import Delivery
 from folkmoot.producers.claims import Claims
 from folkmoot.producers.columns import (
     HeadersArgument,
@@ -30,6 +30,7 @@ from folkmoot.producers.columns import (
     table_serializer,
 )
 from folkmoot.producers.config import ProducerConfig
+from folkmoot.producers.futures import BatchDelivery
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.sender import Sender
 from folkmoot.protocol.compression import Codec, require
@@ -51,29 +52,14 @@ from folkmoot.schemas.values.serialization import KEY, VALUE, serializer, writes
 
 CLOSE_GRACE: Final = 1.0
 RECOUNT_WAIT: Final = 5.0
-"""So long brokers are asked how many partitions a topic has; then what was known is told."""
+"""Seconds to ask brokers how many partitions a topic has; then the last known number is returned."""
 CLOSE_AFTER_ERROR: Final = 5.0
 
 _log = thread_log(__name__)
 _open_producers: "WeakSet[Producer[Any, Any]]" = WeakSet()
 
 
-class DirectSend(type):
-    # A class whose instances have a `send` of their own, without a method between the application and the
-    # appender, until that of the class is replaced: `mock.patch.object(Producer, "send")` would not reach
-    # them otherwise. `help` of such a class would show this metaclass's docstring, so that has none.
-    __doc__ = type.__dict__["__doc__"]
-
-    senders: ClassVar["WeakSet[Producer[Any, Any]]"] = WeakSet()
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        if name == "send":
-            for sender in list(DirectSend.senders):
-                sender._choose_send()
-
-
-class Producer(Generic[K, V], metaclass=DirectSend):
+class Producer(Generic[K, V]):
     """Sends records to topics, in batches, from a thread of its own.
 
     ```python
@@ -82,15 +68,15 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         print(delivery.result(timeout=10))
     ```
 
-    `send` may be called from any number of threads; it appends the
-    record to its partition's batch and returns. It blocks, for at most `max_block`, while the buffer is
-    full and when a topic is used for the first time; within an `on_delivery` it does not wait for room. What
-    became of a record is told by its `Delivery`, or to its `on_delivery`; a failure that was asked
-    about in neither way is raised by `flush` or `close`, so that none passes unseen.
+    `send` may be called from any number of threads; it appends the record to its partition's batch and
+    returns. It blocks, for at most `max_block`, while the buffer is full and when a topic is used for the
+    first time; within an `on_delivery` it does not wait for room. The outcome of a record is in its
+    `Delivery`, and is passed to its `on_delivery`. `flush` and `close` raise the first failure that
+    neither of them has reported.
 
     Records of one partition are written in the order of their `send`, also when they are sent again.
-    Each is written once, also when an answer was lost, unless `idempotent` is off; where it cannot be
-    known, the record fails and its error says so. Leaving the `with` block flushes.
+    Each is written once, also when an answer was lost, unless `idempotent` is off; if that is not
+    certain, the record fails and its error says so. Leaving the `with` block flushes.
 
     A producer does not survive a fork: in the child process it is closed.
 
@@ -98,9 +84,9 @@ class Producer(Generic[K, V], metaclass=DirectSend):
     """
 
     _delivery: ClassVar[type[Delivery]] = Delivery
-    """What `send` returns."""
+    """The type that `send` returns."""
     _sequences: Sequences | None = None
-    """What signs batches; None: as `idempotent` says."""
+    """The identities of batches; None: as `idempotent` says."""
 
     @configured(ProducerConfig[K, V])
     def __init__(self, config: ProducerConfig[K, V]) -> None:
@@ -122,25 +108,19 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         self._thread: threading.Thread | None = None
         self._closed: ClosedError | None = None
         self.serializes = bool(self._key_bytes or self._value_bytes)
-        self._choose_send()
-        DirectSend.senders.add(self)
-
-    def _choose_send(self) -> None:
-        """Have the application call the appender itself, unless there is something to serialise, or another
-        `send` in the class."""
         if type(self).send is _SEND and not self.serializes:
+            # The appender's method itself: one call less for each record.
             vars(self)["send"] = self._appender.send
-        else:
-            vars(self).pop("send", None)
 
     # -- life ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Find the cluster and begin to work.
 
-        With a `transactional_id` a producer that had it is fenced from here on. Raises
+        With a `transactional_id` this fences the producer that had it before. Raises
         ZooKeeperUnreachable, with `bootstrap` BrokerUnreachable; NoCluster, ConfigError for a listener that
-        no broker has; MissingExtra; with a `transactional_id` why a leader did not say how far that got.
+        no broker has; MissingExtra; with a `transactional_id` also the error of a leader that does not say
+        how far the id got.
         """
         if self._closed is not None:
             raise self._closed
@@ -150,7 +130,7 @@ class Producer(Generic[K, V], metaclass=DirectSend):
                 self._discovery.open()
                 with suppress(RetriableError):
                     while (found := self._discovery()) is None:
-                        pass  # each look waits a little itself, and ends
+                        pass  # each call waits a little itself, and ends
                     self._sender.found = found
                 if self._claims is not None:
                     self._claims.take_over()
@@ -159,7 +139,9 @@ class Producer(Generic[K, V], metaclass=DirectSend):
                 self._thread = threading.Thread(target=self._sender.run, name=name, daemon=True)
                 self._thread.start()
                 _open_producers.add(self)
-                _let_others_run(self.config.switch_interval)
+                interval = self.config.switch_interval
+                if interval is not None and sys.getswitchinterval() > interval:
+                    sys.setswitchinterval(interval)
             except FolkmootError:
                 raise  # nothing was opened, and it may be tried again
             except BaseException:  # Ctrl-C
@@ -168,11 +150,11 @@ class Producer(Generic[K, V], metaclass=DirectSend):
                 raise
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, then let go of everything, within `timeout` seconds whatever is dead.
+        """Flush, then release everything, within `timeout` seconds even if the cluster is dead.
 
         Without a timeout it waits until every record is delivered or has failed, which
         `delivery_timeout` bounds. Raises as `flush` does, after all is closed; ConcurrentUse within
-        an `on_delivery`, before anything is.
+        an `on_delivery`, before anything is closed.
         """
         if self._closed is not None:
             return
@@ -196,7 +178,7 @@ class Producer(Generic[K, V], metaclass=DirectSend):
             self._claims.stop()
         self._sender.stop()
         if self._thread is not None:
-            with suppress(RuntimeError):  # it has not begun yet, and finds then that it is to stop
+            with suppress(RuntimeError):  # it has not begun yet, and stops when it does
                 self._thread.join(timeout)
             wait_until_written()
         self._discovery.close()
@@ -248,10 +230,10 @@ class Producer(Generic[K, V], metaclass=DirectSend):
     ) -> Delivery:
         """Append a record. `value` None is a tombstone; `timestamp` is in ms since the epoch.
 
-        `value` and `key` are bytes, or whatever the producer's serialisers take. `on_delivery` is
+        `value` and `key` are bytes, or what the producer's serialisers take. `on_delivery` is
         called in the producer's thread, with the delivery, when it is done; it must be quick and may
         not wait. Raises UnknownTopicOrPartition, BufferFull, RecordTooLarge, BrokerUnreachable,
-        ClosedError, InvalidName, PartitionerFailed, SerializationError, and what a registry raises;
+        ClosedError, InvalidName, PartitionerFailed, SerializationError, and errors of a registry;
         then the record was not taken.
         """
         value_bytes, key_bytes = self._serialized(topic, value, key)
@@ -275,7 +257,7 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         *,
         timeout: float | None = None,
     ) -> RecordMetadata:
-        """`send`, and wait for what became of it. Raises as `send`, and as `Delivery.result`."""
+        """`send`, and wait for the outcome. Raises as `send`, and as `Delivery.result`."""
         return self.send(topic, value, key, partition, headers, timestamp).result(timeout)
 
     def send_batch(
@@ -293,13 +275,13 @@ class Producer(Generic[K, V], metaclass=DirectSend):
 
         `values` and `keys` may be Arrow arrays or chunked arrays of binary or string. `timestamps`
         is one for all or one per row, in ms since the epoch (a list, numpy, or Arrow, also of a
-        timestamp type); `headers` has those of each row. All of it goes to `partition`, or each row
-        where the partitioner says. Rows keep their order, among themselves and with `send`.
-        Serialisers are asked for each cell of a list; Arrow arrays are bytes already. With a
+        timestamp type); `headers` has those of each row. All rows go to `partition`, or the partitioner
+        places each row. Rows keep their order, among themselves and with `send`.
+        Serialisers are called for each cell of a list; Arrow arrays are bytes already. With a
         `serializer`, `values` is what that takes as a whole: an Arrow table, for a ColumnSerializer or an
         AvroSerializer. If the producer's `value_serializer` is an AvroSerializer, it writes tables, too.
 
-        What does not fit into the buffer waits for room, part by part: after BufferFull the rows before
+        Rows that do not fit into the buffer wait for room, part by part: after BufferFull the rows before
         have been taken, and the error's `delivery` is theirs. Raises as `send` does, TypeError and
         ValueError for columns that are none or differ in length.
         """
@@ -325,15 +307,15 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         timestamps: Any,
         headers: Any,
         partition: Any,
-        of_all: TableSerializer | None = None,
+        table: TableSerializer | None = None,
     ) -> RecordColumns:
-        """Checked. Raises TypeError, ValueError, InvalidName, SerializationError."""
+        """Raises TypeError, ValueError, InvalidName, SerializationError."""
         framed = False
-        if of_all is None and is_table(values):
-            of_all = self._of_tables
-        if of_all is not None:
-            framed = writes_schema_id(of_all)
-            values = table_serializer(of_all).serialize(topic, values)
+        if table is None and is_table(values):
+            table = self._of_tables
+        if table is not None:
+            framed = writes_schema_id(table)
+            values = table_serializer(table).serialize(topic, values)
         elif self._value_bytes is not None and isinstance(values, list | tuple):
             framed = writes_schema_id(self.config.value_serializer)
             values = [self._value_bytes(topic, value) for value in values]
@@ -343,15 +325,15 @@ class Producer(Generic[K, V], metaclass=DirectSend):
 
     @cached_property
     def _of_tables(self) -> TableSerializer | None:
-        """What writes tables as the serialiser of values does values; None if that is none of Avro's."""
+        """The serialiser of tables that matches an AvroSerializer of values; None if there is none."""
         made = table_serializer(self.config.value_serializer)
         return None if made is self.config.value_serializer else made
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was sent before is delivered or has failed, and callbacks were called.
 
-        Raises FlushTimeout if that takes longer, and the first error of a record that has failed
-        without anybody asking for its Delivery; ConcurrentUse within an `on_delivery`, ClosedError.
+        Raises FlushTimeout if that takes longer, and the first failure that neither a Delivery nor an
+        `on_delivery` has reported; ConcurrentUse within an `on_delivery`, ClosedError.
         """
         self._check_not_called_back()
         self._check_open()
@@ -364,7 +346,7 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         self._check_flushed(done, timeout)
 
     def _check_flushed(self, done: bool, timeout: float | None) -> None:
-        """Raise what `flush` has to raise."""
+        """Raise the errors of `flush`."""
         if not done:
             left = counted(self.unacknowledged(), "record")
             raise FlushTimeout(f"not acknowledged after {timeout:g} s: {left}")
@@ -373,18 +355,18 @@ class Producer(Generic[K, V], metaclass=DirectSend):
             raise error
 
     def purge(self, timeout: float | None = None) -> None:
-        """Give up all records that are not under way to a broker: they fail with RecordsPurged.
+        """Fail all records that are not in flight, with RecordsPurged.
 
-        Their callbacks have been called when it returns; `flush` does not raise what was purged.
+        Their callbacks have been called when it returns; `flush` does not raise these errors.
         Raises RequestTimeout, ConcurrentUse within an `on_delivery`, ClosedError.
         """
         self._check_not_called_back()
         self._check_open()
         if not self._accumulator.until(self._accumulator.request_purge(), timeout):
-            raise RequestTimeout(f"records were not given up within {timeout:g} s; they may be")
+            raise RequestTimeout(f"purge() timed out after {timeout:g} s; it may still complete")
 
     def partitions_of(self, topic: str) -> list[int]:
-        """The topic's partitions, as brokers know them now; it may block as `send` does the first time."""
+        """Return the topic's partitions, as brokers know them now; may block as the first `send` does."""
         accumulator = self._accumulator
         check_topic(topic)
         if topic not in accumulator.counts:
@@ -402,11 +384,11 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         return list(range(self._accumulator.counts[topic]))
 
     def unacknowledged(self) -> int:
-        """How many records are neither delivered nor failed."""
+        """Return how many records are neither delivered nor failed."""
         return self._accumulator.unacknowledged()
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the start (see `ProducerCounters`), and what is buffered now. From any thread."""
+        """Return counters since the start (see `ProducerCounters`), and what is buffered. From any thread."""
         return {
             **asdict(self._sender.counters),
             "buffered_records": self.unacknowledged(),
@@ -414,21 +396,21 @@ class Producer(Generic[K, V], metaclass=DirectSend):
         }
 
     def _check_open(self) -> None:
-        """Raises ClosedError where there is no thread to wait for."""
+        """Raise ClosedError if there is no thread to wait for."""
         if self._thread is None:
             raise self._closed or ClosedError(NOT_OPEN)
 
     def _may_wait(self) -> bool:
-        """Whether a serialiser may ask a registry: the thread that sends, in an on_delivery, may not."""
+        """Whether a serialiser may ask a registry: the sender's thread, in an on_delivery, may not."""
         return threading.get_ident() != self._accumulator.thread
 
     def _check_not_called_back(self) -> None:
-        """The producer's thread would wait for itself."""
+        """Raise ConcurrentUse in the sender's thread, which would wait for itself."""
         if threading.current_thread() is self._thread:
             raise ConcurrentUse("an on_delivery callback may not flush or close the producer")
 
     def _forked(self) -> None:
-        """This is a child process: the thread is not here, and the lock may be held for ever."""
+        """Close in a child process, where the sender's thread is not."""
         self._closed = ClosedError("the producer was made before a fork: make one in each process")
         self._thread = None
         self._accumulator.forked(self._closed)
@@ -438,18 +420,11 @@ _SEND: Final = Producer.send
 
 
 def discovery_of(config: ProducerConfig[Any, Any]) -> ZooKeeperDiscovery | Bootstrap:
-    """What gives addresses of brokers when it is called; to be opened before, and closed."""
+    """Return a callable that finds addresses of brokers; open it before, and close it."""
     if config.bootstrap:
         return Bootstrap(config)
     connect = connector(config.zookeeper)
     return ZooKeeperDiscovery(connect, config.session_timeout, config.listener)
-
-
-def _let_others_run(interval: float | None) -> None:
-    """Shorten how long the sender's thread waits for Python beside threads that compute: it gives Python
-    up at every call that waits, several times for each request."""
-    if interval is not None and sys.getswitchinterval() > interval:
-        sys.setswitchinterval(interval)
 
 
 def _end(
@@ -459,8 +434,8 @@ def _end(
     discovery: ZooKeeperDiscovery | Bootstrap,
     wakeup: Wakeup,
 ) -> None:
-    """Deliver what a producer has left that nobody holds any more, and let go of everything."""
-    accumulator.close(ClosedError("the producer was not closed, and nobody holds it any more"))
+    """Deliver what a producer has left that was dropped without `close`, and release everything."""
+    accumulator.close(ClosedError("the producer was dropped without close()"))
     target = accumulator.request_flush()
     with suppress(FolkmootError):
         accumulator.until(lambda: accumulator.settled >= target, None)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from random import Random
@@ -32,12 +32,12 @@ from folkmoot.protocol.records import TopicPartition
 
 LONGEST_WAIT: Final = 10.0
 TOPIC_PATIENCE: Final = 3.0
-"""So long brokers must say that there is no such topic."""
+"""Seconds in which brokers must repeat that there is no such topic."""
 TOPIC_PAUSE: Final = 0.1
 CALLBACK_WAIT: Final = 5.0
-"""So long at most a topic is looked up while an `on_delivery` is called, and nothing is sent."""
+"""Seconds that a topic look-up may take within an `on_delivery`, while nothing is sent."""
 TOPIC_IDLE: Final = 300.0
-"""A topic that nothing was sent to for so long is not asked about any more."""
+"""Seconds without a batch after which a topic's metadata is not asked for any more."""
 LINGER_AFTER_CLOSE: Final = 1.0
 TICK: Final = 0.001
 """Waiting for sockets ends at whole milliseconds, the last one rounded up."""
@@ -48,13 +48,13 @@ _log = thread_log(__name__)
 class Sender:
     """Drives a `SenderState` with sockets and time. `run` is the thread; it owns everything made in it.
 
-    Every round: take what was opened and filled, decide, send, tell what is done, sleep until there are
-    replies or something is due or somebody asks. After a round in which something has happened it
-    sleeps no longer than a batch that is opened now may wait, so that while records come nobody has to
-    wake it: at a thousand records a second its own timer and the replies are all that does.
+    A round takes what was opened and filled, decides, sends, reports what is done, and sleeps until there
+    are replies, something is due, or a caller rings. After a round with events it sleeps no longer than
+    a batch that is opened now may wait. So while records come, callers need not wake it: at a thousand
+    records a second its own timer and the replies are enough.
 
-    `stop` may be called from any thread: what is left then fails. If the thread dies of an error,
-    the producer is closed with it, and what is left fails as well: nobody waits for ever.
+    `stop` may be called from any thread: what is left then fails. If the thread dies of an error, the
+    producer is closed with that error, and what is left fails as well.
     """
 
     def __init__(
@@ -67,17 +67,16 @@ class Sender:
         claims: Claims | None = None,
     ) -> None:
         self.counters = ProducerCounters()
+        self.found: Sequence[str] = ()
+        """Addresses of brokers when the producer started."""
+        self.call_back: Callable[[Batch], None] = run_callbacks
         self._config = config
         self._accumulator = accumulator
         self._wakeup = wakeup
         self._discover = discover
-        self.found: Sequence[str] = ()
-        """Where brokers were when the producer started."""
         self._sequences = sequences
         self._claims = claims
-        self._fatal: FolkmootError | None = None
-        """Why the producer is over: it has a transactional id, and was fenced or has lost its place."""
-        self.call_back: Callable[[Batch], None] = run_callbacks
+        self._fatal: FolkmootError | None = None  # why a producer with a transactional id must end
         # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
         self._early = min(TICK, config.linger / 2)
         self._stopping = False
@@ -86,7 +85,7 @@ class Sender:
         self._version = -1
         self._leaders: set[str] = set()
         self._late: list[Reply] = []  # that came while a callback was called
-        self._busy = False  # something has happened in this round
+        self._busy = False  # there were events in this round
 
     def stop(self) -> None:
         self._stopping = True
@@ -97,10 +96,11 @@ class Sender:
             self._run()
 
     def _run(self) -> None:
-        self._accumulator.thread = threading.get_ident()
+        accumulator = self._accumulator
+        accumulator.thread = threading.get_ident()
         cluster = Cluster.of(self._config, self._discover, self.found)
         state = SenderState(self._config, cluster, Random(), self.counters, self._sequences)
-        self._accumulator.look_up = partial(self._look_up_now, cluster, state)
+        accumulator.look_up = partial(self._look_up_now, cluster, state)
         reason: FolkmootError = ClosedError(
             "the producer was closed before the record was acknowledged"
         )
@@ -115,7 +115,13 @@ class Sender:
             reason = ClosedError(f"the producer's thread has failed: {error!r}")
             reason.__cause__ = error
         finally:
-            self._abandon(state, reason)
+            accumulator.close(reason)
+            state.give_up(accumulator.unsettled(), reason)
+            self._report(state)
+            for batch in accumulator.unsettled():  # done, but not in `finished` for want of memory
+                self.call_back(batch)
+            accumulator.settle(accumulator.unsettled())
+            accumulator.purged(inf)
             cluster.close(linger=LINGER_AFTER_CLOSE if self._config.wire_acks == 0 else 0.0)
 
     def _round(self, cluster: Cluster, state: SenderState) -> None:
@@ -127,8 +133,7 @@ class Sender:
             self._version = -1
         if accumulator.wanted or cluster.version != self._version:
             self._look_up(cluster, now)
-        if state.wants_ids:
-            self._provide_id(cluster, state)
+        self._provide_id(cluster, state)
         self._forget_topics(cluster, state, now)
         self._busy = self._busy or bool(taken.opened)
         for batch in taken.opened:
@@ -142,9 +147,8 @@ class Sender:
         for shipment in state.shipments(soon, hurry=taken.hurry):
             self._ship(cluster, state, shipment)
             self._busy = True
-        if state.wants_ids:  # only now, in a topic made anew
-            self._provide_id(cluster, state)
-        self._tell(state)
+        self._provide_id(cluster, state)  # a topic that was created again wants another one
+        self._report(state)
         if taken.purge:
             accumulator.purged(taken.purge)
         if self._claims is not None:
@@ -152,10 +156,8 @@ class Sender:
             if self._fatal is not None:
                 return
         accumulator.patience = state.patience(len(self._leaders))
-        until = min(
-            state.next_event() - self._early,
-            now + (TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT),
-        )
+        longest = TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT
+        until = min(state.next_event() - self._early, now + longest)
         if self._busy and accumulator.patience:
             until = min(until, now + accumulator.patience)
         until = accumulator.sleep(-inf if self._late else until)
@@ -166,60 +168,51 @@ class Sender:
             self._wakeup.clear()
         for reply in replies:
             self._receive(state, reply)
-        self._tell(state)
+        self._report(state)
+
+    # -- topics -------------------------------------------------------------------------------------
 
     def _look_up(self, cluster: Cluster, now: float) -> None:
-        """Answer those who wait for a topic, as soon as it is known or known to be missing; tell the
-        appender which partitions of those known have leaders."""
+        """End look-ups of topics that are known by now, and give the appender the partitions that have
+        leaders."""
         accumulator = self._accumulator
         accumulator.trouble = cluster.trouble
         if cluster.version != self._version:
             self._version = cluster.version
             self._leaders = set()
             for topic, count in list(accumulator.counts.items()):
-                self._tell_topic(cluster, topic, len(cluster.partitions(topic)) or count)
+                self._set_partitions(cluster, topic, len(cluster.partitions(topic)) or count)
         for topic, wanted in list(accumulator.wanted.items()):
-            if partitions := len(cluster.partitions(topic)):
-                self._used[topic] = now
-                self._idle_at = min(self._idle_at, now + TOPIC_IDLE)
-                self._tell_topic(cluster, topic, partitions)
-                if partitions <= wanted.partition:  # it may have been added a moment ago
-                    wanted.begun = wanted.begun or (now, cluster.answers)
-                    began, answers = wanted.begun
-                    # The first answer may be to what was asked before.
-                    if now - began >= wanted.patience and cluster.answers > answers + 1:
-                        error = no_partition(topic, wanted.partition, partitions)
-                        accumulator.refuse(topic, error)
-                    else:
-                        cluster.refresh()
+            partitions = len(cluster.partitions(topic))
+            if not partitions:
+                continue
+            self._used[topic] = now
+            self._idle_at = min(self._idle_at, now + TOPIC_IDLE)
+            self._set_partitions(cluster, topic, partitions)
+            if partitions <= wanted.partition:  # it may have been added a moment ago
+                wanted.begun = wanted.begun or (now, cluster.answers)
+                began, answers = wanted.begun
+                # The first answer may be to an earlier request.
+                if now - began >= wanted.patience and cluster.answers > answers + 1:
+                    accumulator.refuse(topic, no_partition(topic, wanted.partition, partitions))
+                else:
+                    cluster.refresh()
 
-    def _forget_topics(self, cluster: Cluster, state: SenderState, now: float) -> None:
-        """Those that do not exist, whose records fail, and those that nothing is sent to.
-
-        A topic may have been created a moment ago, and the broker asked may not know yet.
-        """
-        for topic in cluster.gone(TOPIC_PATIENCE):
-            error = UnknownTopicOrPartition(
-                f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
-            )
-            self._accumulator.forget(topic)
-            self._accumulator.refuse(topic, error)
-            state.end_topic(topic, error)
-            self._used.pop(topic, None)
-            cluster.forget(topic)
-        if now < self._idle_at:
-            return
-        waiting = state.topics()
-        for topic in [each for each, at in self._used.items() if now - at >= TOPIC_IDLE]:
-            if topic not in waiting:
-                self._accumulator.forget(topic)
-                del self._used[topic]
-                cluster.forget(topic)
-        self._idle_at = now + TOPIC_IDLE / 4 if self._used else inf
+    def _set_partitions(self, cluster: Cluster, topic: str, partitions: int) -> None:
+        topic_id = cluster.topic_id(topic)
+        if self._claims is not None and topic_id is not None:
+            if not self._claims.has(topic, topic_id, partitions):
+                return  # it is looked up again when it is claimed
+        leaders = [
+            cluster.leader_address(TopicPartition(topic, number)) for number in range(partitions)
+        ]
+        self._leaders.update(leader for leader in leaders if leader is not None)
+        available = [number for number, leader in enumerate(leaders) if leader is not None]
+        self._accumulator.topic_known(topic, partitions, available)
 
     def _look_up_now(self, cluster: Cluster, state: SenderState, topic: str, wait: float) -> float:
-        """Find a topic for who sends within an `on_delivery`, in this thread, which finds topics: so that
-        what has failed can be sent to another one. → how many seconds that took."""
+        """Find a topic for an `on_delivery` that sends, in this thread, so that a record that failed can be
+        sent to another topic. Return how many seconds that took."""
         began = now = time.monotonic()
         until = began + min(wait, CALLBACK_WAIT)
         while topic in self._accumulator.wanted and now < until and not self._stopping:
@@ -229,20 +222,37 @@ class Sender:
             self._forget_topics(cluster, state, now)
         return now - began
 
-    def _tell_topic(self, cluster: Cluster, topic: str, partitions: int) -> None:
-        topic_id = cluster.topic_id(topic)
-        if self._claims is not None and topic_id is not None:
-            if not self._claims.has(topic, topic_id, partitions):
-                return  # it is looked at again when it is claimed
-        leaders = [
-            cluster.leader_address(TopicPartition(topic, number)) for number in range(partitions)
-        ]
-        self._leaders.update(leader for leader in leaders if leader is not None)
-        available = [number for number, leader in enumerate(leaders) if leader is not None]
-        self._accumulator.topic_known(topic, partitions, available)
+    def _forget_topics(self, cluster: Cluster, state: SenderState, now: float) -> None:
+        """Fail the records of topics that do not exist, and forget topics that nothing is sent to.
+
+        A topic may have been created a moment ago, and the broker asked may not know yet.
+        """
+        for topic in cluster.gone(TOPIC_PATIENCE):
+            error = UnknownTopicOrPartition(
+                f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
+            )
+            self._forget(cluster, topic)
+            self._accumulator.refuse(topic, error)
+            state.end_topic(topic, error)
+        if now < self._idle_at:
+            return
+        waiting = state.topics()
+        for topic in [topic for topic, at in self._used.items() if now - at >= TOPIC_IDLE]:
+            if topic not in waiting:
+                self._forget(cluster, topic)
+        self._idle_at = now + TOPIC_IDLE / 4 if self._used else inf
+
+    def _forget(self, cluster: Cluster, topic: str) -> None:
+        self._accumulator.forget(topic)
+        self._used.pop(topic, None)
+        cluster.forget(topic)
+
+    # -- requests -----------------------------------------------------------------------------------
 
     def _provide_id(self, cluster: Cluster, state: SenderState) -> None:
-        """A producer id is wanted: nothing is sent before it is here."""
+        """Get the producer id that is needed before more can be sent, if one is."""
+        if not state.wants_ids:
+            return
         number = cluster.producer_id()
         if number is not None:
             state.grant([number])
@@ -257,7 +267,7 @@ class Sender:
                 shipment.request,
                 shipment.payloads,
                 timeout=self._config.request_timeout,
-                expect_reply=self._config.wire_acks != 0,
+                expect_reply=shipment.request.acks != 0,
             )
         except FolkmootError as error:
             state.undeliverable(shipment, error, time.monotonic())
@@ -270,16 +280,17 @@ class Sender:
         else:
             state.lost(reply.correlation_id, reply.error, time.monotonic(), sent=reply.sent)
 
-    def _tell(self, state: SenderState) -> None:
-        """Make known what is done: room in the buffer, deliveries, callbacks, and then flushes."""
+    def _report(self, state: SenderState) -> None:
+        """Report what is done: room in the buffer, deliveries, callbacks, and then flushes."""
         done = state.finished
         if not done:
             return
-        self._check_place(done)
+        failed = [batch for batch in done if batch.error is not None]
+        if failed and self._config.transactional_id is not None:
+            self._end_if_misplaced(failed)
         to_call = [batch for batch in done if batch.callbacks]
         self._accumulator.complete(done)
         state.finished = []
-        failed = [batch for batch in done if batch.error is not None]
         if failed:
             _log.error("records failed: %s: %s", describe(failed), failed[0].error)
         for batch in to_call:
@@ -287,32 +298,22 @@ class Sender:
         if to_call:
             self._accumulator.settle(to_call)
 
-    def _check_place(self, done: Iterable[Batch]) -> None:
-        """With a transactional id a batch that has no place in its partition is the end."""
+    def _end_if_misplaced(self, failed: Sequence[Batch]) -> None:
+        """End a producer with a transactional id if a batch was refused for its sequence."""
+        error = next((each.error for each in failed if isinstance(each.error, MISPLACED)), None)
+        if error is None or self._fatal is not None:
+            return
+        why = "an earlier one has written since this one started, or a record has failed"
+        if isinstance(error, ProducerFenced):
+            why = "a later one has taken it over"
         name = self._config.transactional_id
-        for error in (batch.error for batch in done):
-            if name is not None and self._fatal is None and isinstance(error, MISPLACED):
-                why = "an earlier one has written since this one started, or a record has failed"
-                if isinstance(error, ProducerFenced):
-                    why = "a later one has taken it over"
-                self._fatal = type(error)(f"transactional_id={name}: this producer is over: {why}")
-                self._fatal.__cause__ = error
-                self._accumulator.close(self._fatal)
-
-    def _abandon(self, state: SenderState, reason: FolkmootError) -> None:
-        """Fail whatever is left, wherever it is."""
-        accumulator = self._accumulator
-        accumulator.close(reason)
-        state.give_up(accumulator.unsettled(), reason)
-        self._tell(state)
-        for batch in accumulator.unsettled():  # done, and not in `finished`: memory was wanting
-            self.call_back(batch)
-        accumulator.settle(accumulator.unsettled())
-        accumulator.purged(inf)
+        self._fatal = type(error)(f"transactional_id={name}: this producer is over: {why}")
+        self._fatal.__cause__ = error
+        self._accumulator.close(self._fatal)
 
 
 def run_callbacks(batch: Batch) -> None:
-    """Call what is to be called now that it is done."""
+    """Call the callbacks of a batch that is done."""
     callbacks, batch.callbacks = batch.callbacks, ()
     for call, delivery in callbacks:
         try:

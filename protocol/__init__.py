@@ -1,1 +1,1 @@
-"""What goes over the wire and onto disk, without I/O and without a clock."""
+"""The formats on the wire and on disk, without I/O and without a clock."""

@@ -5,9 +5,9 @@ The twins in plain Python are in columns.py and record_iterator.py; `speedups` s
 and tests hold them equal. Whatever the columns say, nothing is read that lies outside of their
 memory: each cell is compared with it.
 
-Nothing in `__next__` runs Python code, takes another thread's turn, or is tracked by the garbage
-collector: bytes, numbers and records are not. So a `cut` from a signal handler or another thread
-comes between two records, and `row` is always right.
+`__next__` runs no Python code, switches to no other thread, and makes nothing that the garbage collector
+tracks. So a `cut` from a signal handler or another thread comes between two records, and `row` is
+always right.
 """
 
 from cpython.buffer cimport PyBUF_ND, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

@@ -1,4 +1,4 @@
-"""Which cluster a client talks to: its ZooKeeper, or the addresses of some of its brokers."""
+"""The cluster of a client: its ZooKeeper, or the addresses of some of its brokers."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/,\[\]]+):(?P<port>[0-9
 
 
 def bootstrap_addresses(given: str | Sequence[str]) -> tuple[str, ...]:
-    """The addresses in `"host:port,host:port"`, or in a list of such texts, each once.
+    """Return the addresses in `"host:port,host:port"`, or in a list of such texts, each once.
 
     IPv6 hosts are written in brackets. Raises ConfigError.
     """
@@ -33,7 +33,7 @@ def bootstrap_addresses(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def check_cluster(zookeeper: object, bootstrap: str | Sequence[str]) -> None:
-    """Raises ConfigError unless exactly one of the two is given, and where it names no server."""
+    """Raise ConfigError unless exactly one of the two is given, and names a server."""
     if bool(zookeeper) == bool(bootstrap):
         given = "not both" if zookeeper else "one of them is missing"
         raise ConfigError(
@@ -67,7 +67,7 @@ class HostNames:
                 self._unresolved.append(name)
 
     def unresolved(self) -> str:
-        """As a sentence, those that are known not to resolve; else empty."""
+        """Return a sentence about those that are known not to resolve, or an empty text."""
         names = self._unresolved
         return (
             f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not resolve" if names else ""

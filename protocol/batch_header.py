@@ -18,16 +18,15 @@
                                                84 body (see columns.py), compressed as a whole
 ```
 
-Big-endian. Every byte is covered by exactly one CRC-32C. Attributes: bits 0–2 codec, bit 3
-transactional, bit 4 control, bit 5 the producer's sequences go on from one of its epochs to the next.
-Flags: bit 0, the append time is the timestamp of all records. All
-other bits must be zero. After compaction fewer records than offsets may be left (`offsets` column).
-A broker reads headers only, with what is here; `check` compares the checksum without opening the
-body. How a batch is made and opened is in record_batch.py.
+Big-endian. Exactly one CRC-32C covers each byte. Attributes: bits 0–2 codec, bit 3 transactional,
+bit 4 control, bit 5 sequences continue from one producer epoch to the next. Flags: bit 0, the append time
+is the timestamp of all records. All other bits must be zero. After compaction fewer records than offsets
+may be left (`offsets` column). A broker reads headers only, with this module; `check` compares the checksum
+without opening the body. record_batch.py makes and opens batches.
 
-Limits, the same for writer and reader: 32 MiB of body before compression and a million records (the
-most that a tiny hostile batch can make a reader allocate is then a few hundred MB), timestamps
-within ±2^61 ms, so that no sum of header and delta leaves 64 bits.
+Writer and reader have the same limits: 32 MiB of body before compression, a million records, and
+timestamps within ±2^61 ms. So a tiny hostile batch makes a reader allocate a few hundred MB at most, and
+no sum of header and delta leaves 64 bits.
 """
 
 import struct
@@ -48,12 +47,12 @@ NO_PRODUCER_ID: Final = -1
 MAX_PRODUCER_EPOCH: Final = 2**15 - 1
 MAX_SEQUENCE: Final = 2**31 - 1
 NO_SCHEMA: Final = 0
-"""The schema id of a batch with a value that says none, or with values of several schemas."""
+"""The schema id of a batch with a value without one, or with values of several schemas."""
 MAX_SCHEMA_ID: Final = 2**31 - 1
 NO_VALUES: Final = 2**32 - 1
 """The schema id of a batch of nothing but tombstones: they go with every schema."""
 MIXED: Final = 2**32 - 2
-"""While a batch is made: each value says its schema, and they are several. Written as NO_SCHEMA."""
+"""While a batch is made: its values have several schemas. Written as NO_SCHEMA."""
 
 _LEADER = struct.Struct(">qIiqI")
 _PRODUCER = struct.Struct(">BBHIIqqqhHiI")
@@ -105,7 +104,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def last_sequence(self) -> int:
-        """Of the last record that there was before compaction."""
+        """The sequence of the last record before compaction."""
         return following_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
@@ -114,12 +113,12 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether its records are neither a transaction's nor a broker's own."""
+        """Whether it is neither transactional nor a control batch."""
         return not self.attributes & (_TRANSACTIONAL | _CONTROL)
 
     @property
     def continues_sequences(self) -> bool:
-        """Whether a newer producer epoch goes on with the sequence behind the last one, not with 0."""
+        """Whether sequences continue from one producer epoch to the next, in place of 0."""
         return bool(self.attributes & _CONTINUES)
 
     @property
@@ -128,7 +127,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnsealedBatch(NamedTuple):
-    """A batch but for who sends it: its body in parts, and what the header says of the records."""
+    """A batch without its producer: its body in parts, and the header's fields about the records."""
 
     body: list[_Bytes]
     codec: int
@@ -137,10 +136,6 @@ class UnsealedBatch(NamedTuple):
     base: int
     highest: int
     schema_id: int = NO_SCHEMA
-
-    @property
-    def body_bytes(self) -> int:
-        return sum(map(len, self.body))
 
 
 def seal(
@@ -151,7 +146,7 @@ def seal(
     *,
     continues: bool = False,
 ) -> bytes:
-    """A whole batch, base offset 0: header and body, which is copied here and nowhere else."""
+    """Return a whole batch, base offset 0: header and body, which is copied only here."""
     schema_id = NO_SCHEMA if batch.schema_id == MIXED else batch.schema_id
     attributes = batch.codec | _CONTINUES if continues else batch.codec
     fields = _PRODUCER.pack(
@@ -162,17 +157,17 @@ def seal(
     crc = crc32c(fields)
     for part in batch.body:
         crc = crc32c(part, crc)
-    leader = leader_part(0, HEADER_BYTES + batch.body_bytes, -1, -1)
+    leader = leader_part(0, HEADER_BYTES + sum(map(len, batch.body)), -1, -1)
     return b"".join((leader, _CRC.pack(crc), fields, *batch.body))
 
 
 def following_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` records behind; 0 follows MAX_SEQUENCE."""
+    """Return the sequence `count` records later; 0 follows MAX_SEQUENCE."""
     return (sequence + count) & MAX_SEQUENCE
 
 
 def written_schema(value: _Bytes | None) -> int:
-    """The schema id that a value begins with, behind a byte 0; NO_SCHEMA if it does not."""
+    """Return the schema id that a value begins with, after a byte 0; NO_SCHEMA if it has none."""
     if value is None:
         return NO_VALUES
     if len(value) < _FRAME.size:
@@ -182,7 +177,7 @@ def written_schema(value: _Bytes | None) -> int:
 
 
 def schema_of(batch: _Bytes) -> int:
-    """The schema id in a batch's header, of which nothing is checked; NO_SCHEMA where it is cut off."""
+    """Return the schema id in a header, without a check; NO_SCHEMA if the header is cut off."""
     if len(batch) < HEADER_BYTES:
         return NO_SCHEMA
     number: int = _CRC.unpack_from(batch, HEADER_BYTES - _CRC.size)[0]
@@ -190,7 +185,7 @@ def schema_of(batch: _Bytes) -> int:
 
 
 def joined_schemas(one: int, other: int) -> int:
-    """The schema id of two groups of values together."""
+    """Return the schema id of two groups of values together."""
     if one == other or other == NO_VALUES:
         return one
     if one == NO_VALUES:
@@ -199,10 +194,8 @@ def joined_schemas(one: int, other: int) -> int:
 
 
 def reseal(batch: _Bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """A batch with the same records from another producer, or another place in what it sends.
-
-    For its producer, before anybody has accepted the batch.
-    """
+    """Return a batch with the same records and another identity. Only for its producer, and only if no
+    broker has accepted the batch."""
     data = bytearray(batch)
     _IDENTITY.pack_into(data, _IDENTITY_START, producer_id, producer_epoch, 0, base_sequence)
     _CRC.pack_into(data, LEADER_BYTES, crc32c(memoryview(data)[_CRC_START:]))
@@ -212,7 +205,7 @@ def reseal(batch: _Bytes, producer_id: int, producer_epoch: int, base_sequence: 
 def leader_part(
     base_offset: int, length: int, leader_epoch: int, append_time: int, *, stamps: bool = False
 ) -> bytes:
-    """The first LEADER_BYTES of a batch. With `stamps` the append time counts for every record."""
+    """Return the first LEADER_BYTES of a batch. With `stamps` the append time counts for every record."""
     fields = _LEADER.pack(
         base_offset, length, leader_epoch, append_time, _APPEND_TIME if stamps else 0
     )
@@ -220,16 +213,13 @@ def leader_part(
 
 
 def batch_length(data: _Bytes, position: int = 0) -> int:
-    """The length that the batch at `position` claims; at least 12 bytes must be there."""
+    """Return the length that the batch at `position` claims; at least 12 bytes must be there."""
     length: int = _LENGTH.unpack_from(data, position)[0]
     return length
 
 
 def read_header(data: _Bytes, position: int = 0) -> BatchHeader:
-    """The header of the batch at `position`, checked except for the body's CRC.
-
-    Raises CorruptBatch.
-    """
+    """Return the header of the batch at `position`, checked but for the body's CRC. Raises CorruptBatch."""
     if len(data) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(data) - position} bytes are too few for a batch's header")
     view = memoryview(data)[position : position + HEADER_BYTES]
@@ -256,7 +246,7 @@ def read_header(data: _Bytes, position: int = 0) -> BatchHeader:
 
 
 def check(data: _Bytes, position: int = 0) -> BatchHeader:
-    """The header of the batch at `position` after comparing both checksums. Raises CorruptBatch."""
+    """Return the header of the batch at `position` after both checksums. Raises CorruptBatch."""
     header = read_header(data, position)
     end = position + header.length
     if end > len(data):
@@ -269,10 +259,8 @@ def check(data: _Bytes, position: int = 0) -> BatchHeader:
 
 
 def split(chunk: _Bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a chunk, each checked, with its bytes.
-
-    Raises CorruptBatch, also if one is cut off.
-    """
+    """Yield the batches of a chunk, each checked, with its bytes. Raises CorruptBatch, also if one is cut
+    off."""
     view = memoryview(chunk)
     position = 0
     while position < len(view):

@@ -1,8 +1,7 @@
 """CRC-32C, which covers every byte that is stored or sent.
 
-It is in the package `crc32c`, which asks for its own version when it is imported, and so loads
-`importlib.metadata`, `email` and more: a tenth of the time that a broker takes to start. The extension
-in it needs none of that and is loaded alone.
+It is an extension of the package `crc32c`, and is loaded without that package. The package looks up its
+own version, which imports `importlib.metadata`, `email` and more: a tenth of a broker's start.
 """
 
 from importlib.machinery import PathFinder
@@ -13,7 +12,7 @@ _Bytes = bytes | bytearray | memoryview
 
 
 class _Checksum(Protocol):
-    """`value` is the checksum of what came before."""
+    """`value`: the checksum of the bytes before."""
 
     def __call__(self, data: _Bytes, value: int = 0, /) -> int: ...
 

@@ -14,13 +14,13 @@ bin of timestamps   = width (1 byte: 1, 2, 4 or 8) | delta of each row (width by
 ```
 
 `timestamps` are deltas to the header's base timestamp, `offsets` deltas to its base offset, neither
-negative. What no row has is the column `[0, nil]`: dense offsets, no keys, no headers; a row that
-has no headers among others that do is an empty array. msgspec packs and checks the types in one pass
-in C; the bytes are plain MessagePack (a test reads them with `msgpack`). Numbers within a `bin` are
-little-endian, as Arrow and numpy have them, which take such a column as it lies.
+negative. A column without values is `[0, nil]`: dense offsets, no keys, no headers. A row without headers
+among others with headers is an empty array. msgspec packs and checks the types in one pass in C; the
+bytes are plain MessagePack (a test reads them with `msgpack`). Numbers within a `bin` are little-endian,
+so that Arrow and numpy read them in place.
 
 A few bytes can unfold into many rows (`[0, value]`, or a compressed run of nils), so the length of a
-list is compared with MAX_RECORDS before any of it is made.
+list is compared with MAX_RECORDS before the list is made.
 """
 
 import struct
@@ -68,9 +68,8 @@ _C = TypeVar("_C")
 class BinaryColumn(Sequence[bytes | None]):
     """Cells in one run of bytes: cell i is `data[offsets[i]:offsets[i + 1]]`, None where `nulls` is true.
 
-    `size` is the one length of all cells where that is known and nothing is nil, else None. Cells are
-    Python objects only when they are asked for. A slice shares all bytes. Immutable, as are the arrays
-    given to it.
+    `size` is the length of all cells if they are known to have one and none is nil, else None. A cell
+    becomes a Python object when it is read. A slice shares all bytes. Immutable, and so are its arrays.
     """
 
     __slots__ = ("data", "nulls", "offsets", "size")
@@ -90,7 +89,7 @@ class BinaryColumn(Sequence[bytes | None]):
 
     @classmethod
     def of(cls, cells: Sequence[bytes | None]) -> Self:
-        """The same cells in one run."""
+        """Return the same cells in one run."""
         try:
             return cls(ends(lengths_of(cells)), b"".join(cells))  # type: ignore[arg-type]  # no None
         except TypeError:
@@ -100,10 +99,8 @@ class BinaryColumn(Sequence[bytes | None]):
 
     @classmethod
     def decode(cls, column: memoryview, count: int) -> Self:
-        """The cells of a `bin` that must have `count` rows; they share its bytes.
-
-        Raises CorruptBatch.
-        """
+        """Return the cells of a `bin` that must have `count` rows; they share its bytes. Raises
+        CorruptBatch."""
         form = column[0] if len(column) else -1
         if form == _SAME and len(column) >= _SAME_START:
             size = int.from_bytes(column[1:_SAME_START], "little")
@@ -126,7 +123,7 @@ class BinaryColumn(Sequence[bytes | None]):
         return cls(offsets, column[start:], nulls)
 
     def is_constant(self) -> bool:
-        """Whether all rows have one value. Columns that vary mostly differ at the ends."""
+        """Return whether all rows have one value. Columns that vary mostly differ at the ends."""
         first = self[0]
         if first != self[-1]:
             return False
@@ -137,30 +134,16 @@ class BinaryColumn(Sequence[bytes | None]):
         return len(run) == len(first) * len(self) and run == first * len(self)
 
     def rows(self, start: int, end: int) -> "BinaryColumn":
-        """The cells from `start` to `end`, as by a slice."""
+        """Return the cells from `start` to `end`, as by a slice."""
         nulls = None if self.nulls is None else self.nulls[start:end]
         return BinaryColumn(self.offsets[start : end + 1], self.data, nulls, self.size)
 
     def run(self) -> memoryview:
-        """The bytes of all cells, back to back."""
+        """Return the bytes of all cells, back to back."""
         return memoryview(self.data)[self.offsets[0] : self.offsets[-1]]
 
     def tolist(self) -> list[bytes | None]:
-        if _compiled is not None:
-            return list(self)
-        cells: list[bytes | None]
-        if self.size:
-            cells = np.frombuffer(self.run(), np.dtype((np.void, self.size))).tolist()
-            return cells
-        cells = list(self._read())
-        if self.nulls is not None:
-            for position in np.flatnonzero(self.nulls).tolist():
-                cells[position] = None
-        return cells
-
-    def _read(self) -> Iterator[bytes]:
-        # Reading cell after cell costs a third of slicing: no pair of ends, no slice object.
-        return map(BytesIO(self.run()).read, np.diff(self.offsets).tolist())
+        return list(self)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -170,9 +153,11 @@ class BinaryColumn(Sequence[bytes | None]):
             cells: Iterator[bytes | None]
             cells = _compiled.CellIterator(self.data, self.offsets, self.nulls)
             return cells
-        if self.size or self.nulls is not None:
-            return iter(self.tolist())
-        return self._read()  # each made when it is asked for: its memory is still in the cache
+        read = map(BytesIO(self.run()).read, np.diff(self.offsets).tolist())
+        if self.nulls is None:
+            return read
+        pairs = zip(read, self.nulls.tolist(), strict=True)
+        return (None if is_nil else cell for cell, is_nil in pairs)
 
     @overload
     def __getitem__(self, place: int) -> bytes | None: ...
@@ -204,7 +189,7 @@ class Columns(msgspec.Struct, frozen=True):
     `keys` and `headers` are None when no row has any; `offsets` is None when they are dense, else
     strictly increasing deltas. `timestamps` are milliseconds since the epoch, per row or one for
     all. Any sequence can be written. Rows that differ are read as a `BinaryColumn` of keys or values, and
-    as an array of type q of timestamps.
+    as an `array` of timestamps (type q).
     """
 
     count: int
@@ -215,7 +200,7 @@ class Columns(msgspec.Struct, frozen=True):
     offsets: Sequence[int] | None = None
 
     def rows(self, start: int, end: int) -> "Columns":
-        """The rows from `start` to before `end`, their offsets left out."""
+        """Return the rows from `start` to before `end`, without offsets."""
         stamps, rows = self.timestamps, slice(start, end)
         return Columns(
             len(range(self.count)[rows]),
@@ -226,7 +211,7 @@ class Columns(msgspec.Struct, frozen=True):
         )
 
     def take(self, places: Sequence[int]) -> "Columns":
-        """The rows at these places, their offsets left out."""
+        """Return the rows at these places, without offsets."""
         stamps, keys, headers = self.timestamps, self.keys, self.headers
         return Columns(
             len(places),
@@ -242,7 +227,7 @@ _Delta = Annotated[int, Meta(ge=0, le=MAX_DELTA)]
 
 
 class _Body(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The body as MessagePack has it; the tags decide how the second element is read.
+    """The body in MessagePack; the tags decide how the second element is read.
 
     A `bin` is read as a view of the body: it is not copied.
     """
@@ -262,7 +247,7 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 
 def check_columns(columns: Columns) -> None:
-    """Refuses what could be written but not read again. Raises BatchTooLarge, CorruptBatch."""
+    """Refuse columns that could be written but not read again. Raises BatchTooLarge, CorruptBatch."""
     count = columns.count
     if count > MAX_RECORDS:
         raise BatchTooLarge(f"{count} records exceed the {MAX_RECORDS} that a batch may have")
@@ -275,9 +260,9 @@ def check_columns(columns: Columns) -> None:
 
 
 def pack_parts(columns: Columns, base_timestamp: int) -> list[_Bytes]:
-    """The body of columns that `check_columns` has passed, none of them before `base_timestamp`.
+    """Return the body of columns that `check_columns` has passed, none of them before `base_timestamp`.
 
-    In parts, so that packed columns are copied once, when all is joined.
+    It is in parts, so that packed columns are copied only once, when the parts are joined.
     """
     stamps = columns.timestamps
     times: tuple[int, object]
@@ -297,7 +282,7 @@ def pack_parts(columns: Columns, base_timestamp: int) -> list[_Bytes]:
 
 def _cell_parts(cells: Sequence[bytes | None]) -> list[_Bytes]:
     """A column of keys or values, as MessagePack."""
-    if _is_constant(cells):  # looked at first: together such cells may be larger than the memory
+    if _is_constant(cells):  # first: together such cells may be larger than the memory
         return [_encode((CONSTANT, cells[0]))]
     parts = encoded(cells if isinstance(cells, BinaryColumn) else BinaryColumn.of(cells))
     return [_PACKED_COLUMN, bin_header(sum(map(len, parts))), *parts]
@@ -311,7 +296,7 @@ def _is_constant(cells: Sequence[bytes | None]) -> bool:
 
 
 def encoded(column: BinaryColumn) -> list[bytes | memoryview]:
-    """The `bin` that `BinaryColumn.decode` reads; no cell is copied."""
+    """Return the `bin` that `BinaryColumn.decode` reads, in parts; no cell is copied."""
     run = column.run()
     if column.size:
         return [bytes((_SAME,)) + column.size.to_bytes(4, "little"), run]
@@ -337,7 +322,7 @@ def _encode_deltas(stamps: Sequence[int], base: int) -> bytes:
 
 
 def bin_header(size: int) -> bytes:
-    """What MessagePack writes before that many bytes."""
+    """The head of a MessagePack `bin` of that many bytes."""
     if size < 1 << 8:
         return struct.pack(">BB", 0xC4, size)
     return struct.pack(">BH", 0xC5, size) if size < 1 << 16 else struct.pack(">BI", 0xC6, size)
@@ -347,11 +332,11 @@ def bin_header(size: int) -> bytes:
 
 
 def unpack(body: _Bytes, count: int, base_timestamp: int) -> Columns:
-    """The columns of a body that must have `count` rows. Raises CorruptBatch."""
+    """Return the columns of a body that must have `count` rows. Raises CorruptBatch."""
     try:
         read = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
-        raise CorruptBatch(f"a batch's body is not what it should be: {error}") from None
+        raise CorruptBatch(f"a batch's body does not have its five columns: {error}") from None
     keys = _cells("keys", read.keys, count)
     values = _cells("values", read.values, count)
     offsets = _rows("offsets", read.offsets, count)
@@ -428,7 +413,7 @@ def _check_offsets(offsets: Sequence[int] | None) -> None:
 
 
 def lengths_of(cells: Sequence[Any]) -> Int64s:
-    """The length of each. Raises TypeError if one has none, as None has."""
+    """Return the length of each cell. Raises TypeError for None."""
     try:  # a fourth quicker than numpy, and nearly all cells are shorter than 256 bytes
         return np.frombuffer(bytes(map(len, cells)), np.uint8).astype(np.int64)
     except ValueError:
@@ -436,7 +421,7 @@ def lengths_of(cells: Sequence[Any]) -> Int64s:
 
 
 def bytes_of(cells: Sequence[bytes | None]) -> int:
-    """The bytes of all cells together."""
+    """Return the bytes of all cells together."""
     if isinstance(cells, BinaryColumn):
         return len(cells.run())
     try:
@@ -446,14 +431,14 @@ def bytes_of(cells: Sequence[bytes | None]) -> int:
 
 
 def ends(lengths: Int64s) -> Int64s:
-    """Offsets of cells with these lengths: one more than there are cells, from 0 on."""
+    """Return the offsets of cells with these lengths: one more than there are cells, from 0 on."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def _even_ends(count: int, size: int) -> npt.NDArray[np.int32]:
-    """`ends` of that many cells of one size, to be read only."""
+    """`ends` of that many cells of one size, read-only."""
     offsets = (
         np.arange(0, count * size + 1, size, dtype=_INT32) if size else np.zeros(count + 1, _INT32)
     )

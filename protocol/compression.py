@@ -1,17 +1,16 @@
 """The compression codecs of a batch's body, by their number in the batch's attributes.
 
-Every codec's output says how large the body was, and that is compared with the limit before anything
-is allocated: a zstd or lz4 body is one frame that declares its content size (zstandard ignores
-`max_output_size` for frames that do), a gzip body is one member whose trailer ends with the size, and a
-snappy body is one raw block, which begins with it. Where the declared size is a lie no more than one
-byte beyond it is made.
+Every codec's output declares how large the body was. Readers compare that with the limit before they
+allocate anything. A zstd or lz4 body is one frame that declares its content size (zstandard ignores
+`max_output_size` for such frames). A gzip body is one member whose trailer ends with the size. A snappy
+body is one raw block, which begins with it. If the declared size is wrong, at most one byte more is made.
 
-zstd and gzip are always there. lz4 and snappy come with an extra, and are imported when first used: a
-batch that needs a missing one is refused with UnsupportedCodec, while `require`, for whoever chooses
+zstd and gzip are always installed. lz4 and snappy come with an extra, and are imported when first used. A
+batch that needs a missing one is refused with UnsupportedCodec; `require`, for clients that choose
 a codec, raises MissingExtra.
 
-How hard to compress is a number, the level; each codec has its own range of them, a higher one takes
-more time for fewer bytes, and those below zero are faster still. Readers need not know it.
+Each codec has its own range of levels. A higher one takes more time for fewer bytes; those below zero are
+faster still. Readers need not know the level.
 """
 
 import importlib
@@ -34,7 +33,7 @@ from folkmoot.protocol.errors import (
 )
 
 MAX_WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""What a zstd frame may ask a reader to keep; levels above 19 ask for more."""
+"""The largest window of a zstd frame; levels above 19 would need more."""
 
 WORTH_THREADS_BYTES: Final = 256 * 1024
 THREADS: Final = min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1)
@@ -68,16 +67,15 @@ LEVELS: Final[dict[int, range]] = {
     Codec.LZ4: range(-64, 17),
     Codec.GZIP: range(1, 10),
 }
-"""Those that may be chosen; the other codecs have none."""
+"""The levels of each codec; the other codecs have none."""
 DEFAULT_LEVELS: Final[dict[int, int]] = {Codec.ZSTD: 1, Codec.LZ4: 0, Codec.GZIP: 1}
 _IN_CACHE: Final = {"window_log": 18, "hash_log": 13, "min_match": 7}
-"""Of zstd's default level: a hash table of 32 KiB and a window of 256 stay in a processor's nearest caches.
-With its own of 64 and 512, which it takes for bodies above 256 KiB, it needs a seventh more time for as many
-bytes."""
+"""For zstd's default level: a hash table of 32 KiB and a window of 256 stay in a processor's nearest caches.
+Its own choice for bodies above 256 KiB, 64 and 512, takes a seventh more time for as many bytes."""
 
 
 def check_level(codec: int, level: int | None) -> None:
-    """Raises ConfigError for a level that the codec does not have. None is the default of each."""
+    """Raise ConfigError for a level that the codec does not have. None is the codec's default."""
     levels = LEVELS.get(codec, range(0))
     if level is None or level in levels:
         return
@@ -117,7 +115,7 @@ _EXTRA_MODULES: Final[dict[int, str]] = {Codec.LZ4: "lz4.frame", Codec.SNAPPY: "
 
 
 def require(codec: int) -> Any:
-    """The module of a codec from an extra, imported when it is first needed; None for any other codec.
+    """Import and return the module of a codec from an extra; None for any other codec.
 
     Raises MissingExtra, which names the pip command, if it is not installed.
     """
@@ -135,7 +133,7 @@ def require(codec: int) -> Any:
 
 
 def compress(codec: int, body: _Bytes, level: int | None = None) -> bytes:
-    """`body` compressed as a whole, at a level that `check_level` has passed. Raises UnsupportedCodec."""
+    """Compress `body` as a whole, at a level that `check_level` has passed. Raises UnsupportedCodec."""
     library = _library(codec)
     if level is None:
         level = DEFAULT_LEVELS.get(codec, 0)
@@ -155,7 +153,7 @@ def compress(codec: int, body: _Bytes, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
-    """The body again; at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
+    """Return the body, at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
     library = _library(codec)
     made: _Bytes | None = None
     try:
@@ -164,7 +162,7 @@ def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
             raise CorruptBatch(f"a {_name(codec)} body declares {size} bytes, the limit is {limit}")
         match codec:
             case Codec.ZSTD:
-                if size:  # of an empty frame the library does not look at what follows
+                if size:  # after an empty frame the library would ignore what follows
                     made = _zstd.decompressor.decompress(body, allow_extra_data=False)
             case Codec.NONE:
                 made = body
@@ -177,7 +175,7 @@ def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
             case _:
                 gzip = zlib.decompressobj(_GZIP_WINDOW)
                 found = gzip.decompress(body, size + 1)
-                # The trailer is looked at only when there is room for more.
+                # zlib reads the trailer only when there is room for more output.
                 made = _if_whole(found + gzip.decompress(gzip.unconsumed_tail, 1), gzip)
     except (CorruptBatch, MemoryError):
         raise
@@ -189,7 +187,7 @@ def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
 
 
 def declared_size(codec: int, body: _Bytes) -> int:
-    """How many bytes the body says it has; -1 if it does not, or cannot be read here."""
+    """Return the size that the body declares; -1 if there is none, or it cannot be read here."""
     try:
         return _declared_size(codec, _library(codec), body)
     except Exception:  # each library has its own for damaged bodies
@@ -203,7 +201,7 @@ def _declared_size(codec: int, library: Any, body: _Bytes) -> int:
         case Codec.NONE:
             return len(body)
         case Codec.LZ4:
-            # Skippable frames and the old format declare nothing; where a frame does not, the
+            # Skippable frames and the old format declare nothing. For a frame without a size the
             # library reports 0, which is then the size allowed.
             is_frame = bytes(body[:4]) == _LZ4_MAGIC
             return int(library.get_frame_info(body)["content_size"]) if is_frame else -1
@@ -235,8 +233,8 @@ def _name(codec: int) -> str:
 def compress_together(
     codec: int, bodies: Sequence[_Bytes], level: int | None = None
 ) -> Sequence[_Bytes]:
-    """Each of them compressed. With zstd in one call without the GIL, by as many threads as there are
-    processors if that pays: whoever gives the GIL up waits for it afterwards. Raises UnsupportedCodec."""
+    """Compress each body; zstd does so in one call without the GIL, with a thread for each processor if the
+    bodies are large: getting the GIL back takes time. Raises UnsupportedCodec."""
     if codec != Codec.ZSTD or len(bodies) < 2:
         return [compress(codec, body, level) for body in bodies]
     threads = THREADS if sum(map(len, bodies)) >= WORTH_THREADS_BYTES else 1

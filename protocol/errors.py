@@ -24,7 +24,7 @@ class FolkmootError(Exception):
     """
 
     code: ClassVar[int] = 0
-    """On the wire; 0: none of its own."""
+    """Its number on the wire; 0: it has none."""
 
     def __init_subclass__(cls, code: int = 0) -> None:
         if code:
@@ -32,7 +32,7 @@ class FolkmootError(Exception):
             BY_CODE[code] = cls
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Between processes it keeps its attributes, whatever its class is made with."""
+        """Keep attributes between processes, for constructors of any kind."""
         return _remade, (type(self), self.args, self.__dict__)
 
 
@@ -108,7 +108,7 @@ class StaleTopicId(RetriableError, code=14):
 
 
 class DiskFull(StorageError, code=15):
-    """The broker's disk is full: what it has can be read, and appends go on when space returns."""
+    """The broker's disk is full: its records can be read, and appends continue when space returns."""
 
 
 class DiskFailed(StorageError):
@@ -124,15 +124,15 @@ class ProducerFenced(FolkmootError, code=17):
 
 
 class UnknownProducer(FolkmootError, code=18):
-    """The log knows nothing (any more) of a producer that goes on in the middle; nothing was appended."""
+    """The log does not know (any more) a producer whose sequence is not 0; nothing was appended."""
 
 
 class UnknownFetch(RetriableError, code=19):
-    """A fetch goes on with one of which the broker keeps nothing (any more)."""
+    """A fetch continues one that the broker does not know (any more)."""
 
 
 class ResponseTooLarge(FolkmootError, code=20):
-    """The answer is larger than an envelope may be: less is to be asked for at a time."""
+    """The answer is larger than an envelope may be: ask for less at a time."""
 
 
 class FencedLeaderEpoch(RetriableError, code=21):
@@ -206,8 +206,8 @@ class MissingExtra(FolkmootError, ImportError):
 
 
 def pip_command(extra: str) -> str:
-    """What installs an extra beside this very installation, which may be one of a checkout."""
-    # Imported here, where somebody waits for a sentence: everything imports this module.
+    """Return the command that installs an extra into this installation, which may be a checkout."""
+    # Imported here, since everything imports this module.
     from importlib import metadata
     from urllib.parse import unquote
 
@@ -235,7 +235,7 @@ class BrokerUnreachable(RetriableError):
 
 
 class SchemaRefused(FolkmootError, code=32):
-    """A batch says a schema that is no live version of the subject that its topic asks for."""
+    """A batch has a schema that is no live version of the subject that its topic requires."""
 
 
 class ZooKeeperUnreachable(RetriableError, code=31):
@@ -251,12 +251,12 @@ class DeliveryTimeout(FolkmootError):
 
 
 class RecordsPurged(FolkmootError):
-    """The record was given up by `purge`, while it was not under way to a broker."""
+    """`purge` gave the record up, while it was not in flight."""
 
 
 class RowsChanged(RetriableError):
     """A task that runs again has other rows than were written before; the next attempt writes all of its
-    own, behind those."""
+    own, after those."""
 
 
 class FlushTimeout(RetriableError):
@@ -289,7 +289,7 @@ class CommitBehind(FolkmootError, ValueError):
 
 
 class InstanceReplaced(FolkmootError):
-    """Another process runs with this member's instance id, and it is the younger one."""
+    """A newer process uses this member's instance id."""
 
 
 class NotAssigned(FolkmootError, ValueError):
@@ -301,7 +301,7 @@ class TopicExists(FolkmootError):
 
 
 class InvalidReplicationFactor(FolkmootError, ValueError):
-    """A topic cannot have so many replicas: fewer brokers are alive."""
+    """A topic cannot have this many replicas: fewer brokers are alive."""
 
 
 class InvalidReplicaAssignment(FolkmootError, ValueError):
@@ -331,7 +331,7 @@ class DirectoryLocked(FolkmootError):
 class RecordsNotDeleted(FolkmootError):
     """Some partitions kept records that were to be deleted: `failed` says why, by partition.
 
-    `starts` are the first offsets of those that did as they were told. Asking again is harmless.
+    `starts` are the first offsets of the other partitions. Asking again is harmless.
     """
 
     def __init__(
@@ -433,19 +433,19 @@ class InvalidSchema(RegistryError, ValueError):
 
 
 class InvalidVersion(RegistryError, ValueError):
-    """What was given as a version is none: 1 or more, or "latest"."""
+    """It is no version: use 1 or more, or "latest"."""
 
     error_code = 42202
 
 
 class InvalidCompatibility(RegistryError, ValueError):
-    """What was given as a compatibility level is none."""
+    """It is no compatibility level."""
 
     error_code = 42203
 
 
 class InvalidMode(RegistryError, ValueError):
-    """What was given as a mode is none."""
+    """It is no mode."""
 
     error_code = 42204
 
@@ -463,7 +463,7 @@ class ReferenceExists(RegistryError):
 
 
 class InvalidSubject(RegistryError, ValueError):
-    """What was given as a subject is none: 1 to 512 printable characters."""
+    """It is no subject: use 1 to 512 printable characters."""
 
     error_code = 42208
 

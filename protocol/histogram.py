@@ -1,4 +1,4 @@
-"""How long things took, counted by duration: cheap enough to be always there."""
+"""Counts durations by bucket, cheaply enough to be always on."""
 
 from bisect import bisect_left
 from typing import Final, NamedTuple
@@ -18,7 +18,7 @@ class HistogramSnapshot(NamedTuple):
 
 
 class Histogram:
-    """Counts durations. Owner: whoever observes."""
+    """Counts durations. One thread observes."""
 
     __slots__ = ("_counts", "_total")
 

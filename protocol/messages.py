@@ -1,4 +1,4 @@
-"""Every request and response that travels between a client and a broker, each declared once.
+"""Every request and response between a client and a broker, each declared once.
 
 All are positional on the wire (arrays, not maps). A field is never added, removed or reordered within
 a version. A new version is a new declaration in `APIS`; the former one moves to `older`.
@@ -25,7 +25,7 @@ TopicId = Annotated[str, Meta(max_length=64)]
 MAX_ENTRIES = 10_000
 MAX_REPORTS = 100
 MAX_FETCH_BYTES = 32 * 1024 * 1024
-"""Of batches in the answer to a FETCH, but for the first one, which comes whole."""
+"""The limit of batches in the answer to a FETCH, but for the first batch, which comes whole."""
 EARLIEST = -2
 LATEST = -1
 
@@ -52,7 +52,7 @@ class _Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
 
 
 class _Entry(_Message, frozen=True):
-    """Base of what a request asks for one partition."""
+    """Base of a request's entry for one partition."""
 
     topic: Name
     topic_id: TopicId
@@ -60,8 +60,8 @@ class _Entry(_Message, frozen=True):
 
 
 class _Result(_Message, frozen=True):
-    """Base of the outcome of one entry. Those that end with `leader` have it set with NotLeader, when the
-    broker knows who leads."""
+    """Base of the outcome of one entry. `leader`, if there is such a field, is set with NotLeader when the
+    broker knows the leader."""
 
     topic: str
     partition: Count
@@ -70,7 +70,7 @@ class _Result(_Message, frozen=True):
 
 
 class BrokerInfo(_Message, frozen=True):
-    """A broker, where it listens (listener name → "host:port" as advertised), and where it stands."""
+    """A broker, its advertised addresses (listener name → "host:port"), and its rack."""
 
     broker_id: Int32
     listeners: dict[str, str]
@@ -78,7 +78,7 @@ class BrokerInfo(_Message, frozen=True):
 
 
 class HelloRequest(_Message, frozen=True):
-    """First exchange on a connection: which versions of which apis are spoken."""
+    """First request on a connection, for the versions of all apis."""
 
     software: Annotated[str, Meta(max_length=200)]
 
@@ -106,8 +106,7 @@ class MetadataRequest(_Message, frozen=True):
 
 
 class PartitionMetadata(_Message, frozen=True):
-    """Who leads a partition (-1 = nobody now), in which epoch, who has replicas, and which of those are
-    in sync."""
+    """A partition's leader (-1: none now), the leader's epoch, the replicas, and those in sync."""
 
     partition: Count
     leader: Int32
@@ -150,7 +149,7 @@ class ProduceRequest(_Message, frozen=True):
 
 
 class ProduceResult(_Result, frozen=True):
-    """Where a batch was appended."""
+    """The place of an appended batch."""
 
     base_offset: Int64
     append_time: Int64
@@ -181,9 +180,9 @@ class FetchRequest(_Message, frozen=True):
 
     At least one whole batch of the first partition that has data is sent, even beyond `max_bytes`.
 
-    With `keep`, entries that the answer leaves out are kept by the broker for the next fetch on the
-    same connection, which goes on with them if it gives the correlation id of this one in `after`, and
-    need not name them again. Once, and soon: else that fetch is refused with UnknownFetch.
+    With `keep`, the broker keeps entries that the answer leaves out. The next fetch on the same
+    connection continues with them, without naming them, if its `after` is the correlation id of this one.
+    It must come soon, and only once; else it is refused with UnknownFetch.
     """
 
     max_wait: Seconds
@@ -195,10 +194,10 @@ class FetchRequest(_Message, frozen=True):
 
 
 class FetchResult(_Result, frozen=True):
-    """What there is of one entry; the payload frame of the same position holds whole batches, as stored.
+    """The data of one entry; the payload frame of the same position holds whole batches, as stored.
 
     `log_start` and `high_watermark` bound what can be read now (-1 with an error that hides them). With
-    LogTruncated the records of `diverging_epoch`, or of all epochs before that there are, end at
+    LogTruncated the records of `diverging_epoch`, or of the latest epoch before it, end at
     `diverging_end` on this log.
     """
 
@@ -210,11 +209,11 @@ class FetchResult(_Result, frozen=True):
 
 
 class FetchResponse(_Message, frozen=True):
-    """One result and one (perhaps empty) payload frame per entry that there is something to tell of.
+    """One result and one (perhaps empty) payload frame per entry with news, in any order.
 
-    In any order. An entry that is left out was asked for at the end of its log, or found no room: a fetch
-    of thousands of partitions, one of which has got a record, is answered by one result. `kept`: what is
-    left out was kept for the next fetch.
+    An entry that is left out is at the end of its log, or found no room. So a fetch of thousands of
+    partitions, one of which has a new record, is answered by one result. `kept`: the broker kept the other
+    entries for the next fetch.
     """
 
     results: list[FetchResult]
@@ -281,13 +280,13 @@ class ReportDamageEntry(_Entry, frozen=True):
 
 
 class ReportDamageRequest(_Message, frozen=True):
-    """Have batches looked at again. The broker believes its own eyes only, and takes its time."""
+    """Have batches checked. The broker trusts only its own check, and makes it later."""
 
     entries: Annotated[list[ReportDamageEntry], Meta(max_length=MAX_REPORTS)]
 
 
 class ReportDamageResult(_Result, frozen=True):
-    """Outcome of one entry: no error says that it will be looked at, or was found before."""
+    """Outcome of one entry: no error means that it will be checked, or was found before."""
 
     leader: BrokerInfo | None = None
 
@@ -299,13 +298,13 @@ class ReportDamageResponse(_Message, frozen=True):
 
 
 class LogSizesRequest(_Message, frozen=True):
-    """How much of these topics, or of all, lies on the broker that is asked."""
+    """Asks for the sizes of these topics, or of all, on this broker."""
 
     topics: Annotated[list[Name], Meta(max_length=MAX_ENTRIES)] | None
 
 
 class LogSize(_Message, frozen=True):
-    """The bytes of a partition's segments on that broker, and where its log begins and ends there."""
+    """The bytes of a partition's segments on that broker, and the start and end of its log there."""
 
     topic: str
     topic_id: str
@@ -339,15 +338,15 @@ class DescribeProducersEntry(_Entry, frozen=True):
 
 
 class DescribeProducersRequest(_Message, frozen=True):
-    """How far producers got. An entry is answered when all that it tells of is committed."""
+    """Asks how far producers got. An entry is answered when what it reports is committed."""
 
     timeout: Seconds
     entries: Annotated[list[DescribeProducersEntry], Meta(max_length=MAX_ENTRIES)]
 
 
 class DescribeProducersResult(_Result, frozen=True):
-    """The epoch that has written last, and the sequence behind that; -1 and 0 if the partition does not
-    know the producer. What it writes from now on comes at `log_end` or behind."""
+    """The epoch that has written last, and the next sequence; -1 and 0 if the partition does not
+    know the producer. Later batches of it come at `log_end` or behind."""
 
     producer_epoch: Int32
     next_sequence: Int32
@@ -362,10 +361,10 @@ class DescribeProducersResponse(_Message, frozen=True):
 
 
 class ReplicaFetchEntry(_Entry, frozen=True):
-    """Where a follower stands: the leader epoch that it follows, the epoch of its last record (-1: it
+    """A follower's position: the leader epoch that it follows, the epoch of its last record (-1: it
     has none), and its log's end. All before that end counts as replicated, and all before `given_up` as
-    deleted for good. With `gives_up` the log goes on behind that end, but is damaged there: the follower
-    is not to count as in sync, and is answered once it does not."""
+    deleted for good. With `gives_up` the log continues behind that end, but is damaged there: the leader
+    takes the follower out of the ISR, and answers then."""
 
     leader_epoch: Count
     last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
@@ -377,9 +376,9 @@ class ReplicaFetchEntry(_Entry, frozen=True):
 class ReplicaFetchRequest(_Message, frozen=True):
     """A follower asks a leader for what follows its own logs' ends; `nonce` is of its registration.
 
-    Entries name what has moved: the leader keeps the others from one fetch of a connection to the next,
-    until it has told of them. With `begins` it forgets what it has kept. A fetch that waits is answered
-    when the follower's next one comes, so that what has moved is known at once.
+    Entries name partitions that have moved: the leader keeps the others from one fetch of a connection to
+    the next, until it has answered them. With `begins` it forgets them. A fetch that waits is answered
+    when the follower's next one comes, so that the leader learns at once what has moved.
     """
 
     replica: Int32
@@ -393,9 +392,9 @@ class ReplicaFetchRequest(_Message, frozen=True):
 class ReplicaFetchResult(_Result, frozen=True):
     """The answer to the position (`leader_epoch`, `log_end`); the payload frame holds what follows it.
 
-    `diverging_end` is -1, or the position is not on the leader's log: there the records of
-    `diverging_epoch`, or of all epochs before that there are, end on it. `has_committed`: before
-    `log_end` lies all that was committed before this leader epoch.
+    `diverging_end` is -1 if the position is on the leader's log. Else the records of `diverging_epoch`, or
+    of the latest epoch before it, end there on the leader's log. `has_committed`: all that was committed
+    before this leader epoch lies before `log_end`.
     """
 
     leader_epoch: Int32
@@ -408,7 +407,7 @@ class ReplicaFetchResult(_Result, frozen=True):
 
 
 class ReplicaFetchResponse(_Message, frozen=True):
-    """One result and one (perhaps empty) payload frame per entry that there is something to tell of."""
+    """One result and one (perhaps empty) payload frame per entry with news."""
 
     results: list[ReplicaFetchResult]
 
@@ -424,8 +423,8 @@ class GetSchemaRequest(_Message, frozen=True):
 
 
 class GetSchemaResponse(_Message, frozen=True):
-    """The text as it was registered, and those of all that it refers to, directly or not: each before
-    those that name it."""
+    """The text as it was registered, and the texts of all schemas that it refers to, directly or not: each
+    before those that name it."""
 
     schema: str
     references: list[str]
@@ -434,7 +433,7 @@ class GetSchemaResponse(_Message, frozen=True):
 class ApiSpec(NamedTuple):
     """The request and the response of an api, in its highest version and in the older ones it still has.
 
-    Code knows the highest version alone: `wire` converts from and to older ones, field by field and by
+    Other code knows only the highest version: `wire` converts from and to older ones, field by field and by
     name. So a field that one version lacks has a default in the other, and payload frames do not change.
     HELLO has one version for ever: it is sent before the versions are known.
     """
@@ -447,7 +446,7 @@ class ApiSpec(NamedTuple):
 
     @property
     def versions(self) -> dict[int, tuple[type[Any], type[Any]]]:
-        """Each version that is spoken here → its request and response."""
+        """Each version → its request and response."""
         return {**self.older, self.highest: (self.request, self.response)}
 
     @property

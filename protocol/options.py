@@ -1,4 +1,4 @@
-"""Building a frozen config from keyword options, so that a typing slip is found where it was made.
+"""Builds a frozen config from keyword options, and refuses misspelt ones at once.
 
 A config is a dataclass. The annotation of a field has its type, its unit and its range (msgspec's `Meta`):
 `batch_bytes: Annotated[Bytes, Meta(gt=0)] = 512 * 1024`. The docstring below the field has its meaning.
@@ -36,7 +36,7 @@ from folkmoot.protocol.quantities import seconds, size
 
 NONE = "none"
 _LIMIT: Final = 2**63
-"""Every number is smaller: some are sent to brokers, in 64 bits."""
+"""Numbers must fit into a signed 64-bit integer: some are sent to brokers."""
 _SHOWN: Final = 80
 _NAMED: Final[dict[Any, str]] = {str: "a text", Path: "a Path", NoneType: "None"}
 
@@ -46,7 +46,7 @@ _P = ParamSpec("_P")
 
 
 class Unit(NamedTuple):
-    """What a number counts, and how people write it."""
+    """The unit of a number, and how people write it."""
 
     name: str
     read: Callable[[str], float]
@@ -60,7 +60,7 @@ Ratio = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Declaration(NamedTuple):
-    """What the annotation of a field allows. As text it completes "use …"."""
+    """The values that the annotation of a field allows. As text it completes "use …"."""
 
     kinds: tuple[Any, ...]
     ranges: tuple[Meta, ...]
@@ -158,7 +158,7 @@ def parse(config: Any, options: Mapping[str, str]) -> dict[str, Any]:
 
 def check_options(config: Any) -> None:
     """Raise ConfigError for an option that is not what it is declared as: a number in its range, a text,
-    one of some words, True or False, a function. What else an option may be is for its owner to check."""
+    one of some words, True or False, a function. Its owner checks options of other kinds."""
     kind: Any = type(config)
     for name, declared in declarations(kind).items():
         value = getattr(config, name)
@@ -257,7 +257,7 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _words(kind: Any) -> Iterable[str]:
-    """How values of a kind are called."""
+    """Names for values of a kind."""
     if choices := _choices(kind):
         return map(repr, choices)
     return [_NAMED.get(kind, "a function")]

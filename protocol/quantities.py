@@ -21,7 +21,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds(text: str) -> float:
-    """A length of time: a number of seconds, or as `duration` has it. Raises ConfigError."""
+    """Return a length of time: a number of seconds, or as `duration` reads it. Raises ConfigError."""
     try:
         found = _with_units(text)
         return float(text) if found is None else found
@@ -32,7 +32,7 @@ def seconds(text: str) -> float:
 
 
 def duration(text: str) -> timedelta:
-    """A length of time with units, or as ISO 8601 has it. Raises ConfigError."""
+    """Return a length of time with units, or in ISO 8601. Raises ConfigError."""
     found = _with_units(text)
     with suppress(OverflowError):
         if found is not None:
@@ -51,7 +51,7 @@ def _with_units(text: str) -> float | None:
 
 
 def size(text: str) -> int:
-    """A number of bytes, alone or with a unit: kB, MB are powers of 1000, KiB, MiB of 1024.
+    """Return a number of bytes, alone or with a unit: kB, MB are powers of 1000, KiB, MiB of 1024.
 
     Raises ConfigError.
     """
@@ -68,7 +68,7 @@ def size(text: str) -> int:
 
 
 def moment(text: str) -> datetime:
-    """A time, UTC if it names no zone, or milliseconds since 1970. Raises ConfigError."""
+    """Return a time, UTC if it names no zone, or milliseconds since 1970. Raises ConfigError."""
     try:
         if text.isdecimal():
             return EPOCH + timedelta(milliseconds=int(text))
@@ -76,11 +76,11 @@ def moment(text: str) -> datetime:
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{text!r} is no time: write it as in 2026-01-31T12:00Z or 2026-01-31T12:00+01:00, "
-            "in milliseconds since 1970, or as in -15m for so long ago"
+            "in milliseconds since 1970, or as in -15m for 15 minutes ago"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def counted(number: int, what: str) -> str:
-    """`1 record`, `2 records`."""
+    """Return `1 record`, `2 records`."""
     return f"{number} {what}" + ("" if number == 1 else "s")

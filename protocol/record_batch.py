@@ -1,6 +1,6 @@
-"""Making record batches of columns, and opening them; what the bytes are is told in batch_header.py.
+"""Makes record batches of columns, and opens them. batch_header.py describes the bytes.
 
-Apart from it, because a broker reads headers only and starts without numpy.
+It is a file of its own because brokers read headers only, and start without numpy.
 """
 
 from array import array
@@ -40,9 +40,9 @@ def encode(
     continues: bool = False,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    """A batch of `columns`, base offset 0, ready to be sent. `columns` must not be empty.
+    """Return a batch of `columns`, base offset 0, ready to be sent. `columns` must not be empty.
 
-    `last_offset_delta` says where a batch ends whose last records are no more (`offsets`).
+    `last_offset_delta`: the end of a batch whose last records were compacted away (`offsets`).
 
     Raises BatchTooLarge beyond the limits, and CorruptBatch for columns that do not fit together.
     """
@@ -52,7 +52,7 @@ def encode(
 
 
 def pack(columns: Columns, last_offset_delta: int | None = None) -> UnsealedBatch:
-    """The first of three steps of `encode`. Raises as that does."""
+    """Make the body: the first of three steps of `encode`. Raises as that does."""
     check_columns(columns)
     base, highest = _extremes(columns.timestamps)
     if not -MAX_TIMESTAMP <= base <= highest <= MAX_TIMESTAMP:
@@ -72,7 +72,7 @@ def pack(columns: Columns, last_offset_delta: int | None = None) -> UnsealedBatc
 def compress(
     batches: Sequence[UnsealedBatch], codec: int, level: int | None = None
 ) -> list[UnsealedBatch]:
-    """The second: the bodies of all these batches compressed, at one go if the codec can."""
+    """Compress the bodies of these batches: the second step. All in one call if the codec can."""
     if codec == Codec.NONE:
         return list(batches)
     whole = [batch.body[0] if len(batch.body) == 1 else b"".join(batch.body) for batch in batches]
@@ -91,39 +91,37 @@ def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:
 
 
 def opened_bytes(header: BatchHeader, batch: _Bytes) -> int:
-    """How large a batch is when it is open, as its body declares, if that can be true."""
+    """Return the size of a batch when it is open, as its body declares, if that is in its range."""
     compressed = memoryview(batch)[HEADER_BYTES : header.length]
     size = compression.declared_size(header.codec, compressed)
     return HEADER_BYTES + (size if 0 <= size <= MAX_BODY_BYTES else len(compressed))
 
 
 def body_of(header: BatchHeader, batch: _Bytes) -> _Bytes:
-    """The body of a batch that `check` has passed, decompressed. Raises CorruptBatch, UnsupportedCodec."""
+    """Decompress the body of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
     compressed = memoryview(batch)[HEADER_BYTES : header.length]
     return compression.decompress(header.codec, compressed, MAX_BODY_BYTES)
 
 
 def columns_of(header: BatchHeader, batch: _Bytes, body: _Bytes | None = None) -> Columns:
-    """The columns of a batch that `check` has passed; `body` if it was opened before.
-
-    Raises CorruptBatch, UnsupportedCodec.
-    """
+    """Return the columns of a batch that `check` has passed; `body`: its body, if it was decompressed
+    before. Raises CorruptBatch, UnsupportedCodec."""
     if body is None:
         body = body_of(header, batch)
     columns = unpack(body, header.record_count, header.base_timestamp)
     offsets = columns.offsets
     if offsets is None:
         if header.record_count != header.last_offset_delta + 1:
-            raise CorruptBatch("a batch with gaps does not say which offsets are left")
+            raise CorruptBatch("a batch with gaps has no column of offsets")
     elif offsets[-1] > header.last_offset_delta:
-        raise CorruptBatch("a batch's offset deltas go on behind its last one")
+        raise CorruptBatch("a batch's offset deltas exceed its last one")
     if header.uses_append_time:
         return msgspec.structs.replace(columns, timestamps=header.append_time)
     return columns
 
 
 def offsets_of(header: BatchHeader, columns: Columns) -> Sequence[int]:
-    """The offset of each record."""
+    """Return the offset of each record."""
     base = header.base_offset
     if columns.offsets is None:
         return range(base, base + columns.count)
@@ -131,7 +129,7 @@ def offsets_of(header: BatchHeader, columns: Columns) -> Sequence[int]:
 
 
 def records_of(topic: str, partition: int, header: BatchHeader, batch: _Bytes) -> list[Record]:
-    """The records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
+    """Return the records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
     columns = columns_of(header, batch)
     offsets = offsets_of(header, columns)
     return list(RecordIterator(topic, partition, offsets, columns, header.uses_append_time))

@@ -11,8 +11,8 @@ from folkmoot.protocol.records import Record
 
 
 class PureRecordIterator(Iterator[Record[Any, Any]]):
-    """Each record is made when it is asked for, so that it and its cells take the memory, still in the
-    cache, of the one that was let go before.
+    """Makes each record when it is read, so that it and its cells take the memory, still in the cache, of
+    the record before.
 
     ```
     gate     t t t t t t t t        the topic, for each record; emptied by `cut`
@@ -21,9 +21,9 @@ class PureRecordIterator(Iterator[Record[Any, Any]]):
     records ───────┘                map(Record, gate, …, offsets, …): ends with the gate
     ```
 
-    How far it came is not counted but read off the offsets, by whoever needs it; `cut` ends it behind
-    the record under way, from any thread or signal handler. The gate is asked before the offsets, so a
-    record that was not handed out is never counted.
+    `row` is derived from the offsets that are left, not counted. `cut` ends the iteration behind the
+    current record, from any thread or signal handler. The gate is read before the offsets, so `row` never
+    counts a record that was not handed out.
     """
 
     __slots__ = ("_count", "_gate", "_offsets", "_records")
@@ -53,11 +53,11 @@ class PureRecordIterator(Iterator[Record[Any, Any]]):
 
     @property
     def row(self) -> int:
-        """How many records were handed out."""
+        """The number of records that were handed out."""
         return self._count - length_hint(self._offsets)
 
     def cut(self) -> None:
-        """End the iteration: nothing more is handed out."""
+        """End the iteration."""
         self._gate.clear()
 
     def __iter__(self) -> Iterator[Record[Any, Any]]:

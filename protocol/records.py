@@ -1,4 +1,4 @@
-"""The vocabulary: a partition of a topic, a record in it, where a record went."""
+"""A partition of a topic, a record in it, and the place of a record that was sent."""
 
 from typing import TYPE_CHECKING, Generic, NamedTuple
 
@@ -28,17 +28,17 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What a group has committed of a partition: the next offset, and what was said beside it."""
+    """A group's commit of a partition: the next offset, and the application's note."""
 
     offset: int
     metadata: str = ""
 
 
 class Record(msgspec.Struct, Generic[K, V], frozen=True, gc=False):
-    """A record as a consumer gets it: `Record[str, Order]` where deserialisers make these, else bytes.
+    """A record as a consumer gets it: `Record[str, Order]` if deserialisers make these, else of bytes.
 
     `timestamp` is in milliseconds since the epoch: the producer's, or the broker's if
-    `append_time`. Keys and values are bytes or None, or what the consumer's deserialisers make of bytes;
+    `append_time`. Keys and values are bytes or None, or made of bytes by the consumer's deserialisers;
     `value` None is a tombstone. Headers are ordered and may repeat.
     """
 
@@ -56,12 +56,12 @@ class Record(msgspec.Struct, Generic[K, V], frozen=True, gc=False):
         return TopicPartition(self.topic, self.partition)
 
     def header(self, name: str) -> bytes | None:
-        """The last header of that name, or None (Kafka's `lastHeader`)."""
+        """Return the last header of that name, or None (Kafka's `lastHeader`)."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
 
 class RecordMetadata(NamedTuple):
-    """Where an acknowledged record is. With acks=0 nobody knows: offset is -1."""
+    """The place of an acknowledged record. With acks=0 the offset is not known: -1."""
 
     topic: str
     partition: int

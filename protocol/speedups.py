@@ -1,9 +1,9 @@
-"""Whether compiled modules are in use: where a compiler has built them, and nobody wants plain Python.
+"""Chooses compiled modules, if a compiler has built them, or plain Python.
 
-Each has a twin in plain Python that does the same, and importers ask here for it. Only columns of Avro
-values have no twin: `schemas/columns/extra.py` imports their module.
-`FOLKMOOT_PURE=1` in the environment chooses the twins. So does a Python without the global lock, on
-which the compiled ones rely: it is what keeps two threads from the inside of one object.
+Each compiled module has a twin in plain Python. Only columns of Avro values have none:
+`schemas/columns/extra.py` imports their module. `FOLKMOOT_PURE=1` in the environment chooses the twins. So
+does a Python without the global lock, which the compiled modules need: it keeps two threads from changing
+one object at once.
 """
 
 import importlib
@@ -18,7 +18,7 @@ IS_WANTED: Final = (
 
 
 def compiled(module: str) -> Any:
-    """The compiled module of that name; None where its twin is to be used."""
+    """Return the compiled module of that name; None if its twin must be used."""
     if not IS_WANTED:
         return None
     try:

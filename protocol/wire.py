@@ -5,11 +5,10 @@ request   [api, version, correlation id, client id, body]      + payload frames
 response  [correlation id, error code, message, body or nil]   + payload frames
 ```
 
-MessagePack arrays, by msgspec, which checks every type on reading. The
-envelope is read first and its body skipped, so that an error can be answered to a correlation id; the
-body is then read straight into the one declaration in `messages`. Nothing is made that the
-declaration does not ask for: 4 MB of empty maps cost 4 MB, not the 280 MB of 4 million dictionaries.
-Whatever a peer sends, the outcome is a message or a typed error.
+These are MessagePack arrays, read by msgspec, which checks every type. The envelope is read first and its
+body skipped, so that an error can be answered to a correlation id. The body is then read by its
+declaration in `messages`. Only declared types are made: 4 MB of empty maps cost 4 MB, not the 280 MB of
+4 million dictionaries. For any bytes of a peer, the outcome is a message or a typed error.
 """
 
 from typing import Annotated, Any, TypeVar
@@ -38,7 +37,7 @@ _T = TypeVar("_T")
 
 
 class RequestEnvelope(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Who asks for what."""
+    """A request's api, version, sender, and encoded body."""
 
     api: int
     version: int
@@ -59,7 +58,7 @@ class ResponseEnvelope(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
 _pack = msgspec.msgpack.Encoder().encode
 _request_envelope = msgspec.msgpack.Decoder(RequestEnvelope)
 _response_envelope = msgspec.msgpack.Decoder(ResponseEnvelope)
-# By the api's number and version: its name for errors, what reads it, and the type to convert it to.
+# By api and version: its name for errors, its decoder, and the type to convert it to.
 _requests: dict[tuple[int, int], tuple[str, msgspec.msgpack.Decoder[Any], type[Any]]] = {
     (api, version): (api.name, msgspec.msgpack.Decoder(request), spec.request)
     for api, spec in APIS.items()
@@ -75,7 +74,7 @@ _responses = {
 def encode_request(
     api: Api, correlation_id: int, client_id: str, request: Any, version: int | None = None
 ) -> bytes:
-    """The envelope of `request` in this version (None: the highest).
+    """Return the envelope of `request` in this version (None: the highest).
 
     Raises UnsupportedVersion if an older version lacks a field that the request sets, InvalidRequest if it
     does not allow a value.
@@ -95,12 +94,12 @@ def encode_request(
 
 
 def decode_envelope(frame: _Bytes) -> RequestEnvelope:
-    """The envelope alone, its body unread. Raises InvalidRequest."""
+    """Return the envelope alone, its body unread. Raises InvalidRequest."""
     return _decode("request", _request_envelope, frame)
 
 
 def decode_body(envelope: RequestEnvelope) -> Any:
-    """The request inside, as its highest version declares it.
+    """Return the request inside, as its highest version declares it.
 
     Raises UnknownApi, UnsupportedVersion, InvalidRequest.
     """
@@ -124,7 +123,7 @@ def _refusal(envelope: RequestEnvelope) -> FolkmootError:
 
 
 def response_in(api: Api, version: int, response: Any) -> Any:
-    """A response as this version of its api declares it, without the fields that are newer."""
+    """Return a response as this version of its api declares it, without newer fields."""
     spec = APIS[api]
     if version == spec.highest:
         return response
@@ -134,9 +133,9 @@ def response_in(api: Api, version: int, response: Any) -> Any:
 
 
 def encode_response(correlation_id: int, response: Any) -> bytes:
-    """The envelope of a response; of more results than it holds with all they say, without messages.
+    """Return the envelope of a response, without the results' messages if it is too large with them.
 
-    What is too large all the same is answered by ResponseTooLarge.
+    If it is still too large, the answer is ResponseTooLarge.
     """
     envelope = _pack((correlation_id, 0, "", response))
     if len(envelope) > MAX_ENVELOPE_BYTES and hasattr(response, "results"):
@@ -144,37 +143,34 @@ def encode_response(correlation_id: int, response: Any) -> bytes:
         envelope = _pack((correlation_id, 0, "", msgspec.structs.replace(response, results=bare)))
     if len(envelope) <= MAX_ENVELOPE_BYTES:
         return envelope
-    said = (
+    message = (
         f"an answer of {len(envelope)} bytes exceeds {MAX_ENVELOPE_BYTES}: ask for less at a time"
     )
-    return encode_error(correlation_id, ResponseTooLarge(said))
+    return encode_error(correlation_id, ResponseTooLarge(message))
 
 
 def encode_error(correlation_id: int, error: FolkmootError) -> bytes:
-    """The envelope of a request that failed as a whole."""
+    """Return the answer to a request that failed as a whole."""
     return _pack((correlation_id, code_of(error), message_of(error), None))
 
 
 def code_of(error: FolkmootError) -> int:
-    """What an error is called on the wire."""
+    """Return an error's number on the wire."""
     return error.code or UnknownServerError.code
 
 
 def message_of(error: FolkmootError) -> str:
-    """What an answer says of an error.
-
-    A file's name in it may hold what is not UTF-8; the answer must leave all the same.
-    """
+    """Return an error's message for an answer. A file's name in it may not be UTF-8; the answer must be."""
     return str(error)[:MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
 
 
 def decode_response(frame: _Bytes) -> ResponseEnvelope:
-    """The envelope of a response. Raises InvalidRequest."""
+    """Return the envelope of a response. Raises InvalidRequest."""
     return _decode("response", _response_envelope, frame)
 
 
 def response_body(api: Api, envelope: ResponseEnvelope, version: int | None = None) -> Any:
-    """The response to a request of this version (None: the highest), as its highest version declares it.
+    """Return the response to a request of this version (None: the highest), in its highest version.
 
     Raises the error that the broker answered, or InvalidRequest.
     """
@@ -185,7 +181,7 @@ def response_body(api: Api, envelope: ResponseEnvelope, version: int | None = No
 
 
 def _converted(what: str, kind: type[Any], message: Any) -> Any:
-    """The same message in another version: fields by their names, defaults for those that it lacks."""
+    """Return the message in another version: fields by their names, defaults for missing ones."""
     if type(message) is kind:
         return message
     try:

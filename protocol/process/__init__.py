@@ -1,1 +1,1 @@
-"""What a process has once, whatever clients it has."""
+"""State of the whole process, shared by all its clients."""

@@ -2,10 +2,10 @@
 
 An application may have a handler that sends log lines to a topic. `send` then runs under the handler's lock
 and can wait for the producer's thread: to find brokers, or for room. If that thread waited for the same lock
-to log something, both would stand still until a timeout.
+to log something, both would block until a timeout.
 
-So threads within `logging_aside` put their records into a queue; one daemon thread of the process hands
-these to the handlers. Other threads log as usual.
+So threads within `logging_aside` put their records into a queue, and one daemon thread of the process
+passes them to the handlers. Other threads log as usual.
 """
 
 import atexit
@@ -27,13 +27,13 @@ _here = threading.local()
 
 
 def thread_log(name: str) -> "ThreadLog":
-    """What a module logs to, in place of `logging.getLogger`."""
+    """Return a module's log, in place of `logging.getLogger`."""
     return ThreadLog(logging.getLogger(name), {})
 
 
 @contextmanager
 def logging_aside() -> Iterator[None]:
-    """Have the calling thread log without waiting while the block lasts: a client's thread's whole work."""
+    """Let the calling thread log without waiting within the block: all work of a client's thread."""
     before = getattr(_here, "is_aside", False)
     _here.is_aside = True
     try:
@@ -63,7 +63,7 @@ class ThreadLog(logging.LoggerAdapter):  # type: ignore[type-arg]
 
 
 class LibraryLog(ThreadLog):
-    """For a library's own threads: never waits, whichever thread logs."""
+    """For a library with threads of its own: never waits, in any thread."""
 
     is_always_aside = True
 
@@ -122,12 +122,12 @@ class _Writer:
                 traceback.print_exc()
 
 
-def _begin_anew() -> None:
-    """In a forked child: its parent's thread is not there."""
+def _begin_again() -> None:
+    """Start again in a forked child, which does not have its parent's thread."""
     global _writer
     _writer = _Writer()
 
 
 _writer = _Writer()
 atexit.register(wait_until_written)
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_begin_again)

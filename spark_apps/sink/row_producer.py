@@ -48,7 +48,7 @@ class RowProducer:
     def continue_at(self, places: Mapping[TopicPartition, Identity]) -> None:
         """Sign the next batches of these partitions like this. None of them is in flight."""
         assert self._sequences is not None
-        self._sequences.go_on(places)
+        self._sequences.resume_at(places)
 
     def send(self, topic: str, rows: Rows, partitions: Int64s) -> None:
         """Send each row to its partition. Raises what `Producer.send_batch` does."""

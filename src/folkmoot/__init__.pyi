@@ -49,12 +49,12 @@ from folkmoot.metrics.pages import Page as Page
 from folkmoot.metrics.pages import Watched as Watched
 from folkmoot.metrics.pages import serve_metrics as serve_metrics
 from folkmoot.producers.appender import AsyncDelivery as AsyncDelivery
-from folkmoot.producers.appender import BatchDelivery as BatchDelivery
 from folkmoot.producers.appender import Delivery as Delivery
 from folkmoot.producers.async_producer import AsyncBatchDelivery as AsyncBatchDelivery
 from folkmoot.producers.async_producer import AsyncProducer as AsyncProducer
 from folkmoot.producers.columns import TableSerializer as TableSerializer
 from folkmoot.producers.config import ProducerConfig as ProducerConfig
+from folkmoot.producers.futures import BatchDelivery as BatchDelivery
 from folkmoot.producers.partitioner import Choose as Choose
 from folkmoot.producers.producer import Producer as Producer
 from folkmoot.protocol.errors import AddressTaken as AddressTaken

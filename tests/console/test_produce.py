@@ -285,7 +285,7 @@ def test_a_line_of_json_that_is_no_record_is_named_and_the_lines_before_it_are_s
 ) -> None:
     for line, sentence in (
         ('{"vlaue": "v"}', "did you mean 'value'?"),
-        ('{"value": "v", "timestamp": 1000000000000000000000}', "is not one in milliseconds"),
+        ('{"value": "v", "timestamp": 1000000000000000000000}', "is out of range"),
     ):
         lines = f'{{"value": "good"}}\n{line}\n{{"value": "behind"}}\n'
         said = shell.refused(1, "produce", shell.topic, "-i", "json", stdin=lines)

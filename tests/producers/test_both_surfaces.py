@@ -14,8 +14,9 @@ from folkmoot.coordination import brokers
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.session import Session
-from folkmoot.producers.appender import AsyncDelivery, BatchDelivery, Delivery
+from folkmoot.producers.appender import AsyncDelivery, Delivery
 from folkmoot.producers.async_producer import AsyncBatchDelivery, AsyncProducer
+from folkmoot.producers.futures import BatchDelivery
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import (
     BrokerUnreachable,

@@ -37,7 +37,7 @@ NO_HEADER = "headers must be .* of str and bytes or None: 'a' is no header"
         ("send", ("t", b"v"), {"headers": [("a", b"1", b"2")]}, "is no header"),
         ("send", ("t", b"v"), {"headers": 7}, "headers must be .* or None, not int: 7"),
         ("send_batch", ("t", [b"v"]), {"headers": [["a"]]}, NO_HEADER),
-        ("send_batch", ("t", [b"v"]), {"headers": iter([{}])}, "headers must be a list of those"),
+        ("send_batch", ("t", [b"v"]), {"headers": iter([{}])}, "headers must be a list with those"),
         ("send_batch", ("t", (b"v" for _ in "v")), {}, "values must be a list .* not generator"),
         ("send_batch", ("t", [b"v"], (b"k" for _ in "k")), {}, "keys must be a list .* generator"),
     ],

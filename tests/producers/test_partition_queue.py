@@ -110,7 +110,7 @@ def test_a_producer_that_takes_over_goes_on_as_it_was_told_and_never_under_an_ep
     bench.sender = SenderState(bench.config, bench.view, random.Random(1), sequences=sequences)
     assert not bench.sender.wants_ids
     places = {TopicPartition("t", 0): Identity(5, 3, 40), TopicPartition("t", 1): Identity(5, 3, 0)}
-    sequences.go_on(places)
+    sequences.resume_at(places)
     signed = []
     for _ in range(2):
         bench.stage(b"a")
@@ -125,7 +125,7 @@ def test_a_producer_that_takes_over_goes_on_as_it_was_told_and_never_under_an_ep
         [Identity(5, 3, 40), Identity(5, 3, 0)],
         [Identity(5, 3, 41), Identity(5, 3, 1)],
     ]
-    sequences.go_on({TopicPartition("t", 0): Identity(5, 4, 90)})
+    sequences.resume_at({TopicPartition("t", 0): Identity(5, 4, 90)})
     lost = [bench.stage(b"c"), bench.stage(b"d")]
     bench.take()
     ((sent, shipment),) = bench.ship()

@@ -111,7 +111,7 @@ class SimulatedProducer(_Driven):
         """Append some records, once the topic is known."""
         partitions = len(self.cluster.partitions(TOPIC))
         if partitions and TOPIC not in self._accumulator.counts:
-            self._sender._tell_topic(self.cluster, TOPIC, partitions)
+            self._sender._set_partitions(self.cluster, TOPIC, partitions)
         if TOPIC in self._accumulator.counts:
             for _ in range(count):
                 value = self._values()
