@@ -84,7 +84,7 @@ def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool
         except NotAssigned:
             continue  # just given up
         lag[partition] = behind if partition not in leaderless | unreadable else None
-    alarms = () if member is None else tuple(member.alarms)
+    alarms = () if member is None else member.state.alarms
     alarms += (said_of(leaderless),) if leaderless else ()
     alarms += tuple(unreadable_said(unreadable))
     alarms += () if listener is None else tuple(listener.beyond_said())

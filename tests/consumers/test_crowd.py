@@ -131,7 +131,7 @@ def test_what_the_eldest_member_prefers_divides_and_the_others_say_that_they_wan
     crowd.settle()
     assert crowd.plan().assignor == "range"
     assert (
-        "group g uses assignor range, which the eldest member prefers, not round-robin"
+        "group g uses assignor range, which the group leader prefers, not round-robin"
         in caplog.text
     )
     assert not eldest.member.state.alarms + younger.member.state.alarms
@@ -168,7 +168,7 @@ def test_an_assignor_that_fails_ends_nobody_and_the_default_divides(
     assert crowd.plan().assignor == "sticky"
     assert "assignor broken has failed: sticky is used instead" in caplog.text
     assert people[1].member.state.alarms == (
-        "assignor broken, which the eldest member prefers, was not used",
+        "assignor broken, which the group leader prefers, was not used",
     )
 
 
