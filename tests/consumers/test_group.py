@@ -108,9 +108,7 @@ def test_a_plan_that_does_not_come_about_raises_an_alarm_until_it_does(scene: Sc
     scene.join()
     scene.wait(TIMING.debounce * 1.5)
     plan = scene.take_one(MakePlan)
-    alarm = (
-        "the plan begun 30 s ago is not finished: if assignor sticky does not return, end this process"
-    )
+    alarm = "the plan begun 30 s ago is not finished: if assignor sticky does not return, end this process"
     scene.wait(TIMING.stuck - 1.0)
     scene.read_all()
     assert not scene.member.alarms
