@@ -11,32 +11,12 @@ from functools import partial
 from typing import Final, Literal, Self, TypeVar
 
 from folkmoot.admin.config import AdminConfig
-from folkmoot.admin.group_views import (
-    GroupSummary,
-    GroupView,
-    PartitionEnds,
-    view_of,
-)
-from folkmoot.admin.offset_reset import (
-    Planned,
-    Target,
-    checked_target,
-    planned,
-    whole_offset,
-)
-from folkmoot.admin.replica_moves import (
-    PlannedMove,
-    ReplicaMoves,
-    ReplicaSize,
-    RunningMove,
-)
+from folkmoot.admin.group_views import GroupSummary, GroupView, PartitionEnds, view_of
+from folkmoot.admin.offset_reset import Planned, Target, checked_target, planned, whole_offset
+from folkmoot.admin.replica_moves import PlannedMove, ReplicaMoves, ReplicaSize, RunningMove
 from folkmoot.consumers.config import ConsumerConfig, names_of
 from folkmoot.consumers.lag import lag
-from folkmoot.consumers.offsets.offset_lookup import (
-    first_offsets,
-    first_timestamps,
-    offsets_at,
-)
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import partition_of, whole
 from folkmoot.coordination import brokers, topics

@@ -58,7 +58,7 @@ class Callbacks:
 
     @property
     def is_held(self) -> bool:
-        """Whether a callback runs during which nothing is read."""
+        """Whether a callback runs that stops reading."""
         return self._call is not None and self._call.holds
 
     def call(

@@ -45,7 +45,7 @@ _LOOK: Final = 0.5
 
 
 Starts = Mapping[TopicPartition, SeekTarget | None]
-"""Where to start, per partition; None: at the committed offset."""
+"""Starts by partition; None: the committed offset."""
 
 
 def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
@@ -76,7 +76,7 @@ class RebalanceListener:
         self.commits = GroupCommits(config, member, positions, self.epochs)
         self.callbacks = Callbacks(call_back)
         self.ended: Left | Replaced | None = None
-        """What ended the membership. After Replaced every call raises."""
+        """The notice that ended the membership. After Replaced every call raises."""
         self.leave_by = inf
         """Once it leaves, when that must end (monotonic)."""
         self._config = config

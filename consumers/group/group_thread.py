@@ -81,7 +81,7 @@ class Member:
         self.session: Session | None = None
         """The current ZooKeeper session; any thread may read in it."""
         self.error: BaseException | None = None
-        """What ended the group thread; raise `again` of it."""
+        """The error that ended the group thread; raise `again` of it."""
         self.replaced = False
         """Another process has our instance id, and this member has ended."""
         self.polled_at: float | None = None
@@ -304,7 +304,7 @@ class Member:
     def _notify(self, notice: Notice) -> None:
         if isinstance(notice, Revoking):
             notice = replace(notice, at=self._clock())
-        # Before a commit's outcome: whoever waits for that then finds the notice.
+        # Before a commit's outcome, so that its waiter finds the notice.
         self.notices.append(notice)
         match notice:
             case Committed(token):
