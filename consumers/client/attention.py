@@ -12,20 +12,17 @@ class Attention:
         self.waits_for = None if has_poller else self.wakeup
         """A wait for brokers also ends by this."""
         self.is_wanted = False
-        self._has_waited = True
+        self.has_waited = True
+        """The owner has waited since `take`: the wakeup may be readable."""
 
     def want(self) -> None:
         self.is_wanted = True
         self.wakeup.wake()
 
-    def waits(self) -> None:
-        """The owner waits: the wakeup may be readable afterwards."""
-        self._has_waited = True
-
     def take(self) -> None:
         """The owner serves now. Later wakes end its next wait."""
-        if self.is_wanted or self._has_waited:
-            self.is_wanted = self._has_waited = False
+        if self.is_wanted or self.has_waited:
+            self.is_wanted = self.has_waited = False
             self.wakeup.clear()
 
     def close(self) -> None:

@@ -177,7 +177,7 @@ class ConsumerCore(Reader, Generic[K, V]):
 
     def turn(self, timeout: float = 0.0) -> None:
         """Take the brokers' answers and send the next requests; wait at most `timeout` s for news."""
-        self.attention.waits()
+        self.attention.has_waited = True
         wakeup = self.attention.waits_for
         if self.life.is_leaving:
             if wakeup is not None:

@@ -51,6 +51,10 @@ class HandOut(Generic[K, V]):
         self._call_back = call_back
         self._turn = turn
         self._deserialization = Deserialization(config.key_deserializer, config.value_deserializer)
+        self.takes_records: Take | None = None
+        """How to take records if a deserializer was given."""
+        if self._deserialization.is_wanted:
+            self.takes_records = self.take_records
         self._columns: tuple[object, ColumnDeserializer] | None = None
         """The last schema, and its deserializer."""
         self._taken: RecordBatchView | None = None
@@ -142,11 +146,6 @@ class HandOut(Generic[K, V]):
             self._turn()
 
     # -- deserialization --------------------------------------------------------------------------
-
-    @property
-    def takes_records(self) -> Take | None:
-        """How to take records if a deserializer was given."""
-        return self.take_records if self._deserialization.is_wanted else None
 
     def columns_of(self, schema: object, *, headers: bool) -> "TypedColumns":
         """Return what makes a schema's columns; it keeps the look-ups of the last call."""

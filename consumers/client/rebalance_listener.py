@@ -128,7 +128,9 @@ class RebalanceListener:
         error: Exception | None = None
         try:
             self.member.begin_to_leave(deadline)
-            while not (self._has_left or self.member.error):
+            while not self.member.error:
+                if self.ended and not (isinstance(self.ended, Replaced) and self._notices):
+                    break
                 try:
                     if time.monotonic() >= abandon_at:
                         self.callbacks.abandon()
@@ -147,10 +149,6 @@ class RebalanceListener:
         yield Beside(partial(self.member.stop, max(0.0, deadline - time.monotonic())))
         if error is not None:
             raise error
-
-    @property
-    def _has_left(self) -> bool:
-        return self.ended is not None and not (isinstance(self.ended, Replaced) and self._notices)
 
     # -- notices ----------------------------------------------------------------------------------
 

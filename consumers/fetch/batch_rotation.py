@@ -47,8 +47,10 @@ class BatchRotation:
                 del self._ready[partition]
                 continue
             self._taken[partition] = state
+            taken = None
             try:
-                taken = state.take(limit)
+                if state.buffer.open_next(state.start.since):
+                    taken = state.buffer.take(limit)
             except FolkmootError as error:
                 state.fetch_again()
                 self.stop(state, error)
@@ -76,7 +78,9 @@ class BatchRotation:
     def keep(self) -> None:
         """Give all taken batches to the application for good."""
         for state in self._taken.values():
-            state.keep()
+            if state.buffer.has_taken:
+                state.start.since = None
+            state.buffer.keep()
         self._taken.clear()
         self.taken_bytes = 0
 

@@ -38,12 +38,12 @@ class PartitionBuffer:
 
     __slots__ = (
         "_behind",
-        "_budget",
         "_fetched",
         "_kept",
         "_opened",
         "_row",
         "_turn",
+        "budget",
         "partition",
         "size",
     )
@@ -52,7 +52,7 @@ class PartitionBuffer:
         self.size = 0
         """Bytes of the fetched batches, as they came."""
         self.partition = partition
-        self._budget = budget
+        self.budget = budget
         self._fetched: deque[FetchedBatch] = deque()
         self._opened: list[_Open] = []
         self._turn = self._row = 0
@@ -83,13 +83,9 @@ class PartitionBuffer:
         """Whether a batch is left to take."""
         return self._turn < len(self._opened) or bool(self._fetched)
 
-    def emptied(self, place: int) -> "PartitionBuffer":
-        """Return an empty buffer from that offset on."""
-        return PartitionBuffer(self.partition, self._budget, place)
-
     def drop_fetched(self) -> None:
         for batch in reversed(self._fetched):
-            self._budget.remove(batch)
+            self.budget.remove(batch)
         self.size = 0
         self._fetched.clear()
 
@@ -98,7 +94,7 @@ class PartitionBuffer:
         batches = [FetchedBatch(header, data) for header, data in fetched]
         self._fetched.extend(batches)
         self.size += sum(batch.header.length for batch in batches)
-        self._budget.add(batches)
+        self.budget.add(batches)
 
     def open_next(self, since: int | None) -> bool:
         """Open a batch if none is open, and return whether one is; with `since`, from the first record of
@@ -126,7 +122,7 @@ class PartitionBuffer:
                 self._opened[-1] = last._replace(behind=max(behind, header.next_offset))
             else:
                 self._behind = max(behind, header.next_offset)
-            self._budget.remove(batch)
+            self.budget.remove(batch)
             self.size -= header.length
             self._fetched.popleft()
             if not self._fetched:

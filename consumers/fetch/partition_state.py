@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from folkmoot.consumers.fetch.partition_buffer import PartitionBuffer
 from folkmoot.consumers.lag import lag
-from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import BatchHeader
 from folkmoot.protocol.errors import CorruptBatch, FolkmootError
@@ -144,7 +143,8 @@ class PartitionFetchState:
                 # EARLIEST and LATEST are times before 1970 on the wire; an earlier time does no harm.
                 self.start.look_up = min(since, EARLIEST - 1) if since < 0 else since
         before = self.buffer
-        empty = before.emptied(place if place >= 0 else self.hand_out)
+        next_offset = place if place >= 0 else self.hand_out
+        empty = PartitionBuffer(self.partition, before.budget, next_offset)
         # In one step: an interrupt must not part the next offset to fetch from the next to hand out.
         self.buffer, self.offset = empty, place if place >= 0 else None
         before.drop_fetched()
@@ -174,17 +174,6 @@ class PartitionFetchState:
                 self.epochs.append((header.leader_epoch, max(header.base_offset, self.offset or 0)))
         self.buffer.add(fetched)  # interrupted before, they are fetched again
         self.offset = fetched[-1][0].next_offset
-
-    def take(self, limit: int) -> tuple[RecordBatchView, int] | None:
-        """Take up to `limit` records of one batch; return them and their bytes, decompressed. Raises what
-        makes the next batch illegible."""
-        return self.buffer.take(limit) if self.buffer.open_next(self.start.since) else None
-
-    def keep(self) -> None:
-        """Give all taken records to the application for good."""
-        if self.buffer.has_taken:
-            self.start.since = None
-        self.buffer.keep()
 
     def fetch_again(self) -> None:
         """Drop what was not taken, and the request in flight, and fetch from there."""
