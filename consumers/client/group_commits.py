@@ -85,7 +85,7 @@ class GroupCommits:
             raise again(self._member.error) from self._member.error
         if self._member.replaced:
             raise InstanceReplaced(
-                f"fenced: a newer process has joined group {self._config.group} as "
+                f"fenced: a newer consumer of group {self._config.group} uses instance_id "
                 f"{self._config.instance_id}"
             )
 

@@ -13,7 +13,6 @@ call of the consumer raises them.
 
 import copy
 import itertools
-import math
 import secrets
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from math import inf
 from random import Random
 from threading import Thread
 from types import MappingProxyType
@@ -99,8 +99,8 @@ class Member:
         self._tokens = itertools.count(1)
         self._commits: dict[int, _Commit] = {}
         """By their tokens."""
-        self._remind_at = math.inf  # written by the consumer's thread
-        self._reminded = [math.inf, math.inf]
+        self._remind_at = inf  # written by the consumer's thread
+        self._reminded = [inf, inf]
         self._next_reminder = 0.0
         self._joined_as = ""
         self._watches: dict[tuple[Any, ...], WatchCallback] = {}
@@ -113,7 +113,7 @@ class Member:
         self._other_assignor = ""  # the logged one
         self._stopping = False
         self._over = False
-        self._end_at = math.inf
+        self._end_at = inf
         self._thread = Thread(target=self._main, name="folkmoot-group", daemon=True)
 
     # -- the consumer's side ----------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Member:
         self._remind_at = at
         self._wakeup.wake()
 
-    def begin_to_leave(self, by: float = math.inf) -> None:
+    def begin_to_leave(self, by: float = inf) -> None:
         """Revoke everything, then leave: the notice Left ends it. At `by` (monotonic) the session ends in
         any case."""
         self._end_at = by
@@ -209,7 +209,7 @@ class Member:
                     due, now = self.deadline(), self._clock()
                     if now >= self._end_at:
                         break
-                    self._wakeup.wait(None if due is None else max(0.0, due - now))
+                    self._wakeup.wait(max(0.0, due - now))
                     self.turn()
             except BaseException as error:
                 is_plain = isinstance(error, ZooKeeperRefused)
@@ -237,15 +237,12 @@ class Member:
                 self.notices.append(refused)
                 commit.outcome.set_result(refused)
 
-    def deadline(self) -> float | None:
-        """When the next turn is due without an event."""
-        due = self._connect_at if not self._connecting else None
+    def deadline(self) -> float:
+        """When the next turn is due without an event (infinite: never)."""
+        due = inf if self._connecting else self._connect_at
         if self.session is not None:
             due = self.state.due
-        soonest = min(self._next_reminder, self._end_at)
-        if soonest < math.inf:
-            due = soonest if due is None else min(due, soonest)
-        return due
+        return min(due, self._next_reminder, self._end_at)
 
     def turn(self) -> None:
         """Take all events, and act.
@@ -253,8 +250,8 @@ class Member:
         Wakes the consumer at the reminder's time, and after half of `max_processing_time`: that cuts an
         iteration, whose next record then counts as a poll.
         """
-        half = (self.settings.max_processing_time or math.inf) / 2
-        self._next_reminder, now = math.inf, self._clock()
+        half = (self.settings.max_processing_time or inf) / 2
+        self._next_reminder, now = inf, self._clock()
         for kind, at in enumerate((self._remind_at, (self.polled_at or 0.0) + half)):
             if at != self._reminded[kind] and at <= now:
                 self._reminded[kind] = at

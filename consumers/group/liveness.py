@@ -9,6 +9,7 @@ polled after its revoke timeout either, the member leaves, and joins again with 
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Liveness:
         self.fenced = False
         """ZooKeeper has been silent for too long: nothing may be held."""
         self.poll_state = PollState.ACTIVE
-        self.fence_at = float("inf")
+        self.fence_at = inf
         """When silence fences the member."""
         self.polled_at: float | None = None
         self.acknowledged_at = 0.0
@@ -65,20 +66,20 @@ class Liveness:
         self._limit = limit
         self._revoke_timeout = revoke_timeout
         self._session_timeout = 0.0
-        self._heartbeat_at: float | None = None
-        self._sent_at: float | None = None
+        self._heartbeat_at = inf
+        self._sent_at = 0.0
 
     # -- ZooKeeper --------------------------------------------------------------------------------
 
     def began(self, session_timeout: float) -> None:
         """A session is open. Answers in it count from now on, by its timeout."""
         self._session_timeout = session_timeout
-        self.acknowledged_at, self.fence_at = 0.0, float("inf")
+        self.acknowledged_at, self.fence_at = 0.0, inf
 
     def forget(self) -> None:
         """The session has ended."""
-        self._heartbeat_at = self._sent_at = None
-        self.acknowledged_at, self.fenced, self.fence_at = 0.0, False, float("inf")
+        self._heartbeat_at, self._sent_at = inf, 0.0
+        self.acknowledged_at, self.fenced, self.fence_at = 0.0, False, inf
 
     def joined(self, now: float, share: float) -> None:
         """The member has joined. The first heartbeat comes after this share of the usual time, so that
@@ -96,19 +97,17 @@ class Liveness:
 
     def needs_heartbeat(self, now: float) -> bool:
         """Whether to send a heartbeat now: not while the last one is unanswered."""
-        if self._heartbeat_at is None or now < self._heartbeat_at:
+        if now < self._heartbeat_at:
             return False
         self._heartbeat_at = now + self._session_timeout / self._timing.heartbeats
-        if self._sent_at is not None and self.acknowledged_at < self._sent_at:
+        if self.acknowledged_at < self._sent_at:
             return False
         self._sent_at = now
         return True
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """When the next heartbeat, or the fence, is due."""
-        fence_at = float("inf") if self.fenced else self.fence_at
-        due = min(fence_at, float("inf") if self._heartbeat_at is None else self._heartbeat_at)
-        return due if due < float("inf") else None
+        return min(inf if self.fenced else self.fence_at, self._heartbeat_at)
 
     # -- the application --------------------------------------------------------------------------
 
@@ -120,16 +119,15 @@ class Liveness:
 
     def misses(self, now: float) -> PollState | None:
         """Return the application's state if it has changed by now."""
-        due = self.absence_at()
-        if due is None or now < due:
+        if now < self.absence_at():
             return None
         was_active = self.poll_state is PollState.ACTIVE
         self.poll_state = PollState.LATE if was_active else PollState.EXPIRED
         return self.poll_state
 
-    def absence_at(self) -> float | None:
+    def absence_at(self) -> float:
         """When `misses` changes the state, without another poll."""
         if self._limit is None or self.polled_at is None or self.poll_state is PollState.EXPIRED:
-            return None
+            return inf
         late = self.polled_at + self._limit
         return late if self.poll_state is PollState.ACTIVE else late + self._revoke_timeout

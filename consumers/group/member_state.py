@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from itertools import islice
+from math import inf
 from random import Random
 from typing import Any
 
@@ -135,7 +136,7 @@ class GroupMember:
         self._watch = watch
         self._watch_owner = partial(watch, self.owner_changed)
         self._now = 0.0
-        self._nonce = ""
+        self._nonce = ""  # of the session; "" without one
         self._effects: list[Effect] = []
         release_timeout = settings.revoke_timeout + (settings.max_processing_time or 0.0)
         me = Claimant(settings.group, "", "", release_timeout)
@@ -145,7 +146,6 @@ class GroupMember:
         self.schedule = PlanSchedule(self.info, timing, random)
         self.liveness = Liveness(timing, settings.max_processing_time, settings.revoke_timeout)
         self._last: tuple[str | None, str] = (None, "")  # the last name, and why it ended
-        self._in_session = False
         self._mine: Mapping[TopicPartition, str] = {}
         """Our share of the plan, with the topics' ids."""
         self._published: dict[str, MemberInfo] = {}  # known members, for planning
@@ -155,9 +155,9 @@ class GroupMember:
         self._heartbeats = 0
         self._plan_trouble = ""
         self._is_notified = False  # our node was written: the next plan changes our share
-        self._read_plan_at: float | None = None
-        self.due: float | None = None
-        """When the next tick is due without an event; None: never, or at once if one came."""
+        self._read_plan_at = inf
+        self.due = inf
+        """When the next tick is due without an event."""
 
     @property
     def plan(self) -> VersionedPlan:
@@ -195,12 +195,12 @@ class GroupMember:
         """A session is open, with the timeout (s) that ZooKeeper granted; `nonce` marks its writes."""
         self._nonce, self.owned.chroot = nonce, chroot
         self.liveness.began(session_timeout)
-        self._changed = self._in_session = True
+        self._changed = True
         self._join()
 
     def session_lost(self) -> None:
         """The session has ended; `started` follows with the next."""
-        self._in_session = False
+        self._nonce = ""
         self._forget("the ZooKeeper session was lost")
 
     def changed(self, source: Source) -> None:
@@ -211,11 +211,11 @@ class GroupMember:
             self._read(source)
             if source is Source.OWN:
                 self._is_notified = True
-                if self._read_plan_at is not None:
+                if self._read_plan_at < inf:
                     self._plan_changed()
         elif self.schedule.is_leader:
             self.schedule.changed(self._now)
-            self.due = None
+            self.due = self._now
         elif source in self._reading:  # the answer may be outdated, and make us the leader
             self._reading[source] = True
 
@@ -246,12 +246,12 @@ class GroupMember:
         if releases := self.owned.release_drained():
             asked = self.owned.me, releases
             self._start(ownership.release, asked, partial(self._released, releases))
-        if self._changed or self.due is None or self._now >= self.due:
+        if self._changed or self._now >= self.due or self.due == inf:
             self._act_by_time(self._now)
             self._reconsider(self._now)
             self.due = self._next_due()
 
-    def _next_due(self) -> float | None:
+    def _next_due(self) -> float:
         """Events that only postpone it are ignored: then a tick comes too early."""
         times = [self.liveness.deadline(), self._read_plan_at]
         if self._is_planning():
@@ -260,7 +260,7 @@ class GroupMember:
             times += [self.liveness.absence_at(), self.owned.overdue_at()]
         if self._may_claim():
             times.append(self.owned.deadline())
-        return min((at for at in times if at is not None), default=None)
+        return min(times)
 
     def _start(
         self,
@@ -352,9 +352,9 @@ class GroupMember:
         self._is_notified = False
         if not spread:
             self._read(Source.PLAN)
-        elif self._read_plan_at is None:
+        elif self._read_plan_at == inf:
             self._read_plan_at = self._now + self._random.uniform(spread / 4, spread)
-            self.due = None
+            self.due = self._now
 
     def _saw_members(self, names: tuple[str, ...], watched: bool) -> None:
         """Check that our node exists, and is that of the youngest process with our instance id."""
@@ -480,7 +480,7 @@ class GroupMember:
         if self.name is None or self.phase is Phase.LEFT:
             return
         if source is Source.PLAN:
-            self._read_plan_at = None
+            self._read_plan_at = inf
         if source in self._reading:
             self._reading[source] = True
             return
@@ -524,16 +524,16 @@ class GroupMember:
             self.owned.give_up_overdue(now)
         if self.name is None:
             return
-        if self._read_plan_at is not None and now >= self._read_plan_at:
+        if now >= self._read_plan_at:
             self._read(Source.PLAN)
         if self._is_planning():
-            due = (self.owned.deadline(), self.schedule.deadline())
-            self._changed = self._changed or any(at is not None and now >= at for at in due)
+            due = min(self.owned.deadline(), self.schedule.deadline())
+            self._changed = self._changed or now >= due
             if (expired := self.schedule.begin(now)) is not None:
                 asked = self.name, expired, self.plan.identity
                 self._start(self._make_plan, asked, self._planned)
-            if self.schedule.read_at is not None and now >= self.schedule.read_at:
-                self.schedule.read_at = None
+            if now >= self.schedule.read_at:
+                self.schedule.read_at = inf
                 self._read(Source.MEMBERS)
                 self._read(Source.TOPICS)
         if self.liveness.needs_heartbeat(now):
@@ -582,7 +582,7 @@ class GroupMember:
     def _join(self) -> None:
         """Join as soon as there is a session, and the application polls."""
         polls = self.liveness.poll_state is not PollState.EXPIRED
-        if self.phase is not Phase.JOINING or not self._in_session or not polls:
+        if self.phase is not Phase.JOINING or not self._nonce or not polls:
             return
         settings, (last, why) = self._settings, self._last
         info = msgspec.structs.replace(self.info, previous=f"was {last}: {why}" if last else "")
@@ -621,5 +621,5 @@ class GroupMember:
         self.name = None
         self._mine = {}
         self._reading.clear()
-        self._is_notified, self._read_plan_at = False, None
+        self._is_notified, self._read_plan_at = False, inf
         self._changed = True

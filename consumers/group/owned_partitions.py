@@ -23,6 +23,7 @@ claimed; the rest has no owner, and an alarm reports it.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -45,7 +46,6 @@ from folkmoot.protocol.records import TopicPartition
 
 MAX_OWNED_BYTES: Final = 800_000
 """Paths of a session's owner nodes; three quarters of ZooKeeper's default `jute.maxbuffer`."""
-NEVER: Final = float("inf")
 
 
 @dataclass(slots=True)
@@ -60,8 +60,8 @@ class _Wanted:
     asked: bool = False
     changed: bool = False
     owner: Owner | None = None
-    steal_at: float = NEVER
-    patience: float = NEVER
+    steal_at: float = inf
+    patience: float = inf
     stale: bool = False
     malformed: str = ""
 
@@ -76,7 +76,7 @@ class _Owned:
 
     claim: Claim
     revoking: bool = False
-    drain_by: float = NEVER
+    drain_by: float = inf
     drained: bool = False
     releasing: bool = False
     final_offset: int | None = None
@@ -163,9 +163,9 @@ class OwnedPartitions:
 
     # -- claims -----------------------------------------------------------------------------------
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """When the next claim is due."""
-        return min((each.ask_at for each in self._wanted.values() if not each.asked), default=None)
+        return min((each.ask_at for each in self._wanted.values() if not each.asked), default=inf)
 
     def claim_due(
         self,
@@ -307,10 +307,11 @@ class OwnedPartitions:
             owned.drain_by = min(owned.drain_by, now + self._revoke_timeout)
             self.has_changed = True
 
-    def overdue_at(self) -> float | None:
+    def overdue_at(self) -> float:
         """When the next `drained` is overdue."""
-        times = (owned.drain_by for owned in self._owned.values() if not owned.drained)
-        return min(times, default=None)
+        return min(
+            (each.drain_by for each in self._owned.values() if not each.drained), default=inf
+        )
 
     def give_up_overdue(self, now: float) -> None:
         """Release what is overdue, without a commit."""

@@ -19,6 +19,7 @@ compared; a new leader measures anew.
 """
 
 from collections.abc import Mapping
+from math import inf
 from random import Random
 from typing import Final
 
@@ -45,7 +46,7 @@ class PlanSchedule:
         self.is_leader = False
         self.is_current = False
         """The last plan does not show that `names` are outdated."""
-        self.read_at: float | None = None
+        self.read_at = inf
         """When to read changed members or topics."""
         self._info = info
         self._timing = timing
@@ -61,8 +62,8 @@ class PlanSchedule:
         self._is_written = False  # we wrote a plan, and have not read it yet
         self._began_under = NO_PLAN.version  # the plan's version when we last began to plan
         self._since: float | None = None  # when the plan became due
-        self._at: float | None = None  # when we plan
-        self._rejoin_ends: float | None = None
+        self._at = inf  # when we plan
+        self._rejoin_ends = inf
 
     def older(self, name: str) -> str:
         """Return the next older member; "" for the leader."""
@@ -74,7 +75,7 @@ class PlanSchedule:
 
     def changed(self, now: float) -> None:
         """Members or topics have changed: read them after the debounce."""
-        if self.read_at is None:
+        if self.read_at == inf:
             self.read_at = now + self._debounce()
 
     def saw_plan(self, found: VersionedPlan) -> None:
@@ -125,24 +126,22 @@ class PlanSchedule:
             if self.is_leader and each not in self._assignees
         }
         ends = [since + plan.static[each].rejoin_timeout for each, since in self._away.items()]
-        self._rejoin_ends = min((end for end in ends if end > now), default=None)
+        self._rejoin_ends = min((end for end in ends if end > now), default=inf)
         planned = plan.subscriptions.get(membership.assignee(name))
         is_due = planned is not None and planned != self._info.subscription()
         is_due |= self.is_leader and self.is_current and self._is_due(plan, now)
         is_newer = plan.protocol > self._info.protocol and not self.is_leader
         if not (is_due or is_newer):
-            self._at = self._since = None
+            self._at, self._since = inf, None
             self._changes = self._all_changes = 0
             self._is_unseen = False
-        elif (
-            self._begun_at is None and not self._is_written and (self._at is None or self._changes)
-        ):
+        elif self._begun_at is None and not self._is_written and (self._at == inf or self._changes):
             is_first = self._since is None and not self._is_unseen
             self._since = now if self._since is None else self._since
             self._all_changes += self._changes
             if is_due:
                 self._at = self._time_to_plan(now, is_first)
-            elif self._at is None:
+            elif self._at == inf:
                 self._at = now + self._timing.debounce_limit
             self._changes = 0
 
@@ -161,22 +160,21 @@ class PlanSchedule:
         waits = min(_MAX_WAITS, 1 + self._changes / _CROWD)
         return self._timing.debounce * waits * self._random.uniform(0.5, 1.5)
 
-    def deadline(self) -> float | None:
+    def deadline(self) -> float:
         """When `begin` or `consider` can act, or a read is due."""
-        times = (self._at, self._rejoin_ends, self.read_at)
-        return min((at for at in times if at is not None), default=None)
+        return min(self._at, self._rejoin_ends, self.read_at)
 
     def begin(self, now: float) -> tuple[str, ...] | None:
         """Begin a plan if it is time and no read comes first.
 
         Return the static members whose rejoin timeout is over; None: do not plan now.
         """
-        if self._at is None or now < self._at:
+        if now < self._at:
             return None
-        if self.read_at is not None and now < self._limit():
+        if self.read_at < inf and now < self._limit():
             self._at = min(self._limit(), max(now, self.read_at) + self._timing.patience)
             return None
-        self._at = None
+        self._at = inf
         self._begun_at = now
         self._began_under = self.plan.version
         return tuple(sorted(self._expired(now)))
@@ -198,7 +196,7 @@ class PlanSchedule:
     def doubt(self) -> None:
         """After a silence, forget absences and the time to plan: both may be outdated."""
         self._away.clear()
-        self._at = self._since = self._rejoin_ends = None
+        self._at, self._since, self._rejoin_ends = inf, None, inf
 
     def _is_due(self, plan: Plan, now: float) -> bool:
         expected = self._assignees.keys() | (self._away.keys() - self._expired(now))
