@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import select
-import signal
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -16,7 +15,7 @@ from collections.abc import (
     Iterator,
 )
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable
@@ -27,7 +26,6 @@ from typing import (
     Any,
     Concatenate,
     Final,
-    Generic,
     ParamSpec,
     Self,
     TypeVar,
@@ -37,9 +35,10 @@ from typing import (
 from folkmoot.consumers.client.callbacks import call_now
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.core import CLOSE_TIMEOUT, TURN, ConsumerCore
+from folkmoot.consumers.client.face import ConsumerFace
 from folkmoot.consumers.client.life import Stage
 from folkmoot.consumers.client.rebalance_listener import Starts
-from folkmoot.consumers.client.signals import SignalHandlers, Signalled
+from folkmoot.consumers.client.signals import SignalHandlers
 from folkmoot.consumers.client.steps import Answer, Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
@@ -132,19 +131,6 @@ class LoopPoller:
         self._news()
 
 
-def _plain(
-    method: Callable[Concatenate[Consumer[Any, Any], P], T],
-) -> "Callable[Concatenate[AsyncConsumer[Any, Any], P], T]":
-    """The consumer's method, which does not wait."""
-
-    @wraps(method)
-    def call(self: "AsyncConsumer[Any, Any]", /, *args: P.args, **options: P.kwargs) -> T:
-        found: T = getattr(self._core, method.__name__)(*args, **options)
-        return found
-
-    return call
-
-
 def _awaited(
     method: Callable[Concatenate[Consumer[Any, Any], P], T],
     *,
@@ -170,7 +156,7 @@ def _awaited(
     return ask
 
 
-class AsyncConsumer(Generic[K, V]):
+class AsyncConsumer(ConsumerFace[K, V]):
     """A `Consumer` for tasks of one event loop.
 
     ```
@@ -257,13 +243,6 @@ class AsyncConsumer(Generic[K, V]):
                 await self._close(CLOSE_TIMEOUT, processed=False)
             except Exception as error:
                 log.error("closing a consumer with its event loop: %s", error)
-
-    def stop(self) -> None:
-        """End the iteration after the record under way, and have `poll` and its like return nothing.
-
-        From any thread, or a signal handler.
-        """
-        self._core.stop()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Leave the group, with `auto_commit` after a commit of all that was handed out; disconnect.
@@ -389,24 +368,6 @@ class AsyncConsumer(Generic[K, V]):
     async def _read(self, steps: Steps[T], task: "asyncio.Task[Any] | None") -> T:
         """Return the steps' result. Nothing is awaited between their end and the task: records that a
         cancelled task did not get, the next one gets."""
-        with self._reading(task):
-            await asyncio.sleep(
-                0
-            )  # let other tasks and the brokers' sockets come, even with a full buffer
-            return await self._run(steps)
-
-    @contextmanager
-    def _iterating(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
-        """Note that this task has records in hand until it leaves the iteration."""
-        self._iterations.append(task)
-        try:
-            yield
-        finally:
-            self._iterations.remove(task)
-
-    @contextmanager
-    def _reading(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
-        """Allow one task at a time."""
         self._check_not_called_back()
         self._check_usable()
         others = [each for each in self._iterations if each is not None and each is not task]
@@ -416,9 +377,21 @@ class AsyncConsumer(Generic[K, V]):
             raise ClosedError(_NOT_OPEN)
         self._is_reading = True
         try:
-            yield
+            await asyncio.sleep(
+                0
+            )  # let other tasks and the brokers' sockets come, even with a full buffer
+            return await self._run(steps)
         finally:
             self._is_reading = False
+
+    @contextmanager
+    def _iterating(self, task: "asyncio.Task[Any] | None") -> Iterator[None]:
+        """Note that this task has records in hand until it leaves the iteration."""
+        self._iterations.append(task)
+        try:
+            yield
+        finally:
+            self._iterations.remove(task)
 
     # -- waiting ----------------------------------------------------------------------------------
 
@@ -535,17 +508,6 @@ class AsyncConsumer(Generic[K, V]):
             raise ConcurrentUse("a callback may not poll, subscribe or close: call stop() to end")
 
     # -- the rest, as in Consumer -----------------------------------------------------------------
-
-    assignment = _plain(Consumer.assignment)
-    fencing_token = _plain(Consumer.fencing_token)
-    health = _plain(Consumer.health)
-    metrics = _plain(Consumer.metrics)
-    done = _plain(Consumer.done)
-    revoking = _plain(Consumer.revoking)
-
-    def leave_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[Signalled]:
-        """Have the first of these signals (SIGTERM and SIGINT) stop the consumer, as `Consumer` does."""
-        return self._signals.handled(signals, lambda: self._core.life.is_closed)
 
     commit = _awaited(Consumer.commit)
 

@@ -1,22 +1,20 @@
 """The consumer: records of a group's partitions, or of partitions assigned by hand."""
 
-import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from folkmoot.consumers.client.callbacks import call_in_thread, call_now
 from folkmoot.consumers.client.core import CLOSE_TIMEOUT, METADATA_WAIT, TURN, ConsumerCore
-from folkmoot.consumers.client.health import Health
+from folkmoot.consumers.client.face import ConsumerFace
 from folkmoot.consumers.client.rebalance_listener import Starts
-from folkmoot.consumers.client.signals import SignalHandlers, Signalled
+from folkmoot.consumers.client.signals import SignalHandlers
 from folkmoot.consumers.client.steps import Answer, Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
@@ -53,7 +51,7 @@ class ConsumerOptions(ConsumerConfig[K, V]):
     ) = "raise"
 
 
-class Consumer(Generic[K, V]):
+class Consumer(ConsumerFace[K, V]):
     """Reads records, as a member of a group (`group` and `topics`) or of what `assign` names.
 
     ```
@@ -112,13 +110,6 @@ class Consumer(Generic[K, V]):
         if self._core.life.is_new:
             self._core.open()
         return self
-
-    def stop(self) -> None:
-        """End the iteration after the record under way, and have `poll` and its like return nothing.
-
-        From any thread, or a signal handler.
-        """
-        self._core.stop()
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Leave the group, with `auto_commit` after a commit of all that was handed out; disconnect.
@@ -227,10 +218,6 @@ class Consumer(Generic[K, V]):
 
     # -- partitions and the group -----------------------------------------------------------------
 
-    def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that this consumer reads now."""
-        return self._core.assignment()
-
     def subscribe(self, topics: Sequence[str] = (), pattern: str = "") -> None:
         """Subscribe to these topics, in place of those before.
 
@@ -262,38 +249,6 @@ class Consumer(Generic[K, V]):
         """Return a topic's partitions. Raises UnknownTopicOrPartition, InvalidName, or why none answers."""
         return self._ask(self._core.partitions_of(topic, timeout))
 
-    def fencing_token(self, partition: TopicPartition) -> int:
-        """Return the epoch of our claim on a partition; each owner has a higher one. Raises NotOwner.
-
-        A store of results keeps the highest token beside them and refuses lower ones: a member that lost the
-        partition without knowing then cannot write any more.
-        """
-        return self._core.fencing_token(partition)
-
-    def health(self) -> Health:
-        """Return the consumer's health. From any thread; never waits: for probes."""
-        return self._core.health()
-
-    def metrics(self) -> dict[str, float]:
-        """Return counters since the start (see `ConsumerCounters`), and gauges. From any thread."""
-        return self._core.metrics()
-
-    def leave_on_signals(self, *signals: signal.Signals) -> AbstractContextManager[Signalled]:
-        """Have the first of these signals (SIGTERM and SIGINT) stop the consumer, within a `with` block.
-
-        ```
-        with Consumer(…) as consumer, consumer.leave_on_signals() as signalled:
-            for record in consumer:
-                handle(record)
-        ```
-
-        The iteration ends after the record under way; leaving the consumer's block commits and leaves the
-        group. `signalled` is true once a signal came; a call returns the first one, or None. A second Ctrl-C
-        interrupts at once, a second SIGTERM does nothing. The old handlers are restored afterwards; after a
-        signal, when the consumer is closed. Raises ConcurrentUse off the main thread.
-        """
-        return self._signals.handled(signals, lambda: self._core.life.is_closed)
-
     # -- offsets ----------------------------------------------------------------------------------
 
     def commit(
@@ -323,25 +278,6 @@ class Consumer(Generic[K, V]):
             return self._ask(self._core.commit(None, timeout, wait=wait))
         self._core.life.check_open()
         return self._run(self._core.commit(offsets, timeout, wait=wait))
-
-    def done(self, what: Record[K, V] | RecordBatchView) -> None:
-        """Mark a record, or a batch, as processed. From any thread, in any order; with `explicit_done`.
-
-        Commits end before the first record that is not done. For a partition that is no longer ours it has
-        no effect. Raises ConfigError without `explicit_done`, or for other values.
-        """
-        self._core.life.check_open()
-        self._core.done(what)
-
-    def revoking(self) -> dict[TopicPartition, float]:
-        """With `explicit_done`, return the partitions being revoked, with the seconds left for each.
-
-        No more of their records is handed out. A partition is released as soon as all its records in hand
-        are done, at the latest after `max_processing_time` (None: at once), plus `revoke_timeout` for
-        `on_revoke`. The others are read meanwhile. From any thread.
-        """
-        self._core.life.check_open()
-        return self._core.revoking()
 
     @overload
     def committed(self, partitions: TopicPartition) -> int | None: ...
