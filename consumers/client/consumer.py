@@ -92,7 +92,7 @@ class Consumer(ConsumerFace[K, V]):
     def __init__(self, config: ConsumerOptions[K, V]) -> None:
         self.config = config
         self._core = ConsumerCore[K, V](config, self._call_back)
-        self._signals = SignalHandlers(self._core.stop)
+        self._signals = SignalHandlers(self.stop)
         self._thread: int | None = None
         self._is_closing = False
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, SupportsIndex, TypeVar
 
 from folkmoot.consumers.client.attention import Attention
 from folkmoot.consumers.client.hand_out import HandOut, Take
-from folkmoot.consumers.client.health import Health, health_of
 from folkmoot.consumers.client.life import Life, Stage
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, settings_of
 from folkmoot.consumers.client.steps import Beside, Steps
@@ -38,7 +37,6 @@ from folkmoot.protocol.errors import (
     ClosedError,
     ConfigError,
     NotAssigned,
-    NotOwner,
     OffsetOutOfRange,
     UnknownTopicOrPartition,
     ZooKeeperUnreachable,
@@ -74,7 +72,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     """A consumer without a thread: one owner at a time takes its steps (steps.py).
 
     A method that can wait returns `Steps`; apart from these only `open` and `turn` wait. Any thread may call
-    `wake`, `stop`, `health` and `metrics`, and take the steps of a `commit` with offsets.
+    `wake`, and take the steps of a `commit` with offsets.
     """
 
     def __init__(
@@ -128,12 +126,6 @@ class ConsumerCore(Reader, Generic[K, V]):
         except BaseException:  # also Ctrl-C
             member.stop(0.0)
             raise
-
-    def stop(self) -> None:
-        """Hand out no more. From any thread, or a signal handler."""
-        self.life.stopped = True
-        if not self.life.is_forked:
-            self.wake()
 
     def wake(self) -> None:
         """Have the group served soon. From any thread, or a signal handler."""
@@ -198,11 +190,13 @@ class ConsumerCore(Reader, Generic[K, V]):
     def is_cut(self, partition: TopicPartition, end: int, parts_at: int | None) -> None:
         self.positions.cut(partition, end, parts_at)
 
-    def _serve(self) -> None:
+    def _serve(self) -> bool:
+        """Serve the group, and raise errors. Return whether records may be handed out."""
         self.attention.take()
         if self.group is not None:
             self.group.serve()
         self.fetcher.check()
+        return self.group is None or not self.group.callbacks.is_held
 
     def _session(self, session_timeout: float) -> Session | None:
         """The member's session, if there is one, or a new one."""
@@ -268,14 +262,12 @@ class ConsumerCore(Reader, Generic[K, V]):
             raise ValueError(f"timeout={timeout} is no number of seconds")
         self._ask_for_more()
         while not self.life.is_ending:
-            self._serve()
-            is_held = self.group is not None and self.group.callbacks.is_held
             made, is_empty = list[_Made](), True
-            if not is_held:
+            if may_read := self._serve():
                 made, is_empty = self.hand_out.batches(limit, make, self.life, one=one, take=take)
             remaining = deadline - time.monotonic()
             if made or remaining <= 0 or self.life.stopped:
-                if is_empty and not is_held:
+                if is_empty and may_read:
                     self.turn()
                 return made
             if is_empty:
@@ -291,9 +283,8 @@ class ConsumerCore(Reader, Generic[K, V]):
         self._ask_for_more()
         if self.life.is_ending:
             return None
-        self._serve()
         cursor, is_empty = None, True
-        if self.group is None or not self.group.callbacks.is_held:
+        if self._serve():
             cursor, is_empty = self.hand_out.begin_iteration(self.life, self.attention)
         if is_empty:
             yield TURN
@@ -422,27 +413,6 @@ class ConsumerCore(Reader, Generic[K, V]):
             yield min(left, TURN)
         return [TopicPartition(topic, number) for number in known]
 
-    def fencing_token(self, partition: TopicPartition) -> int:
-        owned = {} if self.group is None else self.group.epochs
-        if partition not in owned:
-            raise NotOwner(f"{partition} is not owned by this consumer")
-        return owned[partition]
-
-    def health(self) -> Health:
-        return health_of(self.group, self.fetcher, self.positions, self.life.is_closed)
-
-    def metrics(self) -> dict[str, float]:
-        group = self.group  # read once: any thread may call
-        member = None if group is None else group.member
-        return {
-            **self.fetcher.metrics(),
-            "rebalances": 0 if member is None else member.rebalances,
-            "commits": 0 if member is None else member.commits,
-            "commit_seconds": 0.0 if member is None else member.commit_seconds,
-            "fenced_commits": 0 if member is None else member.state.owned.fenced_commits,
-            "lost_partitions": 0 if member is None else member.state.owned.lost,
-        }
-
     # -- offsets ----------------------------------------------------------------------------------
 
     def commit(
@@ -476,28 +446,6 @@ class ConsumerCore(Reader, Generic[K, V]):
             yield Beside(partial(self._check_within_logs, wanted, beyond, timeout))
         until = min(deadline, group.leave_by) if wait else None
         yield from group.commits.commit(wanted, metadata, until)
-
-    def done(self, what: Record[K, V] | RecordBatchView) -> None:
-        """From any thread."""
-        if not self.config.explicit_done:
-            raise ConfigError("done() is for a consumer that was made with explicit_done=True")
-        match what:
-            case RecordBatchView() if len(what):
-                start, end = what.offsets[0], what.next_offset
-            case Record():
-                start, end = what.offset, what.offset + 1
-            case _:
-                raise ConfigError(f"done() takes a record or a batch, not {what!r:.80}")
-        partition, group = what.topic_partition, self.group
-        self.positions.done(partition, start, end)
-        if group is not None and partition in group.finishing:
-            self.wake()  # it may be the last one under way
-
-    def revoking(self) -> dict[TopicPartition, float]:
-        if self.group is None:
-            return {}
-        now = time.monotonic()
-        return {each: max(0.0, by - now) for each, by in self.group.finishing.copy().items()}
 
     def _check_within_logs(
         self,
@@ -598,17 +546,14 @@ class ConsumerCore(Reader, Generic[K, V]):
         self.hand_out.take_back()
         seek_to(self.fetcher, self.positions, partition, resolve_target(partition, target))
 
-    def pause(self, *partitions: TopicPartition) -> None:
-        self._pause(partitions, True)
+    def pause(self, *partitions: TopicPartition, paused: bool = True) -> None:
+        self.hand_out.take_back()
+        revoked = () if self.group is None else self.group.finishing
+        for each in map(partition_of, partitions):
+            self.fetcher.pause(each, paused or each in revoked)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        self._pause(partitions, False)
-
-    def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        self.hand_out.take_back()
-        going = () if self.group is None else self.group.finishing
-        for each in map(partition_of, partitions):
-            self.fetcher.pause(each, paused or each in going)
+        self.pause(*partitions, paused=False)
 
 
 def _limit(max_records: int | None, otherwise: int) -> int:
