@@ -426,21 +426,23 @@ class ConsumerCore(Reader, Generic[K, V]):
         deadline, group = time.monotonic() + timeout, self.group
         if group is None:
             raise ConfigError("there is no group to commit to: give group=… and topics=…")
+        wanted, metadata = dict[TopicPartition, int](), dict[TopicPartition, str]()
         if offsets is None:
             if not self.in_callback:  # else the processed records are known: none is under way
                 self.positions.settle()
                 self.positions.process_all()
-            offsets = self.positions.uncommitted(group.epochs, sought=True)
-        wanted, metadata = dict[TopicPartition, int](), dict[TopicPartition, str]()
+            wanted = self.positions.uncommitted(group.epochs, sought=True)
+        else:
+            for each, given in offsets.items():
+                partition = partition_of(each)
+                wanted[partition], text = offset_and_metadata(str(partition), given)
+                if text:
+                    metadata[partition] = text
         beyond: dict[TopicPartition, str] = {}
-        for each, given in offsets.items():
-            partition = partition_of(each)
-            wanted[partition], text = offset_and_metadata(str(partition), given)
-            if text:
-                metadata[partition] = text
+        for partition, offset in wanted.items():
             topic_id, end = self.fetcher.seen(partition)
             known = max(end, self.positions.group.floor(partition))
-            if partition in group.epochs and wanted[partition] > known:
+            if partition in group.epochs and offset > known:
                 beyond[partition] = topic_id
         if beyond:
             yield Beside(partial(self._check_within_logs, wanted, beyond, timeout))
