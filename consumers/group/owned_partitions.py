@@ -22,6 +22,7 @@ claimed; the rest has no owner, and an alarm reports it.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from math import inf
 from types import MappingProxyType
@@ -66,19 +67,26 @@ class _Wanted:
     malformed: str = ""
 
 
+class _Stage(IntEnum):
+    """How far an owned partition is on its way out."""
+
+    OWNED = 0
+    REVOKING = 1
+    DRAINED = 2
+    """The consumer has finished with it, or has no say: it never had it, or took too long."""
+    RELEASING = 3
+
+
 @dataclass(slots=True)
 class _Owned:
     """A partition that is ours until it is released or fenced.
 
-    `drained`: the consumer has finished with it, or has no say: it never had it, or took too long. Once
-    `draining` was called, the consumer has until `drain_by`.
+    Once `draining` was called, the consumer has until `drain_by`.
     """
 
     claim: Claim
-    revoking: bool = False
+    stage: _Stage = _Stage.OWNED
     drain_by: float = inf
-    drained: bool = False
-    releasing: bool = False
     final_offset: int | None = None
 
 
@@ -238,7 +246,7 @@ class OwnedPartitions:
             )
             self.verify(partition)
         else:
-            self._owned[partition] = _Owned(claim, revoking=True, drained=True)
+            self._owned[partition] = _Owned(claim, _Stage.DRAINED)
             self._has_drained = True
 
     def _blocked(self, wanted: _Wanted, owner: Owner, ours: bool, now: float) -> None:
@@ -292,8 +300,8 @@ class OwnedPartitions:
     def revoke(self, partition: TopicPartition) -> None:
         """Ask the consumer, once, to finish with a partition."""
         owned = self._owned[partition]
-        if not owned.revoking:
-            owned.revoking = True
+        if owned.stage is _Stage.OWNED:
+            owned.stage = _Stage.REVOKING
             self._effects.append(Revoking(partition))
 
     def revoke_all(self) -> None:
@@ -303,30 +311,29 @@ class OwnedPartitions:
     def draining(self, partition: TopicPartition, epoch: int, now: float) -> None:
         """The consumer has finished the work under way; `drained` must follow in time."""
         owned = self._owned.get(partition)
-        if owned is not None and owned.claim.state.epoch == epoch and owned.revoking:
+        if owned is not None and owned.claim.state.epoch == epoch and owned.stage > _Stage.OWNED:
             owned.drain_by = min(owned.drain_by, now + self._revoke_timeout)
             self.has_changed = True
 
     def overdue_at(self) -> float:
         """When the next `drained` is overdue."""
-        return min(
-            (each.drain_by for each in self._owned.values() if not each.drained), default=inf
-        )
+        times = (each.drain_by for each in self._owned.values() if each.stage < _Stage.DRAINED)
+        return min(times, default=inf)
 
     def give_up_overdue(self, now: float) -> None:
         """Release what is overdue, without a commit."""
         for partition, owned in self._owned.items():
-            if owned.drain_by <= now and not owned.drained:
+            if owned.drain_by <= now and owned.stage < _Stage.DRAINED:
                 self._report_loss(partition, owned, "its on_revoke took longer than revoke_timeout")
-                owned.drained = self._has_drained = True
+                owned.stage, self._has_drained = _Stage.DRAINED, True
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
         """The consumer has finished with a revoked partition; commit `offset`, if any."""
         owned = self._owned.get(partition)
         if owned is None or owned.claim.state.epoch != epoch:
             return
-        if owned.revoking and not owned.drained:
-            owned.drained = self._has_drained = True
+        if owned.stage is _Stage.REVOKING:
+            owned.stage, self._has_drained = _Stage.DRAINED, True
             owned.final_offset = offset
 
     def release_drained(self) -> dict[TopicPartition, tuple[Claim, int | None]]:
@@ -337,10 +344,10 @@ class OwnedPartitions:
         due = {
             partition: owned
             for partition, owned in self._owned.items()
-            if owned.drained and not owned.releasing
+            if owned.stage is _Stage.DRAINED
         }
         for owned in due.values():
-            owned.releasing = True
+            owned.stage = _Stage.RELEASING
         return {partition: (owned.claim, owned.final_offset) for partition, owned in due.items()}
 
     def released(self, held: Mapping[TopicPartition, tuple[Claim, int | None]]) -> None:
@@ -351,7 +358,7 @@ class OwnedPartitions:
     def verify(self, partition: TopicPartition) -> None:
         """Check that the owner's node is still ours, unless it is being released."""
         owned = self._owned[partition]
-        if not owned.releasing:
+        if owned.stage < _Stage.RELEASING:
             asked = self.me, partition, owned.claim, self._watch(partition)
             done = partial(self.verified, partition, owned.claim)
             self._effects.append(Task(ownership.verify, asked, done))
@@ -408,7 +415,7 @@ class OwnedPartitions:
                 for partition, (epoch, offset) in offsets.items()
                 if (owned := self._owned.get(partition)) is not None
                 and owned.claim.state.epoch == epoch
-                and not owned.releasing
+                and owned.stage < _Stage.RELEASING
             }
             refused = set(offsets) - set(ours)
             if not ours:
@@ -433,7 +440,7 @@ class OwnedPartitions:
         """
         for partition, owned in self._owned.items():
             self._report_loss(partition, owned, reason)
-            owned.revoking = owned.drained = self._has_drained = True
+            owned.stage, self._has_drained = max(owned.stage, _Stage.DRAINED), True
         self._refuse_asked()
 
     def forget(self, reason: str) -> None:
@@ -458,6 +465,6 @@ class OwnedPartitions:
 
     def _report_loss(self, partition: TopicPartition, owned: _Owned, reason: str) -> None:
         """Unless the consumer has finished with it."""
-        if not owned.drained:
+        if owned.stage < _Stage.DRAINED:
             self.lost += 1
             self._effects.append(Lost(partition, reason))
