@@ -9,13 +9,8 @@ from uuid import UUID
 from folkmoot.coordination.schemas.names import context_of
 from folkmoot.network.ask_any import ask_any
 from folkmoot.network.client import Connections
+from folkmoot.protocol import errors
 from folkmoot.protocol.addresses import bootstrap_addresses
-from folkmoot.protocol.errors import (
-    BrokerUnreachable,
-    FolkmootError,
-    RetriableError,
-    ZooKeeperUnreachable,
-)
 from folkmoot.protocol.messages import Api, GetSchemaRequest, GetSchemaResponse
 from folkmoot.schemas.avro.references import resolve
 
@@ -69,7 +64,9 @@ class BrokerSchemas:
     def _ask(self, context: str, number: int | UUID) -> GetSchemaResponse:
         """Ask one broker after another, until one answers."""
         request = GetSchemaRequest(number, context)
-        trouble: FolkmootError = BrokerUnreachable("there was no time to ask a broker")
+        trouble: errors.FolkmootError = errors.BrokerUnreachable(
+            "there was no time to ask a broker"
+        )
         addresses = random.sample(self._addresses, len(self._addresses))
         with Connections(self._client_id) as connections:
             asked = addresses, Api.GET_SCHEMA, request, self._timeout
@@ -78,9 +75,9 @@ class BrokerSchemas:
                 if error is None:
                     found: GetSchemaResponse = reply.response
                     return found
-                if not isinstance(error, RetriableError):
+                if not isinstance(error, errors.RetriableError):
                     raise error
-                if not isinstance(trouble, ZooKeeperUnreachable):
+                if not isinstance(trouble, errors.ZooKeeperUnreachable):
                     trouble = error
         raise type(trouble)(
             f"no broker has answered for schema {number} within {self._timeout:g} s: {trouble}"

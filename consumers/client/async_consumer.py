@@ -43,12 +43,7 @@ from folkmoot.consumers.client.steps import Answer, Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.records.batch_view import RecordBatchView
-from folkmoot.protocol.errors import (
-    ClosedError,
-    ConcurrentUse,
-    DeserializationError,
-    RequestTimeout,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.options import configured
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
@@ -91,7 +86,7 @@ class AsyncConsumerOptions(ConsumerConfig[K, V]):
     on_decode_error: (
         OnDecodeError
         | Callable[
-            ["AsyncConsumer[K, V]", DeserializationError],
+            ["AsyncConsumer[K, V]", errors.DeserializationError],
             Awaitable[OnDecodeError | None] | OnDecodeError | None,
         ]
     ) = "raise"
@@ -215,7 +210,7 @@ class AsyncConsumer(ConsumerFace[K, V]):
         """Connect to ZooKeeper and join the group. Raises ZooKeeperUnreachable."""
         async with self._starting:
             if self._closing is not None or self._core.life.is_closed:
-                raise ClosedError("the consumer is closed: make another one")
+                raise errors.ClosedError("the consumer is closed: make another one")
             if self._loop is not None:
                 self._check_usable()
                 return self
@@ -291,7 +286,7 @@ class AsyncConsumer(ConsumerFace[K, V]):
             return
         self._signals.close()
         if not ended:
-            raise RequestTimeout(
+            raise errors.RequestTimeout(
                 f"closing a consumer takes longer than {timeout:g} s; it continues"
             )
         if self._end_of_loop is not None:
@@ -372,9 +367,9 @@ class AsyncConsumer(ConsumerFace[K, V]):
         self._check_usable()
         others = [each for each in self._iterations if each is not None and each is not task]
         if self._is_reading or not all(each.done() for each in others):
-            raise ConcurrentUse("another task reads from this consumer: one at a time may")
+            raise errors.ConcurrentUse("another task reads from this consumer: one at a time may")
         if self._closing is not None:
-            raise ClosedError(_NOT_OPEN)
+            raise errors.ClosedError(_NOT_OPEN)
         self._is_reading = True
         try:
             await asyncio.sleep(
@@ -477,7 +472,7 @@ class AsyncConsumer(ConsumerFace[K, V]):
 
         def ended(task: "asyncio.Task[Any]") -> None:
             if task.cancelled():
-                outcome.set_exception(ClosedError("a callback was cancelled"))
+                outcome.set_exception(errors.ClosedError("a callback was cancelled"))
             else:
                 call_now(task.result, outcome)
             self._callbacks.discard(mark)
@@ -498,14 +493,16 @@ class AsyncConsumer(ConsumerFace[K, V]):
     def _check_usable(self) -> None:
         """Raises ClosedError, and in another loop ConcurrentUse: there it would wait for ever."""
         if self._loop is None or (self._closing is not None and self._closing.done()):
-            raise ClosedError(_NOT_OPEN)
+            raise errors.ClosedError(_NOT_OPEN)
         self._core.life.check_process()
         if self._loop is not asyncio.get_running_loop():
-            raise ConcurrentUse("a consumer belongs to the event loop that started it")
+            raise errors.ConcurrentUse("a consumer belongs to the event loop that started it")
 
     def _check_not_called_back(self) -> None:
         if self._is_in_callback:  # the consumer waits for the callback
-            raise ConcurrentUse("a callback may not poll, subscribe or close: call stop() to end")
+            raise errors.ConcurrentUse(
+                "a callback may not poll, subscribe or close: call stop() to end"
+            )
 
     # -- the rest, as in Consumer -----------------------------------------------------------------
 

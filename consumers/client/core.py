@@ -33,14 +33,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.network.cluster import Cluster
-from folkmoot.protocol.errors import (
-    ClosedError,
-    ConfigError,
-    NotAssigned,
-    OffsetOutOfRange,
-    UnknownTopicOrPartition,
-    ZooKeeperUnreachable,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
@@ -113,7 +106,7 @@ class ConsumerCore(Reader, Generic[K, V]):
             self._join(self.config)
         if self.life.is_ending:  # by another task, before there was something to close
             self._disconnect()
-            raise ClosedError("the consumer was closed while it was being opened")
+            raise errors.ClosedError("the consumer was closed while it was being opened")
         self.life.enter(Stage.OPEN)
 
     def _join(self, config: ConsumerConfig[K, V]) -> None:
@@ -293,7 +286,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
         if self.group is None and not self.fetcher.partitions():
-            raise NotAssigned(READS_NOTHING)
+            raise errors.NotAssigned(READS_NOTHING)
         self.hand_out.take_back()
         self.positions.end_turn()
 
@@ -305,9 +298,11 @@ class ConsumerCore(Reader, Generic[K, V]):
     def subscribe(self, topics: Sequence[str] = (), pattern: str = "") -> Steps[None]:
         config = replace(self.config, topics=topics, pattern=pattern)
         if not (topics or pattern):
-            raise ConfigError("there is nothing to subscribe to: name topics, or give a pattern")
+            raise errors.ConfigError(
+                "there is nothing to subscribe to: name topics, or give a pattern"
+            )
         if self.group is None and self.assignment():
-            raise ConfigError(
+            raise errors.ConfigError(
                 "partitions were assigned by hand: take them back by assign([]) first"
             )
         yield from self.unsubscribe()
@@ -317,7 +312,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def unsubscribe(self, timeout: float = CLOSE_TIMEOUT) -> Steps[None]:
         group = self.group
         if self.life.is_ending:
-            raise ClosedError("the consumer is being closed")
+            raise errors.ClosedError("the consumer is being closed")
         if group is None:
             return
         self.hand_out.take_back()
@@ -339,7 +334,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         partitions: Iterable[tuple[str, int]] | Mapping[tuple[str, int], SeekTarget | None],
     ) -> Steps[None]:
         if self.group is not None:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "a member gets its partitions by its group: unsubscribe() before assign()"
             )
         wanted = {partition_of(each) for each in partitions}
@@ -368,7 +363,7 @@ class ConsumerCore(Reader, Generic[K, V]):
                 count = yield from self._count_anew(topic, max(numbers))
             unknown = sorted(numbers - {*range(count)})
             if unknown:
-                raise UnknownTopicOrPartition(
+                raise errors.UnknownTopicOrPartition(
                     f"partition {unknown[0]} does not exist: "
                     f"topic {topic} has {count}, numbered from 0"
                 )
@@ -402,12 +397,12 @@ class ConsumerCore(Reader, Generic[K, V]):
                     is_gone = time.monotonic() - began > TOPIC_PATIENCE
                 if is_gone:
                     cluster.forget(topic)
-                    raise UnknownTopicOrPartition(
+                    raise errors.UnknownTopicOrPartition(
                         f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
                     )
             if left <= 0:
                 cluster.forget(topic)
-                raise cluster.trouble or UnknownTopicOrPartition(
+                raise cluster.trouble or errors.UnknownTopicOrPartition(
                     f"no broker answered about topic {topic} within {timeout:g} s"
                 )
             yield min(left, TURN)
@@ -425,7 +420,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         """With `offsets` any thread may take these steps."""
         deadline, group = time.monotonic() + timeout, self.group
         if group is None:
-            raise ConfigError("there is no group to commit to: give group=… and topics=…")
+            raise errors.ConfigError("there is no group to commit to: give group=… and topics=…")
         wanted, metadata = dict[TopicPartition, int](), dict[TopicPartition, str]()
         if offsets is None:
             if not self.in_callback:  # else the processed records are known: none is under way
@@ -462,11 +457,11 @@ class ConsumerCore(Reader, Generic[K, V]):
             ends = offsets_at(
                 *(LATEST, self.config, lambda: known or self.discovery(), beyond, timeout)
             )[0]
-        except ZooKeeperUnreachable:
+        except errors.ZooKeeperUnreachable:
             return  # the commit needs it as well
         for each, end in sorted(ends.items()):
             if is_beyond(wanted[each], end):
-                raise OffsetOutOfRange(
+                raise errors.OffsetOutOfRange(
                     f"nothing was committed: {wanted[each]} in {each} lies behind the log's end, which is "
                     f"{end}: commit what was handed out"
                 )
@@ -476,7 +471,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     ) -> Steps[int | dict[TopicPartition, OffsetAndMetadata | None] | None]:
         discovery = self.discovery
         if self.config.group is None or isinstance(discovery, Bootstrap):
-            raise ConfigError("without a group nothing is committed: give group=…")
+            raise errors.ConfigError("without a group nothing is committed: give group=…")
         is_one, wanted = False, list[TopicPartition]()
         match partitions:
             case (str(), SupportsIndex()):

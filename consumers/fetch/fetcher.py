@@ -45,22 +45,7 @@ from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import TOLD_AFTER, Waiting
-from folkmoot.protocol.errors import (
-    CorruptBatch,
-    FolkmootError,
-    InvalidRequest,
-    LogTruncated,
-    NoOffset,
-    NotAssigned,
-    NotLeader,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-    RetriableError,
-    StaleTopicId,
-    UnknownFetch,
-    UnknownTopicOrPartition,
-    from_wire,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.messages import (
     EARLIEST,
     LATEST,
@@ -163,7 +148,7 @@ class Fetcher:
         self._states[partition] = state
         self._topics[partition.topic] += 1
         if offset is None:
-            self._reset(state, NoOffset(f"{partition} has no committed offset"))
+            self._reset(state, errors.NoOffset(f"{partition} has no committed offset"))
         else:
             self._start_at(state, offset)
 
@@ -238,7 +223,7 @@ class Fetcher:
         """The partitions without a leader, and the brokers that they wait for. From any thread."""
         return self._cluster.leaderless
 
-    def troubles(self) -> dict[TopicPartition, FolkmootError]:
+    def troubles(self) -> dict[TopicPartition, errors.FolkmootError]:
         """Return the errors of partitions whose fetches fail for some time. From any thread."""
         since = self._clock() - TOLD_AFTER
         return {
@@ -270,7 +255,7 @@ class Fetcher:
         self.counters.records_taken += 0 if view is None else len(view)
         return view
 
-    def stop_at(self, partition: TopicPartition, offset: int, reason: FolkmootError) -> None:
+    def stop_at(self, partition: TopicPartition, offset: int, reason: errors.FolkmootError) -> None:
         """Stop at a taken record: `check` raises the reason."""
         state = self._states.get(partition)
         if state is not None:
@@ -376,8 +361,8 @@ class Fetcher:
             state.failing.gone_since = now
         if now - state.failing.gone_since >= GONE_PATIENCE and not state.pinned:
             what = f"topic {topic} was deleted and created again: seek() to read the new one"
-            gone = UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
-            self.rotation.stop(state, gone if missing else StaleTopicId(what))
+            gone = errors.UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
+            self.rotation.stop(state, gone if missing else errors.StaleTopicId(what))
             if missing:
                 self._cluster.forget(topic)  # until a seek
         return False
@@ -400,7 +385,7 @@ class Fetcher:
         wait = self._config.request_timeout
         try:
             number = self._cluster.send(fetch.address, api, request, timeout=wait)
-        except RetriableError as error:
+        except errors.RetriableError as error:
             for each in (*fetch.named, *self._sessions.let_go(fetch)):
                 self._refused(each, error, fetch.address)
         else:
@@ -417,12 +402,12 @@ class Fetcher:
             given = reply.response.results
             results = {TopicPartition(each.topic, each.partition): each for each in given}
             if len(results) < len(given) or not results.keys() <= fetch.members.keys():
-                error = InvalidRequest(
+                error = errors.InvalidRequest(
                     f"broker {reply.address} answered for partitions that were not requested"
                 )
         if error is not None:
             for state in self._sessions.let_go(fetch):
-                if not isinstance(error, UnknownFetch):  # else they are only named again
+                if not isinstance(error, errors.UnknownFetch):  # else they are only named again
                     self._refused(state, error, reply.address)
             return
         answered = [fetch.members.pop(partition) for partition in results]
@@ -455,7 +440,9 @@ class Fetcher:
         self, state: PartitionFetchState, found: ListOffsetsResult, address: str
     ) -> None:
         if found.error:
-            self._refused(state, from_wire(found.error, found.message), address, found.leader)
+            self._refused(
+                state, errors.from_wire(found.error, found.message), address, found.leader
+            )
             return
         has_to_wait = state.start.since is None and self._reader.begins(
             state.partition, found.offset, state.start.by_policy
@@ -471,8 +458,8 @@ class Fetcher:
             state.end = result.high_watermark
         state.log_start = result.log_start
         if result.error:
-            refusal = from_wire(result.error, result.message)
-            if isinstance(refusal, LogTruncated):
+            refusal = errors.from_wire(result.error, result.message)
+            if isinstance(refusal, errors.LogTruncated):
                 place = state.parts_at(result.diverging_epoch, result.diverging_end)
                 refusal.diverging_offset = max(0, place)
             self._refused(state, refusal, address, result.leader)
@@ -494,9 +481,9 @@ class Fetcher:
             # Its broker may repair it from another replica.
             is_last = not self._cluster.is_replicated(state.partition)
             kind = (
-                CorruptBatch
+                errors.CorruptBatch
                 if is_last or state.failing.count >= BAD_BATCHES
-                else OffsetNotAvailable
+                else errors.OffsetNotAvailable
             )
             self._refused(state, kind(str(error)), address)
 
@@ -516,7 +503,7 @@ class Fetcher:
             return
         if has_taken:
             return  # fetched again after the next `keep`
-        error = LogTruncated(
+        error = errors.LogTruncated(
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "
             f"{parts_at} on are not on the log any more: an unclean election has lost them"
         )
@@ -534,7 +521,7 @@ class Fetcher:
     def _refused(
         self,
         state: PartitionFetchState,
-        error: FolkmootError,
+        error: errors.FolkmootError,
         address: str,
         leader: BrokerInfo | None = None,
     ) -> None:
@@ -549,16 +536,16 @@ class Fetcher:
                 return
         state.failing.failed(error, now, RETRY_PAUSE)
         match error:
-            case LogTruncated():
+            case errors.LogTruncated():
                 if leads:  # else ask the leader
                     self._truncated(state, error.diverging_offset)
-            case OffsetOutOfRange() if not (
+            case errors.OffsetOutOfRange() if not (
                 state.buffer.has_more or self.rotation.has_taken(state.partition)
             ):  # hand out earlier records first
-                self._reset(state, OffsetOutOfRange(state.about(error)))
-            case NotLeader() if leader is not None and state.failing.count == 1:
+                self._reset(state, errors.OffsetOutOfRange(state.about(error)))
+            case errors.NotLeader() if leader is not None and state.failing.count == 1:
                 state.failing.retry_at = 0.0  # this answer named the leader
-            case RetriableError() | OffsetOutOfRange():
+            case errors.RetriableError() | errors.OffsetOutOfRange():
                 log.debug("%s: %s", state.partition, error)
             case _:
                 self.rotation.stop(state, type(error)(state.about(error)))
@@ -575,7 +562,7 @@ class Fetcher:
         self._queue.offer(state)
         self.rotation.errors.pop(state.partition, None)
 
-    def _reset(self, state: PartitionFetchState, reason: FolkmootError) -> None:
+    def _reset(self, state: PartitionFetchState, reason: errors.FolkmootError) -> None:
         """Start by the reset policy; look up a sought time again.
 
         "latest" only counts without a position. If a log has lost its start or its end, all of the rest is
@@ -585,21 +572,23 @@ class Fetcher:
             self._start_at(state, EARLIEST, state.start.since)
             return
         policy = self._config.auto_offset_reset
-        if isinstance(reason, OffsetOutOfRange):
+        if isinstance(reason, errors.OffsetOutOfRange):
             if state.end >= 0 and is_beyond(state.offset, state.end):
                 if state.start.sought == state.offset:
                     self.rotation.stop(
-                        state, OffsetOutOfRange(f"{reason}: seek() to one that is there")
+                        state, errors.OffsetOutOfRange(f"{reason}: seek() to one that is there")
                     )
                     return
-                reason = OffsetOutOfRange(f"{reason}, which was there before: it has lost records")
+                reason = errors.OffsetOutOfRange(
+                    f"{reason}, which was there before: it has lost records"
+                )
                 self._reader.is_cut(state.partition, state.end, None)
             policy = "error" if policy == "error" else "earliest"
         if policy == "error":
             hint = "and auto_offset_reset is 'error': seek()"
             self.rotation.stop(state, type(reason)(f"{reason}, {hint}"))
             return
-        if isinstance(reason, OffsetOutOfRange):
+        if isinstance(reason, errors.OffsetOutOfRange):
             self.counters.offset_resets += 1
             log.warning("%s; continuing at the %s offset", reason, policy)
         self._start_at(state, LATEST if policy == "latest" else EARLIEST)
@@ -609,7 +598,7 @@ class Fetcher:
         try:
             return self._states[partition]
         except KeyError:
-            raise NotAssigned(f"{partition} is not assigned to this consumer") from None
+            raise errors.NotAssigned(f"{partition} is not assigned to this consumer") from None
 
 
 def _portions(due: _ByBroker) -> Iterator[tuple[str, list[PartitionFetchState]]]:

@@ -12,16 +12,8 @@ from typing import NamedTuple
 from folkmoot.consumers.fetch.partition_state import whole_batches
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
+from folkmoot.protocol import errors
 from folkmoot.protocol.batch_header import BatchHeader
-from folkmoot.protocol.errors import (
-    CorruptBatch,
-    OffsetOutOfRange,
-    RequestTimeout,
-    RetriableError,
-    StaleTopicId,
-    UnknownTopicOrPartition,
-    from_wire,
-)
 from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest, FetchResult
 from folkmoot.protocol.records import TopicPartition
 
@@ -108,7 +100,7 @@ class RangeReader:
             found: list[_Batch] = []
             try:
                 found = self._taken(asked)
-            except RetriableError as error:
+            except errors.RetriableError as error:
                 if time.monotonic() > deadline:
                     self._give_up(error)
                     return
@@ -142,26 +134,26 @@ class RangeReader:
         Raises the broker's error.
         """
         if asked is None:
-            raise self._cluster.trouble or RequestTimeout("the partition has no leader")
+            raise self._cluster.trouble or errors.RequestTimeout("the partition has no leader")
         reply = self._reply(asked)
         if reply.error is not None:
             raise reply.error
         if not reply.response.results:
-            raise RequestTimeout(f"the log ends at {self._offset}, before what was planned")
+            raise errors.RequestTimeout(f"the log ends at {self._offset}, before what was planned")
         result: FetchResult = reply.response.results[0]
-        if result.error == OffsetOutOfRange.code and result.log_start > self._offset:
+        if result.error == errors.OffsetOutOfRange.code and result.log_start > self._offset:
             self._skip_to(result.log_start)
             return []
-        if result.error and result.error != OffsetOutOfRange.code:
-            raise from_wire(result.error, result.message)
+        if result.error and result.error != errors.OffsetOutOfRange.code:
+            raise errors.from_wire(result.error, result.message)
         found, error = whole_batches(reply.payloads[0])
         if error is not None:
             where = found[-1][0].next_offset if found else self._offset
             topic_id = self.part.topic_id
             self._cluster.report_damage(reply.address, self._partition, topic_id, where)
-            raise CorruptBatch(f"{self._partition}: {error}")
+            raise errors.CorruptBatch(f"{self._partition}: {error}")
         if not found or found[-1][0].next_offset <= self._offset:
-            raise RequestTimeout(
+            raise errors.RequestTimeout(
                 f"the log ends at {result.high_watermark}, before what was planned"
             )
         self._offset = found[-1][0].next_offset
@@ -188,15 +180,15 @@ class RangeReader:
         """Skip records that retention has removed, or raise OffsetOutOfRange."""
         first, end = self._offset, min(log_start, self.part.end)
         if self._fail_on_data_loss:
-            raise OffsetOutOfRange(
+            raise errors.OffsetOutOfRange(
                 f"{self._partition}: records {first} to {end - 1} are gone (retention)"
             )
         log.warning("%s: records %d to %d are gone", self._partition, first, end - 1)
         self._offset, self.part = end, self.part._replace(first=end)
 
-    def _give_up(self, error: RetriableError) -> None:
+    def _give_up(self, error: errors.RetriableError) -> None:
         """Raise the error, or skip records that are lost for good."""
-        lost = isinstance(error, UnknownTopicOrPartition | StaleTopicId)
+        lost = isinstance(error, errors.UnknownTopicOrPartition | errors.StaleTopicId)
         where = f"{self._partition}: records {self._offset} to {self.part.end - 1}"
         if not lost or self._fail_on_data_loss:
             raise type(error)(f"{where} could not be read: {error}")

@@ -20,12 +20,7 @@ from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster, ClusterConfig
 from folkmoot.network.leaderless import Waiting, said_of
-from folkmoot.protocol.errors import (
-    BrokerUnreachable,
-    FolkmootError,
-    RequestTimeout,
-    RetriableError,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.messages import EARLIEST, Api, ListOffsetsEntry, ListOffsetsRequest
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
@@ -75,7 +70,7 @@ def list_offsets(
         final=(),  # one broker knows a new topic before another
     )
     for error in asked.failed.values():
-        if not isinstance(error, RetriableError) and error is not cluster.trouble:
+        if not isinstance(error, errors.RetriableError) and error is not cluster.trouble:
             raise error
     for partition, error in [*asked.failed.items()][:1]:
         log.info("no offsets of %d partitions, %s: %s", len(asked.failed), partition, error)
@@ -102,7 +97,7 @@ def offsets_at(
         missing = wanted.keys() - found.keys()
         if missing and need_all:
             why = f"{why_silent(missing, cluster.leaderless)} ({timeout:g} s were waited)"
-            raise cluster.trouble or BrokerUnreachable(why)
+            raise cluster.trouble or errors.BrokerUnreachable(why)
         return found, {each: at for each, at in cluster.leaderless.items() if each in missing}
 
 
@@ -123,14 +118,14 @@ def first_offsets(
             fetcher.add(partition, 0)
             fetcher.seek(partition, EARLIEST, timestamp)
         for partition, first in _first_records(fetcher, timeout):
-            if isinstance(first, FolkmootError):
+            if isinstance(first, errors.FolkmootError):
                 raise first
             found[partition] = None if first is None else first[0]
         for missing in fetcher.partitions():
             why = f"no offset of {missing} was found within {timeout:g} s"
             if (awaited := cluster.leaderless.get(missing)) is not None:
                 why = said_of({missing: awaited})
-            raise RequestTimeout(why)
+            raise errors.RequestTimeout(why)
     return {partition: found[partition] for partition in wanted}
 
 
@@ -154,7 +149,7 @@ def first_timestamps(
             fetcher.add(partition, offsets[-1])
         for partition, first in _first_records(fetcher, timeout):
             offset = left[partition].pop()
-            if isinstance(first, FolkmootError):
+            if isinstance(first, errors.FolkmootError):
                 log.info("the age of a record is unknown: %s", first)
             elif first is not None:
                 found[partition, offset] = first[1]
@@ -165,7 +160,7 @@ def first_timestamps(
 
 def _first_records(
     fetcher: Fetcher, timeout: float
-) -> Iterator[tuple[TopicPartition, tuple[int, int] | FolkmootError | None]]:
+) -> Iterator[tuple[TopicPartition, tuple[int, int] | errors.FolkmootError | None]]:
     """Yield each partition with offset and timestamp of its first record, its error, or None at its end.
 
     A yielded partition is removed from the fetcher; those without an answer in time stay.
