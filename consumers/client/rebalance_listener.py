@@ -20,16 +20,7 @@ from folkmoot.consumers.client.group_commits import GroupCommits
 from folkmoot.consumers.client.steps import Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
-from folkmoot.consumers.group.events import (
-    Assigned,
-    Committed,
-    Left,
-    Lost,
-    Notice,
-    Rebalanced,
-    Replaced,
-    Revoking,
-)
+from folkmoot.consumers.group import events
 from folkmoot.consumers.group.group_thread import Member, again
 from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.consumers.offsets.progress import Positions
@@ -75,15 +66,15 @@ class RebalanceListener:
         runs, `on_revoke` has yet to be called for them. Any thread may read it."""
         self.commits = GroupCommits(config, member, positions, self.epochs)
         self.callbacks = Callbacks(call_back)
-        self.ended: Left | Replaced | None = None
+        self.ended: events.Left | events.Replaced | None = None
         """The notice that ended the membership. After Replaced every call raises."""
         self.leave_by = inf
         """Once it leaves, when that must end (monotonic)."""
         self._config = config
         self._fetcher = fetcher
         self._positions = positions
-        self._notices: deque[Notice] = deque()
-        self._unaccepted: dict[TopicPartition, Assigned] = {}
+        self._notices: deque[events.Notice] = deque()
+        self._unaccepted: dict[TopicPartition, events.Assigned] = {}
         """Ours, but on_assign failed: not read until it succeeds."""
 
     def serve(self) -> None:
@@ -99,17 +90,17 @@ class RebalanceListener:
         while self._notices and not self.callbacks.is_busy:
             notice = self._notices.popleft()
             match notice:
-                case Assigned():
-                    self._assigned([notice, *self._more(Assigned)])
-                case Revoking():
-                    self._revoking([notice, *self._more(Revoking)])
-                case Lost():
-                    self._lost([notice, *self._more(Lost)])
-                case Rebalanced():
+                case events.Assigned():
+                    self._assigned([notice, *self._more(events.Assigned)])
+                case events.Revoking():
+                    self._revoking([notice, *self._more(events.Revoking)])
+                case events.Lost():
+                    self._lost([notice, *self._more(events.Lost)])
+                case events.Rebalanced():
                     self.callbacks.call("on_rebalance", notice, _raise_error)
-                case Left():
+                case events.Left():
                     self.ended = self.ended or notice
-        if isinstance(self.ended, Replaced):
+        if isinstance(self.ended, events.Replaced):
             self.commits.check_member()
         if self._unaccepted and self.leave_by == inf and not self.callbacks.is_busy:
             self._assigned([*self._unaccepted.values()])
@@ -129,7 +120,7 @@ class RebalanceListener:
         try:
             self.member.begin_to_leave(deadline)
             while not self.member.error:
-                if self.ended and not (isinstance(self.ended, Replaced) and self._notices):
+                if self.ended and not (isinstance(self.ended, events.Replaced) and self._notices):
                     break
                 try:
                     if time.monotonic() >= abandon_at:
@@ -140,7 +131,7 @@ class RebalanceListener:
                 now = time.monotonic()
                 if now >= deadline:
                     break
-                if not isinstance(self.ended, Left):
+                if not isinstance(self.ended, events.Left):
                     until = max(now, abandon_at) if self.callbacks.is_busy else deadline
                     yield min(until - now, _LOOK)
         except BaseException:
@@ -156,12 +147,12 @@ class RebalanceListener:
         """Raises what ended the group thread."""
         while self.member.notices:
             notice = self.member.notices.popleft()
-            if isinstance(notice, Committed):
+            if isinstance(notice, events.Committed):
                 self._positions.group.written(notice.offsets)
                 for partition in notice.offsets:
                     self._fetcher.committed(partition)
                 continue
-            if isinstance(notice, Replaced):
+            if isinstance(notice, events.Replaced):
                 self.ended = self.ended or notice
             self._notices.append(notice)
         if self.member.error is not None:
@@ -172,7 +163,7 @@ class RebalanceListener:
         while self._notices and isinstance(self._notices[0], kind):
             yield self._notices.popleft()
 
-    def _assigned(self, notices: list[Assigned]) -> None:
+    def _assigned(self, notices: list[events.Assigned]) -> None:
         """Fetch nothing before the callback returns: it may seek.
 
         If it fails, the start is unknown: nothing is read, and `serve` calls it again before anything more
@@ -191,7 +182,7 @@ class RebalanceListener:
         partitions = [notice.partition for notice in notices]
         self.callbacks.call("on_assign", partitions, partial(self._accept, notices))
 
-    def _accept(self, notices: list[Assigned], result: Result) -> None:
+    def _accept(self, notices: list[events.Assigned], result: Result) -> None:
         """Start where the application wants; check all of it before anything is moved."""
         try:
             starts = result() or {}
@@ -214,19 +205,19 @@ class RebalanceListener:
             self._reject(notices)
             raise
 
-    def _reject(self, notices: list[Assigned]) -> None:
+    def _reject(self, notices: list[events.Assigned]) -> None:
         for notice in notices:
             self._fetcher.remove(notice.partition)
             self._positions.forget(notice.partition)
             self._unaccepted[notice.partition] = notice
 
-    def _revoking(self, notices: list[Revoking]) -> None:
+    def _revoking(self, notices: list[events.Revoking]) -> None:
         """Let the application finish; the release commits what it has processed by then.
 
         Skip partitions that were lost meanwhile: their notice comes next. Release partitions at once whose
         on_assign failed: no work is under way.
         """
-        lost = {each.partition for each in self._notices if isinstance(each, Lost)}
+        lost = {each.partition for each in self._notices if isinstance(each, events.Lost)}
         named = [each.partition for each in notices]
         partitions = [each for each in named if each in self.epochs and each not in lost]
         accepted = [each for each in partitions if each not in self._unaccepted]
@@ -246,7 +237,7 @@ class RebalanceListener:
     def _revoke_finished(self) -> None:
         """Call on_revoke for partitions without work under way, or whose time is over."""
         now = inf if self.leave_by < inf else time.monotonic()
-        lost = {each.partition for each in self._notices if isinstance(each, Lost)}
+        lost = {each.partition for each in self._notices if isinstance(each, events.Lost)}
         partitions = [
             each
             for each, by in self.finishing.items()
@@ -277,7 +268,7 @@ class RebalanceListener:
         for each in partitions:
             self._give_up(each)
 
-    def _lost(self, notices: list[Lost]) -> None:
+    def _lost(self, notices: list[events.Lost]) -> None:
         named = [each.partition for each in notices]
         partitions = [
             each for each in named if each in self.epochs and each not in self._unaccepted
