@@ -59,8 +59,7 @@ class PlanSchedule:
         self._all_changes = 0  # since the plan became due
         self._begun_at: float | None = None  # when the plan under way was begun
         self._is_unseen = False  # we tried to plan, and have not read the plan since
-        self._is_written = False  # we wrote a plan, and have not read it yet
-        self._began_under = NO_PLAN.version  # the plan's version when we last began to plan
+        self._awaited = NO_PLAN.version  # the version to read before we plan again: we wrote it
         self._since: float | None = None  # when the plan became due
         self._at = inf  # when we plan
         self._rejoin_ends = inf
@@ -83,7 +82,7 @@ class PlanSchedule:
         absence begins anew."""
         if self.topics is not None and _wishes(found.plan) != _wishes(self.plan.plan):
             self.topics = None  # they were read for other subscriptions
-        self._is_unseen = self._is_written = False
+        self._is_unseen = False
         if self.plan is not NO_PLAN:
             known = self._assignees.keys() | self._away.keys()
             self.is_current = known >= set(found.plan.members)
@@ -135,7 +134,9 @@ class PlanSchedule:
             self._at, self._since = inf, None
             self._changes = self._all_changes = 0
             self._is_unseen = False
-        elif self._begun_at is None and not self._is_written and (self._at == inf or self._changes):
+        elif self._begun_at is not None or self.plan.version < self._awaited:
+            pass  # our plan is under way, or to be read
+        elif self._at == inf or self._changes:
             is_first = self._since is None and not self._is_unseen
             self._since = now if self._since is None else self._since
             self._all_changes += self._changes
@@ -176,15 +177,16 @@ class PlanSchedule:
             return None
         self._at = inf
         self._begun_at = now
-        self._began_under = self.plan.version
+        self._awaited = self.plan.version + 1
         return tuple(sorted(self._expired(now)))
 
     def ended(self, result: object, now: float) -> None:
         """The plan was written (True), superseded (False), or failed: then retry after a pause."""
         self._begun_at = None
         self._is_unseen = True
-        self._is_written = result is True and self.plan.version == self._began_under
         self._since = None
+        if result is not True:
+            self._awaited = NO_PLAN.version
         if not isinstance(result, bool):
             self._since = now
             self._at = now + self._timing.retry
