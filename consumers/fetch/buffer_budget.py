@@ -15,34 +15,29 @@ class BufferBudget:
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
         self.used = 0
-        self._ahead_bytes = 0
-        self._ahead: set[FetchedBatch] = set()
+        self._batches: set[FetchedBatch] = set()
         self._waiting: dict[FetchedBatch, None] = {}  # a queue that any batch may leave
-        self._small: set[FetchedBatch] = set()
-        """Decompressed when their turn comes."""
+        self._ahead_bytes = 0
 
     def add(self, batches: Sequence[FetchedBatch]) -> None:
         for batch in batches:
             self.used += batch.size
+            self._batches.add(batch)
             if batch.is_worth_a_thread:
                 self._waiting[batch] = None
-            else:
-                self._small.add(batch)
         self._open_more()
 
     def remove(self, batch: FetchedBatch) -> None:
         """The batch was handed out or dropped. A second call does nothing."""
-        if batch in self._small:
-            self._small.remove(batch)
-        elif batch in self._ahead:
-            self._ahead.remove(batch)
-            self._ahead_bytes -= batch.size
-        elif batch in self._waiting:
-            del self._waiting[batch]
-        else:
+        if batch not in self._batches:
             return
+        self._batches.remove(batch)
         self.used -= batch.size
-        batch.give_up()
+        if batch.is_ahead:
+            self._ahead_bytes -= batch.size
+            batch.give_up()
+        else:
+            self._waiting.pop(batch, None)
         self._open_more()
 
     def _open_more(self) -> None:
@@ -50,7 +45,6 @@ class BufferBudget:
             batch = next(iter(self._waiting))
             if self._ahead_bytes + batch.size > self.limit:
                 return
-            self._ahead.add(batch)
-            self._ahead_bytes += batch.size
             del self._waiting[batch]
             batch.open_ahead()
+            self._ahead_bytes += batch.size

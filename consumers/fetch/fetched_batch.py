@@ -51,6 +51,11 @@ class FetchedBatch:
         is_large = self.header.codec == Codec.ZSTD and self.header.length >= WORTH_A_THREAD_BYTES
         return is_large and compression.THREADS > 1
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the pool was asked."""
+        return self._claim is not None
+
     def open_ahead(self) -> None:
         """Have the pool make the body."""
         self._is_done = allocate_lock()
