@@ -691,7 +691,6 @@ class Admin:
         return {each: found[each.topic].topic_id for each in ordered}
 
     def _discover(self, timeout: float) -> Callable[[], list[str]]:
-        """Return a function that finds the addresses of live brokers."""
         return lambda: self._execute(brokers.addresses(self.config.listener), timeout)
 
     def _find(
@@ -783,12 +782,10 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds, not below 0."""
         return max(0.0, self._at - time.monotonic())
 
 
 def _before_now(length: timedelta) -> datetime:
-    """Return the time `length` ago, at the earliest the epoch."""
     try:
         return max(EPOCH, datetime.now(UTC) - length)
     except OverflowError:

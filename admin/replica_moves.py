@@ -137,7 +137,6 @@ class ReplicaMoves:
         return self._planned([known[each] for each in numbers], targets, cluster.brokers)
 
     def plan_drain(self, broker: int) -> list[PlannedMove]:
-        """Plan to move all replicas of a broker to others."""
         cluster = read_cluster(self._session, self._timeout)
         usable = racks_of(self._execute(brokers.usable()))
         usable.pop(broker, None)
@@ -193,7 +192,6 @@ class ReplicaMoves:
         return planned
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
-        """Give a broker replicas again, and cancel the moves away from it."""
         self._execute(brokers.set_drained(broker, False))
         kept: list[TopicPartition] = []
         while back := self._leaving(broker):
@@ -205,7 +203,6 @@ class ReplicaMoves:
         return kept
 
     def _leaving(self, broker: int) -> dict[str, list[int]]:
-        """Return the partitions that are being moved away from a broker, by topic."""
         found: dict[str, list[int]] = {}
         for each in read_cluster(self._session, self._timeout).partitions:
             moved = each.reassignment
@@ -214,7 +211,6 @@ class ReplicaMoves:
         return found
 
     def running(self, topics: Sequence[str] | None) -> list[RunningMove]:
-        """Return the moves under way, and how much of each is copied."""
         cluster = read_cluster(self._session, self._timeout, topics)
         moving = [each for each in cluster.partitions if each.reassignment is not None]
         found_in = sorted({each.topic for each in moving})

@@ -62,7 +62,6 @@ class BrokerSchemas:
         return resolve(found.schema, found.references, strict=False)
 
     def _ask(self, context: str, number: int | UUID) -> GetSchemaResponse:
-        """Ask one broker after another, until one answers."""
         request = GetSchemaRequest(number, context)
         trouble: errors.FolkmootError = errors.BrokerUnreachable(
             "there was no time to ask a broker"

@@ -13,7 +13,6 @@ Result = Callable[[], Any]
 
 
 def call_now(call: Callable[[], Any], outcome: "Future[Any] | None" = None) -> "Future[Any]":
-    """Call it, and return the outcome."""
     outcome = outcome or Future[Any]()
     try:
         outcome.set_result(call())

@@ -16,7 +16,6 @@ class FetchQueue:
         self._offered: dict[TopicPartition, PartitionFetchState] = {}
 
     def offer(self, state: PartitionFetchState) -> None:
-        """The partition has changed."""
         self._offered[state.partition] = state
 
     def discard(self, partition: TopicPartition) -> None:

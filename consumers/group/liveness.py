@@ -77,7 +77,6 @@ class Liveness:
         self.acknowledged_at, self.fence_at = 0.0, inf
 
     def forget(self) -> None:
-        """The session has ended."""
         self._heartbeat_at, self._sent_at = inf, 0.0
         self.acknowledged_at, self.fenced, self.fence_at = 0.0, False, inf
 

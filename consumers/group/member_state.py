@@ -204,7 +204,6 @@ class GroupMember:
         self._forget("the ZooKeeper session was lost")
 
     def changed(self, source: Source) -> None:
-        """A source may have changed."""
         if source is Source.PLAN:
             self._plan_changed()
         elif source not in (Source.MEMBERS, Source.TOPICS):
@@ -220,12 +219,10 @@ class GroupMember:
             self._reading[source] = True
 
     def owner_changed(self, partition: TopicPartition) -> None:
-        """The owner's node of a partition may have changed."""
         self._changed = True
         self.owned.owner_changed(partition, self._now)
 
     def leaving(self) -> None:
-        """The consumer leaves the group."""
         self._changed = True
         if self.phase in (Phase.JOINING, Phase.MEMBER):
             self.phase = Phase.LEAVING

@@ -162,7 +162,6 @@ class OwnedPartitions:
         return not self._owned and not claiming and self._committing is None
 
     def malformed(self) -> dict[TopicPartition, str]:
-        """Return the partitions whose offset cannot be read, and why."""
         found = sorted((each, wanted.malformed) for each, wanted in self._wanted.items())
         return {each: why for each, why in found if why}
 
@@ -261,7 +260,6 @@ class OwnedPartitions:
             wanted.ask_at = now
 
     def owner_changed(self, partition: TopicPartition, now: float) -> None:
-        """The owner's node may have changed."""
         if partition in self._owned:
             self.verify(partition)
         elif partition in self._wanted:

@@ -153,7 +153,6 @@ class PlanSchedule:
         return min(now + self._debounce(), max(now, self._limit()))
 
     def _limit(self) -> float:
-        """The latest time to plan."""
         limit = self._timing.debounce_limit + self._timing.debounce_per_change * self._all_changes
         return (self._since or 0.0) + limit
 
@@ -192,7 +191,6 @@ class PlanSchedule:
             self._at = now + self._timing.retry
 
     def is_stuck(self, now: float) -> bool:
-        """Whether a plan has been under way for too long."""
         return self._begun_at is not None and now >= self._begun_at + self._timing.stuck
 
     def doubt(self) -> None:

@@ -31,7 +31,6 @@ class GroupOffsets:
                 self._asked[partition] = committed
 
     def release(self, partition: TopicPartition) -> None:
-        """The partition is no longer ours."""
         with self._lock:
             for each in (self._committed, self._asked, self._beyond):
                 each.pop(partition, None)
@@ -41,7 +40,6 @@ class GroupOffsets:
         return self._committed.get(partition)
 
     def written(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These offsets are in ZooKeeper."""
         with self._lock:
             for partition, offset in offsets.items():
                 if partition in self._committed:

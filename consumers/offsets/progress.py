@@ -78,7 +78,6 @@ class Positions:
         progress.handed_out = behind
 
     def settle(self) -> None:
-        """Note the progress of the iteration."""
         if self.cursor is None:
             return
         partition = self.cursor.view.topic_partition
@@ -154,7 +153,6 @@ class Positions:
         self.group.claim(partition, committed)
 
     def release(self, partition: TopicPartition) -> None:
-        """The partition is no longer ours."""
         self.forget(partition)
         self.group.release(partition)
 

@@ -15,7 +15,6 @@ class OffsetRanges:
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> None:
-        """Add a range, and join it with those that it touches."""
         first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
         if first < last:
             start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
@@ -29,7 +28,6 @@ class OffsetRanges:
         return reached
 
     def cut(self, end: int) -> None:
-        """Remove offsets from `end` on."""
         count = bisect_left(self._starts, end)
         del self._starts[count:], self._ends[count:]
         if self._ends:
@@ -52,7 +50,6 @@ class Unfinished:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all records are finished."""
         return self.low >= self.high
 
     def hand_out(self, offsets: Sequence[int], behind: int) -> None:
@@ -76,6 +73,5 @@ class Unfinished:
             self.low = self._finished.take_through(self.low)
 
     def cut(self, end: int) -> None:
-        """The log ends there: forget the records after it."""
         self.high, self.low = min(self.high, end), min(self.low, end)
         self._finished.cut(end)

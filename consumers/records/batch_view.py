@@ -46,7 +46,6 @@ class RecordBatchView:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last record."""
         return self.offsets[-1] + 1
 
     @property
@@ -82,7 +81,6 @@ class RecordBatchView:
         )
 
     def part(self, start: int, end: int) -> "RecordBatchView":
-        """Return the rows from `start` to before `end`."""
         if start <= 0 and end >= len(self):
             return self
         columns, offsets = self.columns.rows(start, end), self.offsets[start:end]

@@ -98,7 +98,6 @@ class TypedColumns:
         return view.batch if isinstance(view, TypedView) and view.batch.num_rows else None
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-        """Return all rows of these batches."""
         return pa.Table.from_batches(batches, schema=self._schema)
 
     def _error(self, view: RecordBatchView, bad: BadRow) -> DeserializationError:
