@@ -47,4 +47,4 @@ class BufferBudget:
                 return
             del self._waiting[batch]
             batch.open_ahead()
-            self._ahead_bytes += batch.size
+            self._ahead_bytes += batch.size if batch.is_ahead else 0
