@@ -195,8 +195,8 @@ class AsyncConsumer(ConsumerFace[K, V]):
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
         """The task of each iteration under way."""
-        self._callbacks: set[object] = set()
-        """Running calls of callbacks."""
+        self._callbacks: dict[object, asyncio.Task[Any]] = {}
+        """Running calls of callbacks, whose tasks the loop does not keep alive."""
         self._starting = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._end_of_loop: AsyncGenerator[None, None] | None = None
@@ -475,13 +475,13 @@ class AsyncConsumer(ConsumerFace[K, V]):
                 outcome.set_exception(errors.ClosedError("a callback was cancelled"))
             else:
                 call_now(task.result, outcome)
-            self._callbacks.discard(mark)
+            self._callbacks.pop(mark, None)
             if self._core.group is not None:
                 self._core.group.callbacks.ended()
             self._notify()
 
-        self._callbacks.add(mark)
-        asyncio.create_task(call()).add_done_callback(ended)
+        self._callbacks[mark] = asyncio.create_task(call())
+        self._callbacks[mark].add_done_callback(ended)
         return outcome
 
     @property
