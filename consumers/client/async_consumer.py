@@ -372,9 +372,8 @@ class AsyncConsumer(ConsumerFace[K, V]):
             raise errors.ClosedError(_NOT_OPEN)
         self._is_reading = True
         try:
-            await asyncio.sleep(
-                0
-            )  # let other tasks and the brokers' sockets come, even with a full buffer
+            # Let other tasks and the brokers' sockets come, even with a full buffer.
+            await asyncio.sleep(0)
             return await self._run(steps)
         finally:
             self._is_reading = False
