@@ -53,7 +53,7 @@ class Life:
 
     def check_process(self) -> None:
         """Raises ClosedError in a forked child."""
-        if self.is_forked:
+        if self._process is not None and self._process != os.getpid():
             raise ClosedError("the consumer was made before a fork: make one in each process")
 
     def check_open(self) -> None:

@@ -25,7 +25,8 @@ class BufferBudget:
             self._batches.add(batch)
             if batch.is_worth_a_thread:
                 self._waiting[batch] = None
-        self._open_more()
+        if self._waiting:
+            self._open_more()
 
     def remove(self, batch: FetchedBatch) -> None:
         """The batch was handed out or dropped. A second call does nothing."""
@@ -33,12 +34,12 @@ class BufferBudget:
             return
         self._batches.remove(batch)
         self.used -= batch.size
-        if batch.is_ahead:
+        if batch.ahead is not None:
             self._ahead_bytes -= batch.size
-            batch.give_up()
-        else:
+            batch.ahead.cancel()  # the body is not needed: the pool need not begin
+        if self._waiting:
             self._waiting.pop(batch, None)
-        self._open_more()
+            self._open_more()
 
     def _open_more(self) -> None:
         while self._waiting:
@@ -47,4 +48,4 @@ class BufferBudget:
                 return
             del self._waiting[batch]
             batch.open_ahead()
-            self._ahead_bytes += batch.size if batch.is_ahead else 0
+            self._ahead_bytes += batch.size if batch.ahead else 0

@@ -27,7 +27,7 @@ class FetchedBatch:
     The reader makes the body unless a thread of the pool has begun: it never waits for a job in the queue.
     """
 
-    __slots__ = ("_ahead", "data", "header", "size")
+    __slots__ = ("ahead", "data", "header", "size")
 
     def __init__(self, header: BatchHeader, data: memoryview) -> None:
         self.header = header
@@ -35,7 +35,8 @@ class FetchedBatch:
         is_compressed = header.codec != Codec.NONE
         self.size = record_batch.opened_bytes(header, data) if is_compressed else header.length
         """Bytes of the header and of the body, decompressed."""
-        self._ahead: Future[Body] | None = None
+        self.ahead: Future[Body] | None = None
+        """The job that makes the body, if the pool was asked."""
 
     @property
     def is_worth_a_thread(self) -> bool:
@@ -43,26 +44,16 @@ class FetchedBatch:
         is_large = self.header.codec == Codec.ZSTD and self.header.length >= WORTH_A_THREAD_BYTES
         return is_large and compression.THREADS > 1
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the pool was asked."""
-        return self._ahead is not None
-
     def open_ahead(self) -> None:
         """Have the pool make the body."""
         with suppress(RuntimeError):  # without threads the reader does it
-            self._ahead = _pool().submit(record_batch.body_of, self.header, self.data)
-
-    def give_up(self) -> None:
-        """The body is not needed: the pool need not begin."""
-        if self._ahead is not None:
-            self._ahead.cancel()
+            self.ahead = _pool().submit(record_batch.body_of, self.header, self.data)
 
     def body(self) -> Body:
         """Return the body, or make it. Raises CorruptBatch, UnsupportedCodec."""
-        if self._ahead is not None and not self._ahead.cancel():
+        if self.ahead is not None and not self.ahead.cancel():
             with suppress(MemoryError):
-                return self._ahead.result()
+                return self.ahead.result()
         return record_batch.body_of(self.header, self.data)
 
 

@@ -271,7 +271,7 @@ def opens_a_batch() -> None:
     data = memoryview(large(0, b"x"))
     batch = FetchedBatch(batch_header.check(data), data)
     batch.open_ahead()
-    eventually(lambda: batch._ahead is not None and batch._ahead.done())
+    eventually(lambda: batch.ahead is not None and batch.ahead.done())
     assert HEADER_BYTES + len(batch.body()) == batch.size > BODY
 
 
