@@ -537,7 +537,7 @@ class Fetcher:
         state.failing.failed(error, now, RETRY_PAUSE)
         match error:
             case errors.LogTruncated():
-                if leads:  # else ask the leader
+                if leads:  # else the current leader decides
                     self._truncated(state, error.diverging_offset)
             case errors.OffsetOutOfRange() if not (
                 state.buffer.has_more or self.rotation.has_taken(state.partition)
