@@ -11,32 +11,12 @@ from functools import partial
 from typing import Final, Literal, Self, TypeVar
 
 from folkmoot.admin.config import AdminConfig
-from folkmoot.admin.group_views import (
-    GroupSummary,
-    GroupView,
-    PartitionEnds,
-    view_of,
-)
-from folkmoot.admin.offset_reset import (
-    Planned,
-    Target,
-    checked_target,
-    planned,
-    whole_offset,
-)
-from folkmoot.admin.replica_moves import (
-    PlannedMove,
-    ReplicaMoves,
-    ReplicaSize,
-    RunningMove,
-)
+from folkmoot.admin.group_views import GroupSummary, GroupView, PartitionEnds, view_of
+from folkmoot.admin.offset_reset import Planned, Target, checked_target, planned, whole_offset
+from folkmoot.admin.replica_moves import PlannedMove, ReplicaMoves, ReplicaSize, RunningMove
 from folkmoot.consumers.config import ConsumerConfig, names_of
 from folkmoot.consumers.lag import lag
-from folkmoot.consumers.offsets.offset_lookup import (
-    first_offsets,
-    first_timestamps,
-    offsets_at,
-)
+from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
 from folkmoot.consumers.offsets.validation import partition_of, whole
 from folkmoot.coordination import brokers, topics
@@ -70,15 +50,7 @@ from folkmoot.coordination.zookeeper.session import Session, SessionState
 from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import Waiting
-from folkmoot.protocol.errors import (
-    ClosedError,
-    ConfigError,
-    OffsetOutOfRange,
-    RecordsNotDeleted,
-    UnknownGroup,
-    UnknownTopicOrPartition,
-    ZooKeeperUnreachable,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.messages import (
     EARLIEST,
     LATEST,
@@ -287,7 +259,7 @@ class Admin:
         """
         check_name("topic", topic)
         if (brokers is None) is (replicas is None):
-            raise ConfigError("say where to: either brokers, or a number of replicas")
+            raise errors.ConfigError("say where to: either brokers, or a number of replicas")
         count = None if replicas is None else whole("number of replicas", replicas)
         on = None if brokers is None else _broker_ids(brokers)
         with self._moves() as moves:
@@ -441,7 +413,7 @@ class Admin:
         starts = {each: result.log_start for each, result in deletion.results.items()}
         if deletion.failed:
             reasons = "; ".join(f"{each}: {why}" for each, why in sorted(deletion.failed.items()))
-            raise RecordsNotDeleted(
+            raise errors.RecordsNotDeleted(
                 f"not all records were deleted: {reasons}", starts, deletion.failed
             )
         return {each: starts[each] for each in wanted}
@@ -465,7 +437,7 @@ class Admin:
         latest = self._find(ids, LATEST, timeout)
         for partition, offset in given.items():
             if offset != "latest" and offset > latest[partition]:
-                raise OffsetOutOfRange(
+                raise errors.OffsetOutOfRange(
                     f"{partition} ends at {latest[partition]}: nothing before {offset} can be "
                     "deleted yet"
                 )
@@ -619,7 +591,7 @@ class Admin:
             for each, topic_id in ids.items()
         ]
         self._execute_all(moves, deadline.left)
-        with suppress(ZooKeeperUnreachable):  # the reset is done, with or without a note
+        with suppress(errors.ZooKeeperUnreachable):  # the reset is done, with or without a note
             record = history.record_reset(group, self.config.client_id, wanted)
             self._execute(record, deadline.left)
 
@@ -644,12 +616,12 @@ class Admin:
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this is a child process, which has none of the threads that a call waits for."""
+        """Whether this is a forked child, without the threads that a call needs."""
         return self._process not in (None, os.getpid())
 
     def _check_process(self) -> None:
         if self._is_forked:
-            raise ClosedError("the admin was made before a fork: make one in each process")
+            raise errors.ClosedError("the admin was made before a fork: make one in each process")
 
     @contextmanager
     def _opened(self) -> Iterator[Session]:
@@ -660,12 +632,14 @@ class Admin:
         """
         self._check_process()
         if not self._is_open:
-            raise ClosedError("the admin is not open: use it in a with block, or call start()")
+            raise errors.ClosedError(
+                "the admin is not open: use it in a with block, or call start()"
+            )
         if self._session is None or self._session.state is SessionState.LOST:
             self._session = self._connect(self.config.session_timeout)
         try:
             yield self._session
-        except ZooKeeperUnreachable:
+        except errors.ZooKeeperUnreachable:
             self._session.close()
             self._session = None
             raise
@@ -711,13 +685,12 @@ class Admin:
                 raise topics.unknown(topic)
             count = len(found[topic].partitions)
             if not 0 <= number < count:
-                raise UnknownTopicOrPartition(
+                raise errors.UnknownTopicOrPartition(
                     f"topic {topic} has no partition {number}, only 0 to {count - 1}"
                 )
         return {each: found[each.topic].topic_id for each in ordered}
 
     def _discover(self, timeout: float) -> Callable[[], list[str]]:
-        """Return a function that finds the addresses of live brokers."""
         return lambda: self._execute(brokers.addresses(self.config.listener), timeout)
 
     def _find(
@@ -770,7 +743,7 @@ def _broker_ids(given: Iterable[object]) -> list[int]:
 
 def _end(place: str) -> int:
     if place not in ENDS:
-        raise ConfigError(f"{place!r} is no end of a log: give 'earliest' or 'latest'")
+        raise errors.ConfigError(f"{place!r} is no end of a log: give 'earliest' or 'latest'")
     return ENDS[place]
 
 
@@ -778,14 +751,14 @@ def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["lat
     if offset == "latest":
         return "latest"
     if isinstance(offset, str):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{offset!r} is no offset to delete up to: give a whole number, or 'latest'"
         )
     return whole_offset(partition, offset)
 
 
-def _unknown(group: str) -> UnknownGroup:
-    return UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
+def _unknown(group: str) -> errors.UnknownGroup:
+    return errors.UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
 
 
 def _committed(
@@ -809,12 +782,10 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds, not below 0."""
         return max(0.0, self._at - time.monotonic())
 
 
 def _before_now(length: timedelta) -> datetime:
-    """Return the time `length` ago, at the earliest the epoch."""
     try:
         return max(EPOCH, datetime.now(UTC) - length)
     except OverflowError:

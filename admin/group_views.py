@@ -48,7 +48,7 @@ class MemberView:
     name: str
     instance_id: str | None
     info: MemberInfo
-    """What it publishes: its host, its subscription, its time limit for giving partitions up."""
+    """Its host, its subscription and its release timeout, as it publishes them."""
     partitions: tuple[TopicPartition, ...]
     """The partitions that it owns."""
     age: float
@@ -144,7 +144,7 @@ def describe_truncation(partition: TopicPartition, committed: int, end: int) -> 
     """Return the sentence about a log that ends below the committed offset."""
     return (
         f"{partition} ends at {end}, below {committed}, which is committed: it has lost records, and how "
-        "many are unread is not known. `folkmoot group reset` sets the group to where it is to go on"
+        "many are unread is not known. `folkmoot group reset` gives the group a new offset"
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a reset moves a group: one offset per partition, worked out from a target.
+"""The new offsets of a group, one per partition, from the target of a reset.
 
 Pure: the caller looks up the earliest and latest offsets, and those of a time.
 """

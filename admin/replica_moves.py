@@ -17,12 +17,7 @@ from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.ask_any import ask_any
 from folkmoot.network.client import Connections
 from folkmoot.network.cluster import ClusterConfig
-from folkmoot.protocol.errors import (
-    InvalidReplicaAssignment,
-    NoReassignmentInProgress,
-    ReassignmentInProgress,
-    UnknownTopicOrPartition,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.messages import Api, LogSize, LogSizesRequest
 from folkmoot.protocol.records import TopicPartition
 
@@ -128,7 +123,7 @@ class ReplicaMoves:
         numbers = sorted(known if partitions is None else set(partitions))
         for number in numbers:
             if number not in known:
-                raise UnknownTopicOrPartition(
+                raise errors.UnknownTopicOrPartition(
                     f"topic {topic} has no partition {number}, only 0 to {len(known) - 1}"
                 )
         if on is not None:
@@ -142,7 +137,6 @@ class ReplicaMoves:
         return self._planned([known[each] for each in numbers], targets, cluster.brokers)
 
     def plan_drain(self, broker: int) -> list[PlannedMove]:
-        """Plan to move all replicas of a broker to others."""
         cluster = read_cluster(self._session, self._timeout)
         usable = racks_of(self._execute(brokers.usable()))
         usable.pop(broker, None)
@@ -152,7 +146,9 @@ class ReplicaMoves:
                 _check_movable(each, broker)
                 by_topic.setdefault(each.topic, []).append(each)
         if not by_topic and broker not in cluster.brokers:
-            raise InvalidReplicaAssignment(f"broker {broker} is not registered and holds nothing")
+            raise errors.InvalidReplicaAssignment(
+                f"broker {broker} is not registered and holds nothing"
+            )
         moves = []
         for topic, found in by_topic.items():
             # Replicas on dead brokers are moved, too: a move ends only when all its targets are in sync.
@@ -196,19 +192,17 @@ class ReplicaMoves:
         return planned
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
-        """Give a broker replicas again, and cancel the moves away from it."""
         self._execute(brokers.set_drained(broker, False))
         kept: list[TopicPartition] = []
         while back := self._leaving(broker):
             for topic, numbers in back.items():
                 # If one of them has ended meanwhile, none was cancelled: the loop reads all again.
-                with suppress(NoReassignmentInProgress, UnknownTopicOrPartition):
+                with suppress(errors.NoReassignmentInProgress, errors.UnknownTopicOrPartition):
                     taken_back = self._execute(reassignments.cancel(topic, numbers))
                     kept += [TopicPartition(topic, number) for number in taken_back]
         return kept
 
     def _leaving(self, broker: int) -> dict[str, list[int]]:
-        """Return the partitions that are being moved away from a broker, by topic."""
         found: dict[str, list[int]] = {}
         for each in read_cluster(self._session, self._timeout).partitions:
             moved = each.reassignment
@@ -217,7 +211,6 @@ class ReplicaMoves:
         return found
 
     def running(self, topics: Sequence[str] | None) -> list[RunningMove]:
-        """Return the moves under way, and how much of each is copied."""
         cluster = read_cluster(self._session, self._timeout, topics)
         moving = [each for each in cluster.partitions if each.reassignment is not None]
         found_in = sorted({each.topic for each in moving})
@@ -261,13 +254,13 @@ def _is_leaving(each: PartitionStatus, broker: int) -> bool:
 def _check_movable(each: PartitionStatus, broker: int) -> None:
     name = f"{each.topic}-{each.partition}"
     if each.reassignment is not None:
-        raise ReassignmentInProgress(
+        raise errors.ReassignmentInProgress(
             f"{name} is being moved to {each.reassignment.target}: wait until that has ended, or cancel it"
         )
     others = [other for other in each.in_sync if other != broker]
     is_alone = len(each.replicas) == 1 and broker in each.in_sync
     if not others and not is_alone:
-        raise InvalidReplicaAssignment(
+        raise errors.InvalidReplicaAssignment(
             f"broker {broker} is the last in-sync replica of {name}: wait until others of "
             f"{list(each.replicas)} are in sync, and start those that are not alive "
             "(`folkmoot topic describe --under-replicated`)"

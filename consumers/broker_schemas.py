@@ -9,31 +9,25 @@ from uuid import UUID
 from folkmoot.coordination.schemas.names import context_of
 from folkmoot.network.ask_any import ask_any
 from folkmoot.network.client import Connections
+from folkmoot.protocol import errors
 from folkmoot.protocol.addresses import bootstrap_addresses
-from folkmoot.protocol.errors import (
-    BrokerUnreachable,
-    FolkmootError,
-    RetriableError,
-    ZooKeeperUnreachable,
-)
 from folkmoot.protocol.messages import Api, GetSchemaRequest, GetSchemaResponse
 from folkmoot.schemas.avro.references import resolve
 
 MAX_CACHED: Final = 10_000
 PATIENCE: Final = 3.0
-"""So long one broker is waited for before the next one is asked."""
+"""Seconds to wait for one broker before the next one is asked."""
 
 
 class BrokerSchemas:
-    """Schemas by id or GUID, for whatever reads values with schemas, where only brokers can be reached.
+    """Schemas by id or GUID, for deserializers that can reach only brokers.
 
     ```
     AvroDeserializer(BrokerSchemas("localhost:9092"))
     ```
 
-    `bootstrap` are the addresses of some of a cluster's brokers. An id that is known is not asked for
-    again, and each time over a connection that is closed then: nothing is to be closed, and another
-    process can have a copy of it, a forked child too. May be called from any thread.
+    `bootstrap` are the addresses of some brokers. Schemas are cached. Each request has a connection of its
+    own: there is nothing to close, and other processes may have copies. Any thread may call.
     """
 
     def __init__(
@@ -47,7 +41,7 @@ class BrokerSchemas:
         self._addresses = bootstrap_addresses(bootstrap)
         self._client_id = client_id
         self._timeout = timeout
-        # No lock, which a forked child may find held for ever: threads that come at once ask each for itself.
+        # No lock, which a forked child could find held for ever: threads may ask twice.
         self._known = lru_cache(MAX_CACHED)(self._resolved)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -55,22 +49,23 @@ class BrokerSchemas:
         return make, (self._addresses,)
 
     def resolved(self, id: int | UUID, *, subject: str | None = None) -> str:
-        """One canonical text of what an id names in the context of `subject`, with all it refers to.
+        """Return a schema's canonical text, with all that it refers to, in the context of `subject`.
 
-        A GUID in place of the id names the same in all contexts. Raises SchemaNotFound, InvalidSubject, and
-        within `timeout` seconds ZooKeeperUnreachable, where a broker has not heard of it and cannot ask, or
-        BrokerUnreachable.
+        A GUID names the same schema in all contexts. Raises SchemaNotFound and InvalidSubject; after
+        `timeout` seconds BrokerUnreachable, or ZooKeeperUnreachable if the brokers do not know the schema
+        and cannot ask.
         """
         return self._known(context_of(subject), id)
 
     def _resolved(self, context: str, number: int | UUID) -> str:
-        found = self._asked(context, number)
+        found = self._ask(context, number)
         return resolve(found.schema, found.references, strict=False)
 
-    def _asked(self, context: str, number: int | UUID) -> GetSchemaResponse:
-        """Ask one broker after another, until one knows."""
+    def _ask(self, context: str, number: int | UUID) -> GetSchemaResponse:
         request = GetSchemaRequest(number, context)
-        trouble: FolkmootError = BrokerUnreachable("there was no time to ask a broker")
+        trouble: errors.FolkmootError = errors.BrokerUnreachable(
+            "there was no time to ask a broker"
+        )
         addresses = random.sample(self._addresses, len(self._addresses))
         with Connections(self._client_id) as connections:
             asked = addresses, Api.GET_SCHEMA, request, self._timeout
@@ -79,9 +74,9 @@ class BrokerSchemas:
                 if error is None:
                     found: GetSchemaResponse = reply.response
                     return found
-                if not isinstance(error, RetriableError):
+                if not isinstance(error, errors.RetriableError):
                     raise error
-                if not isinstance(trouble, ZooKeeperUnreachable):  # silence tells less
+                if not isinstance(trouble, errors.ZooKeeperUnreachable):
                     trouble = error
         raise type(trouble)(
             f"no broker has answered for schema {number} within {self._timeout:g} s: {trouble}"

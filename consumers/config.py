@@ -1,4 +1,4 @@
-"""What a consumer can be told."""
+"""Options of a consumer."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -18,7 +18,7 @@ from folkmoot.protocol.records import K, V
 from folkmoot.schemas.values.serialization import Deserializer
 
 LEAST_PROCESSING_TIME: Final = 2.0
-"""While it waits for records a consumer shows itself every second."""
+"""Seconds; a waiting consumer polls every second."""
 
 OnDecodeError = Literal["raise", "skip", "raw"]
 ON_DECODE_ERROR: Final = ("raise", "skip", "raw")
@@ -34,7 +34,7 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
 
     bootstrap: str | Sequence[str] = ()
     """Addresses of some brokers, "host:port,host:port" or a list, in place of `zookeeper`: for consumers
-    without a group, which ZooKeeper keeps."""
+    without a group, which needs ZooKeeper."""
     group: str | None = None
     """The group to join; without one, partitions are assigned by hand and nothing is committed."""
     topics: Sequence[str] = ()
@@ -42,72 +42,71 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     pattern: str = ""
     """A regular expression: topics whose whole name matches are wanted, too, as soon as they exist."""
     instance_id: str | None = None
-    """Makes a static member: who comes back under it within `rejoin_timeout` finds what it had. Of two
-    processes with one id the younger counts."""
+    """Makes a static member: a process that comes back with this id within `rejoin_timeout` gets the same
+    partitions. It fences an older process with the same id."""
     rejoin_timeout: Annotated[Seconds, Meta(ge=0)] = 30.0
-    """How long a static member's partitions are kept for it when it is gone."""
+    """How long the partitions of an absent static member are kept."""
     assignors: Sequence[str | Assignor] = ("sticky",)
-    """Ways of dividing that this member supports, preferred first: "sticky", "range", "round-robin", or
-    an object. The one that the eldest member prefers counts."""
+    """The assignors that this member supports, preferred first: "sticky", "range", "round-robin", or an
+    object. The group leader's preference counts; the leader is the oldest member."""
     rack: str = ""
-    """Where this consumer stands: it reads from in-sync replicas of that rack, if there are any, else from
-    leaders; and of equal choices, sticky prefers partitions whose leader stands there."""
+    """This consumer's rack: it reads from in-sync replicas in it, if there are any, otherwise from leaders.
+    Sticky prefers partitions whose leader is in it."""
     client_id: str = "consumer"
     key_deserializer: Deserializer[K] | None = None
     """Makes the key of every record: a callable of one argument, or an object with
-    `deserialize(topic, data)`. It is not asked about None. None: keys are bytes. Batches and Arrow tables
-    have the bytes in any case."""
+    `deserialize(topic, data)`. It is not called for None. None: keys are bytes. Batches and Arrow tables
+    always have the bytes."""
     value_deserializer: Deserializer[V] | None = None
     """The same for values."""
     explicit_done: bool = False
     """A record counts as processed when `done` is called for it, from any thread and in any order, and not
-    when the next one is asked for. What is committed ends in front of the first record that is not done."""
+    with the next one. Commits end before the first record that is not done."""
     auto_commit: bool = True
-    """Commit what was processed every `commit_interval`, when a partition is given up, and on close."""
+    """Commit processed offsets every `commit_interval`, with a partition's release, and on close."""
     commit_interval: _Duration = 5.0
     """Between two automatic commits."""
     auto_offset_reset: Literal["earliest", "latest", "error"] = "earliest"
-    """Where to start without a committed offset in partitions that were there when the group began;
-    partitions that appeared later are read from their start. Where an offset is out of range, `"error"`
-    raises, and the others read all that the log has."""
+    """The start of partitions without a committed offset that existed when the group began; later ones are
+    read from their start. If an offset is out of range, `"error"` raises, and the others read all that the
+    log has."""
     guardian: bool = True
-    """Where the system allows it, a process beside this one ends its session at once if this one dies. With
-    it a killed member's partitions are owned again after 0.05 s, without it after 5 s (measured)."""
+    """If the system allows it, a second process ends the session at once when this process dies. A killed
+    member's partitions are owned again after 0.05 s, without it after 5 s (measured)."""
     revoke_timeout: _Duration = 2.0
-    """How long this member may take to give a partition up, once it is done with what is under way:
-    `on_revoke` and the last commit. It is given up without them after that."""
+    """How long this member may take to release a partition after the work under way: `on_revoke` and the
+    last commit. After that it is released without them."""
     max_processing_time: Annotated[Seconds, Meta(ge=LEAST_PROCESSING_TIME)] | None = 300.0
-    """How long a batch may take, in which its partition is kept though the group wants it elsewhere. If the
-    application does not ask for records for so long, its partitions go to others until it does; None: it
-    may stay away, and what the group wants goes after `revoke_timeout` whatever is under way."""
+    """How long a batch may take: the member keeps its partition so long, even if the group moves it. If the
+    application does not poll for this long, its partitions go to others until it does. None: it may stay
+    away, and a moved partition is released after `revoke_timeout` in any case."""
     max_poll_records: Annotated[int, Meta(gt=0)] = 500
-    """How many records one `poll` hands out at most."""
+    """The most records of one `poll`."""
     fetch_max_wait: Annotated[Seconds, Meta(ge=0)] = 0.5
     """How long a broker may hold a fetch back for `fetch_min_bytes`."""
     fetch_min_bytes: Annotated[Bytes, Meta(ge=0)] = 1
-    """A broker answers a fetch as soon as there is so much."""
+    """A broker answers a fetch as soon as it has this much."""
     fetch_max_bytes: _Size = 8 * 1024 * 1024
-    """Of one fetch, over all its partitions; one batch comes whole in any case."""
+    """The most bytes of one fetch, over all its partitions; one batch always comes whole."""
     partition_fetch_bytes: _Size = 1024 * 1024
-    """Of one partition in one fetch."""
+    """The most bytes of one partition in one fetch."""
     buffer_bytes: _Size = 32 * 1024 * 1024
-    """Fetched ahead, not yet handed out, decompressed; nothing more is fetched beyond it. One `poll` hands
-    out no more than this but for its last batch."""
+    """The size of the buffer, decompressed; no fetch is sent while it is full. One `poll` returns no more
+    than this, apart from its last batch."""
 
     on_assign: Any = None
-    """Called when partitions are ours, before anything of them is fetched: it may `seek`, or return where
-    to go on, per partition."""
+    """Called when partitions are ours, before they are fetched: it may `seek`, or return a start per
+    partition."""
     on_revoke: Any = None
-    """Called while partitions are still ours and about to go: it may `commit`. On close, too."""
+    """Called before partitions are released, while they are ours: it may `commit`. Also on close."""
     on_lost: Any = None
-    """Called when partitions are no longer ours and were not given up in order."""
+    """Called when partitions were lost without a release."""
     on_rebalance: Any = None
     """Called when the group has a new plan; for logs and displays."""
     on_decode_error: Any = "raise"
-    """What becomes of a record that cannot be deserialized: its DeserializationError is raised and the
-    partition stops there until a `seek` ("raise"), it is left out ("skip"), or it is handed out with the
-    bytes in place of what should have been made of them ("raw"). Or what a callback says, which is called
-    with the error when the record's turn has come; None means "skip"."""
+    """The way of a record that cannot be deserialized. "raise": its DeserializationError is raised, and the
+    partition stops there until a `seek`. "skip": it is left out. "raw": it is handed out with the bytes. Or
+    a callback with the error, called in the record's turn, which returns one of these; None means "skip"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,7 +124,7 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
         if self.group is not None:
             check_name("group", self.group)
         elif self.explicit_done:
-            raise ConfigError("explicit_done says what is committed: give group=…")
+            raise ConfigError("explicit_done needs a group to commit to: give group=…")
         if self.instance_id is not None:
             check_name("instance id", self.instance_id)
         if (self.topics or self.pattern) and self.group is None:
@@ -135,14 +134,14 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
 
 
 def names_of(name: str, names: _Names) -> _Names:
-    """The same. Raises ConfigError for one name alone, each letter of which would count as a name."""
+    """Return the names. Raises ConfigError for a string, whose letters would count as names."""
     if isinstance(names, str):
         raise ConfigError(f"{name} must be a list of names: {name}=[{names!r}]")
     return names
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise ConfigError for what is no regular expression."""
+    """Raises ConfigError for an invalid regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:

@@ -1,11 +1,11 @@
-"""How far a group, or a reader, is behind the end of a log. Pure."""
+"""The distance of a group, or a reader, from the end of a log. Pure."""
 
 
 def lag(offset: int | None, start: int, end: int | None) -> int | None:
-    """Offsets of the log from `offset` on: those before its `start` do not exist any more.
+    """Return the number of offsets of the log from `offset` on; those before its `start` are gone.
 
-    None where it is not known: no leader tells the `end`, nothing is committed in a log with records, or
-    the log ends below `offset` (`is_beyond`). A `start` that no leader tells is 0.
+    None if unknown: without an `end`, without an `offset` in a log with records, or if the log ends below
+    `offset` (`is_beyond`). An unknown `start` is 0.
     """
     if end is None or is_beyond(offset, end):
         return None
@@ -15,5 +15,5 @@ def lag(offset: int | None, start: int, end: int | None) -> int | None:
 
 
 def is_beyond(offset: int | None, end: int | None) -> bool:
-    """Whether the log ends below what was committed, or read: it has lost records, or is another one."""
+    """Whether the log ends below a committed offset or a position: it has lost records, or is another one."""
     return offset is not None and end is not None and offset > end

@@ -14,7 +14,13 @@ from folkmoot.brokers.jobs.jobs import Now, call_guarded, log_failure
 from folkmoot.brokers.jobs.serial_queue import Pending
 from folkmoot.brokers.replication.follower_state import Check, FollowerState, Truncate
 from folkmoot.brokers.replication.leader_state import LeaderState, Position
-from folkmoot.brokers.replication.replica_state import PersistEpoch, ReplicaState, Step
+from folkmoot.brokers.replication.replica_state import (
+    NEXT_ROLES,
+    PersistEpoch,
+    ReplicaState,
+    Role,
+    Step,
+)
 from folkmoot.brokers.replication.shared import Shared
 from folkmoot.brokers.storage.leader_epochs import EPOCH_STARTS_FILE, NO_EPOCH, EpochEnd
 from folkmoot.brokers.storage.log import Log
@@ -155,7 +161,7 @@ class Partition:
         """The ISR may change by time alone, or a deletion waits for it."""
         self.sessions: dict[Session, None] = {}
         self._shared = shared
-        self._is_closed = False
+        self._role = Role.WAITING
         self._asked: Position | None = None
         """The position that the leader was asked for and has not answered."""
         self._is_blocked = False
@@ -265,13 +271,20 @@ class Partition:
     def close(self) -> None:
         """This broker has no replica of it any more, or the topic is gone."""
         self.observe(None)
-        self._is_closed = True
+        self._enter(Role.CLOSED)
+
+    def _enter(self, role: Role) -> None:
+        if role is not self._role:
+            assert role in NEXT_ROLES[self._role], f"{self.log.name}: {self._role} to {role}"
+            self._role = role
 
     # -- roles --------------------------------------------------------------------------------------
 
     def _carry_out(self, step: Step) -> None:
         """Take the step that the state machine asks for, and what a change of roles requires."""
         state, log = self.state, self.log
+        if self._role is not Role.CLOSED:
+            self._enter(state.role)
         former, self.leader = self.leader, state.leader
         log.is_led = self.leader is not None
         if (former is None) is not (self.leader is None):
@@ -351,7 +364,7 @@ class Partition:
             self._note_epoch(epoch)
 
     def _epoch_noted(self, epoch: int, error: Exception | None) -> None:
-        if self._is_closed:
+        if self._role is Role.CLOSED:
             return
         if error is None:
             self.log.leader_epoch = max(self.log.leader_epoch, epoch)
@@ -372,7 +385,7 @@ class Partition:
         self._write(write, self._claimed)
 
     def _claimed(self, answer: Answer | None) -> None:
-        if self._is_closed:
+        if self._role is Role.CLOSED:
             return
         state, log, counters = self.state, self.log, self._shared.counters
         step = state.activated(answer, self._lead)
@@ -631,7 +644,7 @@ class Partition:
         leader.answered(answer)
         counters.isr_shrinks += len(before.difference(leader.isr))
         counters.isr_expands += len(set(leader.isr) - before)
-        if self._is_closed:
+        if self._role is Role.CLOSED:
             return
         if isinstance(answer, Superseded):
             self._carry_out(self.state.refused(answer.found))
@@ -960,7 +973,7 @@ class Partition:
 
     def _retry(self) -> None:
         self._is_retrying = False
-        if self._is_closed:
+        if self._role is Role.CLOSED:
             return
         if self.counted_end < self.log.log_end:
             self._flush()

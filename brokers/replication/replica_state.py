@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 from folkmoot.brokers.replication.follower_state import FollowerState
 from folkmoot.brokers.replication.leader_state import LeaderState
@@ -23,6 +25,40 @@ class PersistEpoch:
 
 Step = PersistEpoch | StateWrite | None
 """A StateWrite makes the broker the leader, or says that it cannot lead; then call `activated`."""
+
+
+class Role(Enum):
+    """The role of a replica.
+
+    ```
+    WAITING ─► NOTING ─► CLAIMING ─► LEADING ─► WAITING, NOTING, CLAIMING
+       │          └────► FOLLOWING ─► WAITING, NOTING, CLAIMING
+       └─► FOLLOWING, CLAIMING              NOTING, CLAIMING ─► WAITING
+    any ─► CLOSED
+    ```
+    """
+
+    WAITING = "waiting"
+    """For a leader, or for its state to be read again."""
+    NOTING = "noting"
+    """Its next leader epoch is being put on disk."""
+    CLAIMING = "claiming"
+    """Its activation, or its refusal to lead, is being written in ZooKeeper."""
+    LEADING = "leading"
+    FOLLOWING = "following"
+    CLOSED = "closed"
+    """This broker has no replica any more."""
+
+
+NEXT_ROLES: Final = {
+    Role.WAITING: {Role.NOTING, Role.CLAIMING, Role.FOLLOWING, Role.CLOSED},
+    Role.NOTING: {Role.WAITING, Role.CLAIMING, Role.FOLLOWING, Role.CLOSED},
+    Role.CLAIMING: {Role.WAITING, Role.NOTING, Role.LEADING, Role.FOLLOWING, Role.CLOSED},
+    Role.LEADING: {Role.WAITING, Role.NOTING, Role.CLAIMING, Role.CLOSED},
+    Role.FOLLOWING: {Role.WAITING, Role.NOTING, Role.CLAIMING, Role.CLOSED},
+    Role.CLOSED: set(),
+}
+"""The roles that may follow each role."""
 
 
 class ReplicaState:
@@ -73,6 +109,14 @@ class ReplicaState:
         self.reassigned = 0
         """How many ended reassignments this broker knows of, by the topic's node."""
         self._step: Step = None
+
+    @property
+    def role(self) -> Role:
+        if self.leader is not None:
+            return Role.LEADING
+        if self._step is not None:
+            return Role.NOTING if isinstance(self._step, PersistEpoch) else Role.CLAIMING
+        return Role.WAITING if self.follower is None else Role.FOLLOWING
 
     def observed(self, found: VersionedState | None, *, settled: bool = False) -> Step:
         """The state was read, now or a while ago. Return the next step."""

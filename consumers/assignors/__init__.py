@@ -1,1 +1,1 @@
-"""Who gets which partition: pure functions behind one small interface (assignor.py)."""
+"""Assignors: pure functions behind one small interface (assignor.py)."""

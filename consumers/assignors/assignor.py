@@ -1,7 +1,7 @@
-"""What an assignor is asked and what it answers.
+"""The interface of assignors.
 
-Whoever makes a plan asks one assignor; everybody else obeys the plan whatever has made it. So members
-need not run the same code.
+The member that plans calls one assignor; the others only read the plan. So members need not run the same
+code.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from folkmoot.protocol.records import TopicPartition
 
 @dataclass(frozen=True, kw_only=True)
 class Subscriber:
-    """A member as an assignor sees it: the topics that it subscribes to, and its rack if it names one."""
+    """A member: its topics, and its rack, if any."""
 
     topics: frozenset[str]
     rack: str = ""
@@ -21,11 +21,11 @@ class Subscriber:
 
 @dataclass(frozen=True, kw_only=True)
 class AssignmentInput:
-    """What has to be divided among whom.
+    """The partitions, and the members that they are divided among.
 
-    `sizes` is the number of partitions of each topic; `subscribers` are the members by their names;
-    `previous` is who had what, as far as it is still there; `racks` is the rack of each partition's
-    leader, as far as it is known; `kept` are partitions that wait for a member that is away.
+    `sizes` is the number of partitions of each topic; `subscribers` are the members by name; `previous` are
+    the last owners; `racks` is the known rack of each partition's leader; `kept` are partitions that wait for
+    an absent member.
     """
 
     sizes: Mapping[str, int]
@@ -35,7 +35,7 @@ class AssignmentInput:
     kept: frozenset[TopicPartition] = frozenset()
 
     def partitions(self) -> list[TopicPartition]:
-        """All that is to be divided, in order."""
+        """Return the partitions to divide, sorted."""
         return [
             partition
             for topic in sorted(self.sizes)
@@ -44,18 +44,18 @@ class AssignmentInput:
         ]
 
     def subscribed(self, topic: str) -> list[str]:
-        """The members that subscribe to a topic, in the order of their names."""
+        """Return the members that subscribe to a topic, by name."""
         return sorted(name for name, each in self.subscribers.items() if topic in each.topics)
 
 
 class Assignor(Protocol):
-    """Divides partitions. The same input must always get the same answer, in every process."""
+    """Divides partitions. The result depends on the input alone, in every process."""
 
     @property
     def name(self) -> str:
-        """By which plans and members name it."""
+        """Its name in plans and members."""
         ...
 
     def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
-        """The owner of each partition that somebody subscribes to; the others are left out."""
+        """Return the owner of each partition with a subscriber."""
         ...

@@ -1,7 +1,7 @@
-"""The next plan of a group: a pure function of what is known of it, the same in every member.
+"""The next plan of a group: a pure function of a snapshot of it.
 
-The eldest member's preferred assignor divides. Static members that are away keep what they have: nobody
-else is given it, and it is not taken into account when the others are balanced.
+The group leader's preferred assignor divides. Absent static members keep their partitions, which do not
+count when the others are balanced.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from folkmoot.protocol.records import TopicPartition
 log = thread_log(__name__)
 
 DEFAULT: Final = Sticky()
-"""What every member can carry out."""
+"""Every member has this one."""
 
 KNOWN: Final[Mapping[str, Assignor]] = {
     each.name: each for each in (DEFAULT, Range(), RoundRobin())
@@ -37,7 +37,7 @@ Owners = dict[TopicPartition, str]
 
 
 def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
-    """What a consumer's settings name, preferred first; the default comes last. Raises ConfigError."""
+    """Return a consumer's assignors, preferred first, the default last. Raises ConfigError."""
     found: dict[str, Assignor] = {}
     for each in given:
         assignor: Any = KNOWN.get(each) if isinstance(each, str) else each
@@ -55,9 +55,9 @@ def next_plan(
     mine: Sequence[Assignor] = (DEFAULT,),
     understands: int = PROTOCOL,
 ) -> Plan | None:
-    """The plan for this snapshot, or None if the current one was made for what it shows.
+    """Return the plan for this snapshot, or None if the current one fits it.
 
-    `mine` and `understands` are what the planner itself can do.
+    `mine` and `understands` are the planner's own assignors and protocol.
     """
     current = snapshot.current.plan
     topics = {
@@ -94,7 +94,7 @@ def next_plan(
 
 
 def _began_with(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, TopicBasis]:
-    """What the group began with of each topic: nothing of one that was created after it subscribed."""
+    """Return the partitions of each topic that the group began with: none of a topic created later."""
     began: dict[str, TopicBasis] = {}
     for name, basis in topics.items():
         before = current.began_with.get(name)
@@ -117,14 +117,15 @@ def _subscribed(current: Plan, members: Iterable[MemberInfo]) -> tuple[str, ...]
 def _divide(
     snapshot: GroupSnapshot, given: AssignmentInput, mine: Sequence[Assignor]
 ) -> tuple[str, Owners]:
-    """By what the eldest prefers, or by the default if we do not have it or it fails; → by which, and how."""
-    eldest = next(iter(snapshot.members.values()), None)
-    wanted = eldest.assignors[0] if eldest is not None and eldest.assignors else DEFAULT.name
+    """Divide by the leader's preferred assignor, or by the default if that is missing or fails.
+
+    Return the assignor's name, and the owners.
+    """
+    leader = next(iter(snapshot.members.values()), None)
+    wanted = leader.assignors[0] if leader is not None and leader.assignors else DEFAULT.name
     assignor = {**KNOWN, **{each.name: each for each in mine}}.get(wanted, DEFAULT)
     if assignor.name != wanted:
-        log.warning(
-            "the eldest member prefers assignor %s, which this member does not have", wanted
-        )
+        log.warning("the group leader prefers assignor %s, which this member does not have", wanted)
     try:
         owners = assignor.assign(given)
         for partition, owner in owners.items():
@@ -133,7 +134,7 @@ def _divide(
         subscribed = {topic for each in given.subscribers.values() for topic in each.topics}
         for partition in given.partitions():
             if partition not in owners and partition.topic in subscribed:
-                raise ValueError(f"it gives {partition} to nobody, though there are subscribers")
+                raise ValueError(f"it gives {partition} to no member, though there are subscribers")
     except (Exception, SystemExit):
         if assignor is DEFAULT:
             raise
@@ -143,7 +144,7 @@ def _divide(
 
 
 def _static_members(current: Plan, snapshot: GroupSnapshot) -> dict[str, StaticMember]:
-    """Those whose partitions are kept when they are away: who is there now, and who is waited for."""
+    """Return the static members: live ones, and absent ones within their rejoin timeout."""
     waited_for = {
         each: StaticMember(standing.rejoin_timeout, absent=True)
         for each, standing in current.static.items()
@@ -158,7 +159,7 @@ def _static_members(current: Plan, snapshot: GroupSnapshot) -> dict[str, StaticM
 
 
 def _still_there(current: Plan, topics: Mapping[str, TopicBasis]) -> Owners:
-    """Who had what, of topics that are the same as then."""
+    """Return the last owners, in topics with the same ids."""
     return {
         TopicPartition(topic, partition): owner
         for topic, owners in current.assignment.items()

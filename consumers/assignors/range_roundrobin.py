@@ -1,6 +1,6 @@
-"""Assignors that look at nothing but the numbers: for those who need the division to be foreseeable.
+"""Predictable assignors, which depend on the numbers alone.
 
-They move more than they must when members come and go.
+They move more than necessary when members come and go.
 """
 
 from itertools import islice
@@ -10,10 +10,10 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class Range:
-    """Of each topic, neighbouring partitions to one member; members in the order of their names.
+    """Gives each member neighbouring partitions of each topic, by name.
 
-    Topics with equally many partitions and the same subscribers are divided alike, so that records
-    with one key in all of them meet at one member.
+    Topics with the same number of partitions and the same subscribers are divided alike: one member has all
+    records of a key.
     """
 
     name = "range"
@@ -34,7 +34,7 @@ class Range:
 
 
 class RoundRobin:
-    """All partitions of all topics in turn to the members in the order of their names."""
+    """Gives the members one partition each, in turns, by name."""
 
     name = "round-robin"
 

@@ -1,4 +1,4 @@
-"""Balanced within one, with few moves: everybody keeps what they have as far as the balance allows."""
+"""A balanced assignor with few moves: members keep their partitions as far as the balance allows."""
 
 from bisect import insort
 from collections import defaultdict
@@ -12,13 +12,13 @@ from folkmoot.protocol.records import TopicPartition
 class Sticky:
     """The default. Greedy, in three steps; 10,000 partitions of 1,000 members take well below a second.
 
-    1. Every partition stays with the member that had it, if that still subscribes to it.
-    2. What is left goes one by one to the least loaded of its subscribers, topics with the fewest
-       subscribers first. Of what it may take, a member takes a partition in its own rack first.
-    3. From the fullest on, a member that has two more than another one gives one away to it, directly or
-       by others that pass one on, until that is possible for nobody: no division is more balanced.
+    1. Every partition stays with its last owner, if that still subscribes to it.
+    2. Each other one goes to its least loaded subscriber, topics with the fewest subscribers first. A member
+       takes partitions in its own rack first.
+    3. From the fullest member on, one with two more than another gives one to it, directly or through others,
+       until no such pair is left: no division is more balanced.
 
-    Where all subscribe to the same topics, none as balanced moves less.
+    If all members subscribe to the same topics, no balanced division moves less.
     """
 
     name = "sticky"
@@ -28,9 +28,9 @@ class Sticky:
 
 
 class _Loads:
-    """The least loaded member of each group of subscribers, found by heaps that are put right late.
+    """The least loaded member of each group of subscribers, by heaps with outdated entries.
 
-    A heap may hold a member at a load that it no longer has; there is always an entry at the right one.
+    A heap also has old loads of a member; there is always an entry with the current one.
     """
 
     def __init__(self, groups: Sequence[Sequence[str]]) -> None:
@@ -49,7 +49,7 @@ class _Loads:
             heappush(heap, (self.of[member], member))
 
     def least(self, group: int) -> tuple[int, str]:
-        """The load and the name of the member."""
+        """Return the member's load and name."""
         heap = self._heaps[group]
         while self.of[heap[0][1]] != heap[0][0]:
             heappop(heap)
@@ -83,7 +83,7 @@ class _Division:
         }
 
     def _keep(self) -> dict[int, list[TopicPartition]]:
-        """Leave everything where it was; → what has no owner, in order."""
+        """Keep the last owners, and return the partitions without one, in order."""
         loose: dict[int, list[TopicPartition]] = {}
         wanted = [frozenset(group) for group in self._subscribers]
         for partition in self._given.partitions():
@@ -102,25 +102,25 @@ class _Division:
         self._loads.add(member, 1)
 
     def _hand_out(self, group: int, partitions: list[TopicPartition]) -> None:
-        """To whoever has least, in turn, so that the partitions of a topic are spread."""
+        """Give each partition to the least loaded member, so that a topic is spread."""
         by_rack: dict[str, list[TopicPartition]] = {}
         for partition in reversed(partitions):
             by_rack.setdefault(self._given.racks.get(partition, ""), []).append(partition)
         for _ in partitions:
             _, member = self._loads.least(group)
             rack = self._given.subscribers[member].rack
-            if rack not in by_rack:  # of what most is left, so that others find something in theirs
+            if rack not in by_rack:  # take from the largest rack: others find some in theirs
                 rack = max(by_rack, key=lambda each: (len(by_rack[each]), each))
             self._take(member, group, by_rack[rack].pop())
             if not by_rack[rack]:
                 del by_rack[rack]
 
     def _even_out(self) -> None:
-        """The fullest gives first. Who can give nothing is looked at again after the next move."""
+        """Move partitions, from the fullest member on. One that can give nothing is tried again later."""
         loads = self._loads.of
         by_load = sorted((load, member) for member, load in loads.items())
         stuck: list[str] = []
-        stuck_groups: set[int] = set()  # nobody can get anything out of these
+        stuck_groups: set[int] = set()  # no member can get a partition of these
         while by_load:
             load, giver = by_load.pop()
             if load != loads[giver]:
@@ -144,10 +144,9 @@ class _Division:
         return [group for group, held in self._held[member].items() if held]
 
     def _chain(self, giver: str, stuck_groups: set[int]) -> list[tuple[str, int, str]]:
-        """The shortest way for one partition from the giver to one who has two fewer.
+        """Return the shortest way for a partition from the giver to a member with two fewer.
 
-        Who is in between passes on one of what it has. Nothing if there is no way; then the groups that
-        can be reached are noted.
+        Members in between pass on one of theirs. Without a way, return nothing, and note the reached groups.
         """
         enough = self._loads.of[giver] - 2
         reached: dict[int, str] = dict.fromkeys(self._groups_of(giver), giver)  # from whom
@@ -171,7 +170,7 @@ class _Division:
         return []
 
     def _take_from(self, giver: str, group: int, taker: str) -> TopicPartition:
-        """One that the giver has not had before, if there is one; of equals one in the taker's rack."""
+        """Take one that is new to the giver, if there is one, and rather one in the taker's rack."""
         held, racks = self._held[giver][group], self._given.racks
         rack = self._given.subscribers[taker].rack
         if rack and racks:
@@ -180,7 +179,7 @@ class _Division:
             if near:
                 held.remove(near[-1])
                 return near[-1]
-        return held.pop()  # what was handed out stands behind what was kept
+        return held.pop()  # new ones are last
 
 
 def _pickiest(group: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:

@@ -1,53 +1,32 @@
-"""Calls of the application's callbacks: one that has ended, and one that goes on beside the consumer."""
+"""Calls of the application's callbacks: each is a future of its result."""
 
 import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from folkmoot.protocol.errors import RequestTimeout
 
-
-class CallbackRun(Protocol):
-    """One call of a callback."""
-
-    def done(self) -> bool: ...
-
-    def result(self) -> Any:
-        """What it returned. Raises what it raised. Only once it is done."""
-        ...
+Result = Callable[[], Any]
+"""Returns what the callback returned, or raises what it raised."""
 
 
-class Called:
-    """A callback that was called here, and has ended."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._result: Any = None
-        self._error: BaseException | None = None
-        try:
-            self._result = call()
-        except BaseException as error:  # raised where its result is asked for
-            self._error = error
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._result
+def call_now(call: Callable[[], Any], outcome: "Future[Any] | None" = None) -> "Future[Any]":
+    outcome = outcome or Future[Any]()
+    try:
+        outcome.set_result(call())
+    except BaseException as error:
+        outcome.set_exception(error)
+    return outcome
 
 
 def call_in_thread(call: Callable[[], Any], ended: Callable[[], None]) -> "Future[Any]":
-    """Call it in a thread of its own, with the caller's context; `ended` is called there afterwards."""
+    """Call it, then `ended`, in a thread of its own with the caller's context."""
     outcome = Future[Any]()
 
     def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
+        call_now(call, outcome)
         ended()
 
     here = contextvars.copy_context()
@@ -56,24 +35,21 @@ def call_in_thread(call: Callable[[], Any], ended: Callable[[], None]) -> "Futur
 
 
 class _Call(NamedTuple):
-    """A callback that was called; `then` gets what gives its result, once it has ended.
+    """A call under way, and the function that takes its result. `holds`: nothing is read meanwhile."""
 
-    `holds`: nothing is read meanwhile.
-    """
-
-    run: CallbackRun
-    then: Callable[[Callable[[], Any]], None]
+    outcome: "Future[Any]"
+    then: Callable[[Result], None]
     holds: bool
 
 
 class Callbacks:
-    """Calls of the application's callbacks, one after the other. Owner: the thread that polls."""
+    """Calls the application's callbacks, one after another. Owned by the polling thread."""
 
-    def __init__(self, call_back: Callable[[str, Any], CallbackRun]) -> None:
+    def __init__(self, call_back: Callable[[str, Any], "Future[Any]"]) -> None:
         self._call_back = call_back
         self._call: _Call | None = None
         self._error: Exception | None = None
-        """What `then` raised between two calls of `serve`, which raises it."""
+        """Raised by `then` between two calls of `serve`."""
 
     @property
     def is_busy(self) -> bool:
@@ -81,31 +57,26 @@ class Callbacks:
 
     @property
     def is_held(self) -> bool:
-        """A callback runs during which nothing is read."""
+        """Whether a callback runs that stops reading."""
         return self._call is not None and self._call.holds
 
     def call(
-        self,
-        name: str,
-        notice: Any,
-        then: Callable[[Callable[[], Any]], None],
-        *,
-        holds: bool = True,
+        self, name: str, notice: Any, then: Callable[[Result], None], *, holds: bool = True
     ) -> None:
         self._call = _Call(self._call_back(name, notice), then, holds)
-        self.end()
+        self._end()
 
-    def end(self) -> None:
-        """Go on behind the call, if it has ended. Raises what `then` raises."""
+    def _end(self) -> None:
+        """If the call has ended, give its result to `then`. Raises what `then` raises."""
         call = self._call
-        if call is not None and call.run.done():
+        if call is not None and call.outcome.done():
             self._call = None
-            call.then(call.run.result)
+            call.then(call.outcome.result)
 
     def ended(self) -> None:
-        """Go on at once: what it was called for is not to wait for the next `serve`."""
+        """The call has ended: continue now, without waiting for the next `serve`."""
         try:
-            self.end()
+            self._end()
         except Exception as error:
             self._error = error
 
@@ -114,10 +85,10 @@ class Callbacks:
         if (error := self._error) is not None:
             self._error = None
             raise error
-        self.end()
+        self._end()
 
     def abandon(self) -> None:
-        """Go on without its end, by RequestTimeout: the rest of the time is the member's."""
+        """Continue without the call's end: give RequestTimeout to `then`."""
         call, self._call = self._call, None
         if call is not None:
             call.then(_not_ended)

@@ -1,7 +1,8 @@
-"""What one consumer does, whoever waits for it: reading, its place in the group, offsets."""
+"""A consumer without a face: reading, its place in the group, offsets."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -10,19 +11,17 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, Final, Generic, SupportsIndex, TypeVar
 
 from folkmoot.consumers.client.attention import Attention
-from folkmoot.consumers.client.callbacks import CallbackRun
 from folkmoot.consumers.client.hand_out import HandOut, Take
-from folkmoot.consumers.client.health import Health, health_of
 from folkmoot.consumers.client.life import Life, Stage
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, settings_of
-from folkmoot.consumers.client.steps import Answer, Beside, Steps
+from folkmoot.consumers.client.steps import Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher, Reader
 from folkmoot.consumers.group.group_thread import Member
 from folkmoot.consumers.lag import is_beyond
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, offsets_at
 from folkmoot.consumers.offsets.progress import Positions
-from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
+from folkmoot.consumers.offsets.seek_target import SeekTarget, resolve_target, seek_to
 from folkmoot.consumers.offsets.validation import offset_and_metadata, partition_of, whole
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
@@ -34,16 +33,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Session
 from folkmoot.network.bootstrap import Bootstrap
 from folkmoot.network.cluster import Cluster
-from folkmoot.protocol.errors import (
-    ClosedError,
-    ConfigError,
-    NotAssigned,
-    NotOwner,
-    OffsetOutOfRange,
-    RequestTimeout,
-    UnknownTopicOrPartition,
-    ZooKeeperUnreachable,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.names import check_name
 from folkmoot.protocol.records import K, OffsetAndMetadata, Record, TopicPartition, V
@@ -58,14 +48,14 @@ _Made = TypeVar("_Made")
 CLOSE_TIMEOUT: Final = 10.0
 METADATA_WAIT: Final = 15.0
 TOPIC_PATIENCE: Final = 3.0
-"""Without ZooKeeper a topic, or a partition, that brokers do not know is looked for so long."""
+"""Without ZooKeeper, a topic that brokers do not know is missing after this long."""
 LOOK_PAUSE: Final = 0.1
 TURN: Final = 1.0
 """The longest wait of an iteration, in seconds."""
 TABLE_RECORDS: Final = 100_000
 ALL_RECORDS: Final = 2**31
 ASKED_AT_ONCE: Final = 100
-"""ZooKeeper answers for this many partitions in about the time of one answer."""
+"""Partitions per look-up: ZooKeeper answers these in about the time of one."""
 READS_NOTHING: Final = (
     "this consumer reads nothing: give group=… and topics=…, or call subscribe() or assign()"
 )
@@ -74,21 +64,20 @@ READS_NOTHING: Final = (
 class ConsumerCore(Reader, Generic[K, V]):
     """A consumer without a thread: one owner at a time takes its steps (steps.py).
 
-    A method that can wait returns `Steps`; of the others only `open` and `turn` wait. `turn` sends requests
-    to brokers and takes their answers. Any thread may call `wake`, `stop`, `health` and `metrics`, and take
-    the steps of a `commit` with offsets. `call_back` calls the application.
+    A method that can wait returns `Steps`; apart from these only `open` and `turn` wait. Any thread may call
+    `wake`, and take the steps of a `commit` with offsets.
     """
 
     def __init__(
         self,
         config: ConsumerConfig[K, V],
-        call_back: Callable[[str, Any], CallbackRun],
+        call_back: Callable[[str, Any], "Future[Any]"],
         poller: Any = None,
     ) -> None:
         self.config = config
         self.life = Life()
         self.in_callback = False
-        """A callback asks: nothing that was handed out counts as processed by that."""
+        """A callback calls: nothing that was handed out counts as processed by that."""
         self.attention = Attention(has_poller=poller is not None)
         self.group: RebalanceListener | None = None
         self._call_back = call_back
@@ -110,14 +99,14 @@ class ConsumerCore(Reader, Generic[K, V]):
     # -- life -------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Find the cluster and join the group: blocks. Raises ZooKeeperUnreachable, BrokerUnreachable."""
+        """Find the cluster and join the group; blocks. Raises ZooKeeperUnreachable, BrokerUnreachable."""
         if not (self.config.topics or self.config.pattern):
             self.discovery.open()
         else:
             self._join(self.config)
-        if self.life.is_ending:  # by another task, which found nothing yet to close
+        if self.life.is_ending:  # by another task, before there was something to close
             self._disconnect()
-            raise ClosedError("the consumer was closed while it was being opened")
+            raise errors.ClosedError("the consumer was closed while it was being opened")
         self.life.enter(Stage.OPEN)
 
     def _join(self, config: ConsumerConfig[K, V]) -> None:
@@ -127,25 +116,19 @@ class ConsumerCore(Reader, Generic[K, V]):
             self.group = RebalanceListener(
                 config, member, self.fetcher, self.positions, self._call_back
             )
-        except BaseException:  # also Ctrl-C: no member is left behind
+        except BaseException:  # also Ctrl-C
             member.stop(0.0)
             raise
 
-    def stop(self) -> None:
-        """Hand out nothing more. From any thread, or a signal handler."""
-        self.life.stopped = True
-        if not self.life.is_forked:
-            self.wake()
-
     def wake(self) -> None:
-        """Have what the group wants served soon. From any thread, or a signal handler."""
+        """Have the group served soon. From any thread, or a signal handler."""
         self.attention.want()
         cursor = self.positions.cursor
         if cursor is not None:
             cursor.cut()
 
     def close(self, timeout: float, *, processed: bool) -> Steps[None]:
-        """Whatever interrupts it, nothing is left open; `processed`: so is all that was handed out."""
+        """Leave nothing open, even when interrupted; `processed`: count all that was handed out."""
         self.life.enter(Stage.CLOSING)
         try:
             self.hand_out.take_back()
@@ -169,17 +152,17 @@ class ConsumerCore(Reader, Generic[K, V]):
 
     @property
     def is_urgent(self) -> bool:
-        """There is something to do besides waiting for records."""
+        """Whether the owner has work besides waiting for records."""
         is_wanted = self.attention.is_wanted or self.fetcher.rotation.stopped() is not None
         return is_wanted and not self.life.is_leaving
 
     def due(self) -> float:
-        """When a turn is due though nothing comes (monotonic)."""
+        """When a turn is due without news (monotonic)."""
         return min(self.cluster.due(), self.fetcher.retry_at)
 
     def turn(self, timeout: float = 0.0) -> None:
-        """Take what brokers have sent, and ask for what is missing; wait at most `timeout` s for news."""
-        self.attention.waits()
+        """Take the brokers' answers and send the next requests; wait at most `timeout` s for news."""
+        self.attention.has_waited = True
         wakeup = self.attention.waits_for
         if self.life.is_leaving:
             if wakeup is not None:
@@ -188,7 +171,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         self.fetcher.poll(0.0 if self.is_urgent else timeout, wakeup)
         if self.group is not None:
             self.group.commits.commit_starts()
-        self.fetcher.ask()  # so that it is on its way while what has come is handed out
+        self.fetcher.ask()  # in flight while the last answers are handed out
         self.hand_out.turned_at = time.monotonic()
 
     def begins(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
@@ -200,15 +183,17 @@ class ConsumerCore(Reader, Generic[K, V]):
     def is_cut(self, partition: TopicPartition, end: int, parts_at: int | None) -> None:
         self.positions.cut(partition, end, parts_at)
 
-    def _serve(self) -> None:
+    def _serve(self) -> bool:
+        """Serve the group, and raise errors. Return whether records may be handed out."""
         self.attention.take()
         if self.group is not None:
             self.group.serve()
         self.fetcher.check()
+        return self.group is None or not self.group.callbacks.is_held
 
     def _session(self, session_timeout: float) -> Session | None:
-        """What to ask ZooKeeper in: the member's session, if there is one, or another."""
-        group = self.group  # read once: it is asked for on any thread
+        """The member's session, if there is one, or a new one."""
+        group = self.group  # read once: any thread may call
         return self._connect(session_timeout) if group is None else group.member.session
 
     # -- records ----------------------------------------------------------------------------------
@@ -222,17 +207,12 @@ class ConsumerCore(Reader, Generic[K, V]):
         return found[0] if len(found) == 1 else list(chain.from_iterable(found))
 
     def poll_batch(
-        self, timeout: float = 1.0, max_records: int | None = None
-    ) -> Steps[RecordBatchView | None]:
-        return self.poll_one(timeout, max_records, _as_it_is)
-
-    def poll_one(
         self,
-        timeout: float,
-        max_records: int | None,
-        make: Callable[[RecordBatchView], _Made],
-    ) -> Steps[_Made | None]:
-        """What `make` makes of the next batch."""
+        timeout: float = 1.0,
+        max_records: int | None = None,
+        make: Callable[[RecordBatchView], Any] = lambda view: view,
+    ) -> Steps[Any]:
+        """Return `make` of the next batch, None if none comes in time."""
         limit = _limit(max_records, ALL_RECORDS)
         found = yield from self._read(timeout, limit, make, one=True)
         return found[0] if found else None
@@ -246,16 +226,11 @@ class ConsumerCore(Reader, Generic[K, V]):
         schema: "ColumnDeserializer | str | Mapping[str, Any] | Sequence[Any] | int | type | None" = None,
     ) -> "Steps[pa.Table]":
         limit = _limit(max_records, TABLE_RECORDS)
-        if schema is not None:
-            return (yield from self._poll_typed(timeout, limit, schema, headers))
-        from folkmoot.consumers.records.arrow import table
+        if schema is None:
+            from folkmoot.consumers.records.arrow import table
 
-        make = partial(RecordBatchView.arrow, headers=headers)
-        return table((yield from self._read(timeout, limit, make)), headers=headers)
-
-    def _poll_typed(
-        self, timeout: float, limit: int, schema: object, headers: bool
-    ) -> "Steps[pa.Table]":
+            make = partial(RecordBatchView.arrow, headers=headers)
+            return table((yield from self._read(timeout, limit, make)), headers=headers)
         columns = self.hand_out.columns_of(schema, headers=headers)
         take = partial(self.hand_out.take_made, columns)
         made = yield from self._read(timeout, limit, columns.batch_of, take=take)
@@ -271,23 +246,21 @@ class ConsumerCore(Reader, Generic[K, V]):
         one: bool = False,
         take: Take | None = None,
     ) -> Steps[list[_Made]]:
-        """What `make` makes of batches of up to `limit` records in all, or of one; waits for the first.
+        """Return `make` of the next batches, of up to `limit` records in all, or of one; wait for the first.
 
-        Together they have up to `buffer_bytes`, decompressed, but for the last one.
+        Without the last one they have at most `buffer_bytes`, decompressed.
         """
         deadline = time.monotonic() + timeout
-        if isnan(deadline):  # that moment never comes
+        if isnan(deadline):
             raise ValueError(f"timeout={timeout} is no number of seconds")
         self._ask_for_more()
         while not self.life.is_ending:
-            self._serve()
-            is_held = self.group is not None and self.group.callbacks.is_held
             made, is_empty = list[_Made](), True
-            if not is_held:
+            if may_read := self._serve():
                 made, is_empty = self.hand_out.batches(limit, make, self.life, one=one, take=take)
             remaining = deadline - time.monotonic()
             if made or remaining <= 0 or self.life.stopped:
-                if is_empty and not is_held:
+                if is_empty and may_read:
                     self.turn()
                 return made
             if is_empty:
@@ -295,18 +268,16 @@ class ConsumerCore(Reader, Generic[K, V]):
         return []
 
     def next_cursor(self) -> Steps[BatchCursor | None]:
-        """Records of one partition to be iterated over; None if none came within a turn.
+        """Return an iteration over records of one partition; None if none came within a turn.
 
-        What the group wants is served between any two of them: `wake` cuts the cursor. The rest
-        is taken back by the next look at the consumer: by the caller's next round, or by a
-        method that the loop's body calls.
+        `wake` cuts it between two records, to serve the group. The caller's next round takes the rest back,
+        and so does a method that the loop's body calls.
         """
         self._ask_for_more()
         if self.life.is_ending:
             return None
-        self._serve()
         cursor, is_empty = None, True
-        if self.group is None or not self.group.callbacks.is_held:
+        if self._serve():
             cursor, is_empty = self.hand_out.begin_iteration(self.life, self.attention)
         if is_empty:
             yield TURN
@@ -315,7 +286,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def _ask_for_more(self) -> None:
         """Everything handed out before is processed."""
         if self.group is None and not self.fetcher.partitions():
-            raise NotAssigned(READS_NOTHING)
+            raise errors.NotAssigned(READS_NOTHING)
         self.hand_out.take_back()
         self.positions.end_turn()
 
@@ -327,9 +298,11 @@ class ConsumerCore(Reader, Generic[K, V]):
     def subscribe(self, topics: Sequence[str] = (), pattern: str = "") -> Steps[None]:
         config = replace(self.config, topics=topics, pattern=pattern)
         if not (topics or pattern):
-            raise ConfigError("there is nothing to subscribe to: name topics, or give a pattern")
+            raise errors.ConfigError(
+                "there is nothing to subscribe to: name topics, or give a pattern"
+            )
         if self.group is None and self.assignment():
-            raise ConfigError(
+            raise errors.ConfigError(
                 "partitions were assigned by hand: take them back by assign([]) first"
             )
         yield from self.unsubscribe()
@@ -339,7 +312,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def unsubscribe(self, timeout: float = CLOSE_TIMEOUT) -> Steps[None]:
         group = self.group
         if self.life.is_ending:
-            raise ClosedError("the consumer is being closed")
+            raise errors.ClosedError("the consumer is being closed")
         if group is None:
             return
         self.hand_out.take_back()
@@ -361,13 +334,13 @@ class ConsumerCore(Reader, Generic[K, V]):
         partitions: Iterable[tuple[str, int]] | Mapping[tuple[str, int], SeekTarget | None],
     ) -> Steps[None]:
         if self.group is not None:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "a member gets its partitions by its group: unsubscribe() before assign()"
             )
         wanted = {partition_of(each) for each in partitions}
         starts = partitions if isinstance(partitions, Mapping) else {}
         places = {
-            partition_of(each): place_of(partition_of(each), target)
+            partition_of(each): resolve_target(partition_of(each), target)
             for each, target in starts.items()
             if target is not None
         }
@@ -379,28 +352,26 @@ class ConsumerCore(Reader, Generic[K, V]):
         for partition in sorted(wanted - self.assignment()):
             self.fetcher.add(partition, None)
         for partition, place in places.items():
-            go_on_at(self.fetcher, self.positions, partition, place)
+            seek_to(self.fetcher, self.positions, partition, place)
 
     def _check_exist(self, wanted: Collection[TopicPartition]) -> Steps[None]:
-        """Raises UnknownTopicOrPartition, or why no broker told."""
+        """Raises UnknownTopicOrPartition, or why no broker answered."""
         for topic in {partition.topic for partition in wanted}:
             numbers = {each.partition for each in wanted if each.topic == topic}
             count = len((yield from self.partitions_of(topic)))
             if not numbers <= {*range(count)}:
-                count = yield from self._count_anew(topic, max(numbers))  # some may have been added
+                count = yield from self._count_anew(topic, max(numbers))
             unknown = sorted(numbers - {*range(count)})
             if unknown:
-                raise UnknownTopicOrPartition(
+                raise errors.UnknownTopicOrPartition(
                     f"partition {unknown[0]} does not exist: "
                     f"topic {topic} has {count}, numbered from 0"
                 )
 
     def _count_anew(self, topic: str, last: int) -> Steps[int]:
-        """How many partitions a topic has now, whatever was known of it: brokers may learn a moment late
-        that there is a `last` one."""
-        discovery = self.discovery
-        if isinstance(discovery, ZooKeeperDiscovery):
-            found = yield Beside(partial(discovery.ask, topics.read(topic), METADATA_WAIT))
+        """Count a topic's partitions without the cache: brokers learn of a new `last` one a moment late."""
+        if isinstance(self.discovery, ZooKeeperDiscovery):
+            found = yield from _read_topic(self.discovery, topic, METADATA_WAIT)
             return 0 if found is None else len(found.partitions)
         until = time.monotonic() + TOPIC_PATIENCE
         while True:
@@ -418,49 +389,24 @@ class ConsumerCore(Reader, Generic[K, V]):
         cluster.want(topic)
         while not (known := cluster.partitions(topic)):
             left = began + timeout - time.monotonic()
-            if cluster.is_missing(topic):
-                is_gone = yield from self._is_gone(topic, began, max(LOOK_PAUSE, left))
+            if cluster.is_missing(topic):  # or new: brokers learn of it a moment late
+                if isinstance(self.discovery, ZooKeeperDiscovery):
+                    wait = max(LOOK_PAUSE, left)
+                    is_gone = (yield from _read_topic(self.discovery, topic, wait)) is None
+                else:
+                    is_gone = time.monotonic() - began > TOPIC_PATIENCE
                 if is_gone:
                     cluster.forget(topic)
-                    raise UnknownTopicOrPartition(
+                    raise errors.UnknownTopicOrPartition(
                         f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
                     )
             if left <= 0:
                 cluster.forget(topic)
-                raise cluster.trouble or UnknownTopicOrPartition(
-                    f"no broker told about topic {topic} within {timeout:g} s"
+                raise cluster.trouble or errors.UnknownTopicOrPartition(
+                    f"no broker answered about topic {topic} within {timeout:g} s"
                 )
             yield min(left, TURN)
         return [TopicPartition(topic, number) for number in known]
-
-    def _is_gone(self, topic: str, since: float, timeout: float) -> Steps[bool]:
-        """Whether a topic that brokers do not know is none: they learn of a new one a moment late."""
-        discovery = self.discovery
-        if isinstance(discovery, ZooKeeperDiscovery):
-            found = yield Beside(partial(discovery.ask, topics.read(topic), timeout))
-            return found is None
-        return time.monotonic() - since > TOPIC_PATIENCE
-
-    def fencing_token(self, partition: TopicPartition) -> int:
-        owned = {} if self.group is None else self.group.epochs
-        if partition not in owned:
-            raise NotOwner(f"{partition} is not owned by this consumer")
-        return owned[partition]
-
-    def health(self) -> Health:
-        return health_of(self.group, self.fetcher, self.life.is_closed)
-
-    def metrics(self) -> dict[str, float]:
-        group = self.group  # read once: any thread may ask
-        member = None if group is None else group.member
-        return {
-            **self.fetcher.metrics(),
-            "rebalances": 0 if member is None else member.rebalances,
-            "commits": 0 if member is None else member.commits,
-            "commit_seconds": 0.0 if member is None else member.commit_seconds,
-            "fenced_commits": 0 if member is None else member.state.owned.fenced_commits,
-            "lost_partitions": 0 if member is None else member.state.owned.lost,
-        }
 
     # -- offsets ----------------------------------------------------------------------------------
 
@@ -472,67 +418,31 @@ class ConsumerCore(Reader, Generic[K, V]):
         wait: bool = True,
     ) -> Steps[None]:
         """With `offsets` any thread may take these steps."""
-        began, group = time.monotonic(), self._member()
+        deadline, group = time.monotonic() + timeout, self.group
+        if group is None:
+            raise errors.ConfigError("there is no group to commit to: give group=… and topics=…")
         wanted, metadata = dict[TopicPartition, int](), dict[TopicPartition, str]()
-        for each, given in (self._in_hand(group) if offsets is None else offsets).items():
-            partition = partition_of(each)
-            wanted[partition], text = offset_and_metadata(str(partition), given)
-            if text:
-                metadata[partition] = text
-        if beyond := self._beyond(group, wanted):
-            yield Beside(partial(self._check_within_logs, wanted, beyond, timeout))
-        pending = group.commits.begin(wanted, metadata)
-        if pending.outcome is not None and wait:
-            left = group.time_to_answer(began + timeout - time.monotonic())
-            try:
-                yield Answer(pending.outcome, max(0.0, left))
-            except TimeoutError:
-                raise RequestTimeout(
-                    f"ZooKeeper did not answer a commit within {timeout:g} s: it may still come to pass"
-                ) from None
-        group.commits.end(pending)
-
-    def done(self, what: Record[K, V] | RecordBatchView) -> None:
-        """From any thread."""
-        if not self.config.explicit_done:
-            raise ConfigError("done() is for a consumer that was made with explicit_done=True")
-        match what:
-            case RecordBatchView() if len(what):
-                start, end = what.offsets[0], what.next_offset
-            case Record():
-                start, end = what.offset, what.offset + 1
-            case _:
-                raise ConfigError(f"done() takes a record or a batch, not {what!r:.80}")
-        partition, group = what.topic_partition, self.group
-        self.positions.done(partition, start, end)
-        if group is not None and partition in group.finishing:
-            self.wake()  # it may be the last that is under way
-
-    def revoking(self) -> dict[TopicPartition, float]:
-        return {} if self.group is None else self.group.revoking()
-
-    def _member(self) -> RebalanceListener:
-        if self.group is None:
-            raise ConfigError("there is no group to commit to: give group=… and topics=…")
-        return self.group
-
-    def _in_hand(self, group: RebalanceListener) -> dict[TopicPartition, int]:
-        """What is to be committed of all that was handed out."""
-        if not self.in_callback:  # else what is processed is known: nothing is under way
-            self.positions.settle()
-            self.positions.process_all()
-        return self.positions.uncommitted(group.epochs, sought=True)
-
-    def _beyond(
-        self, group: RebalanceListener, wanted: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, str]:
-        """Partitions of ours, with their topics' ids, that may end before these offsets."""
+        if offsets is None:
+            if not self.in_callback:  # else the processed records are known: none is under way
+                self.positions.settle()
+                self.positions.process_all()
+            wanted = self.positions.uncommitted(group.epochs, sought=True)
+        else:
+            for each, given in offsets.items():
+                partition = partition_of(each)
+                wanted[partition], text = offset_and_metadata(str(partition), given)
+                if text:
+                    metadata[partition] = text
         beyond: dict[TopicPartition, str] = {}
-        for each, offset in wanted.items():
-            topic_id, end = self.fetcher.seen(each)
-            if each in group.epochs and offset > max(end, self.positions.group.floor(each)):
-                beyond[each] = topic_id
-        return beyond
+        for partition, offset in wanted.items():
+            topic_id, end = self.fetcher.seen(partition)
+            known = max(end, self.positions.group.floor(partition))
+            if partition in group.epochs and offset > known:
+                beyond[partition] = topic_id
+        if beyond:
+            yield Beside(partial(self._check_within_logs, wanted, beyond, timeout))
+        until = min(deadline, group.leave_by) if wait else None
+        yield from group.commits.commit(wanted, metadata, until)
 
     def _check_within_logs(
         self,
@@ -541,21 +451,17 @@ class ConsumerCore(Reader, Generic[K, V]):
         timeout: float,
     ) -> None:
         """Ask the leaders. Raises OffsetOutOfRange, or why none answered."""
+        # The known brokers first: the group's session may have ended, which the commit reports.
         known = self.cluster.addresses()
-
-        def discover() -> Sequence[str] | None:
-            """The brokers that are known first: the group's session may be over, which the commit says."""
-            nonlocal known
-            found, known = known, []
-            return found or self.discovery()
-
         try:
-            ends = offsets_at(LATEST, self.config, discover, beyond, timeout)[0]
-        except ZooKeeperUnreachable:
+            ends = offsets_at(
+                *(LATEST, self.config, lambda: known or self.discovery(), beyond, timeout)
+            )[0]
+        except errors.ZooKeeperUnreachable:
             return  # the commit needs it as well
         for each, end in sorted(ends.items()):
             if is_beyond(wanted[each], end):
-                raise OffsetOutOfRange(
+                raise errors.OffsetOutOfRange(
                     f"nothing was committed: {wanted[each]} in {each} lies behind the log's end, which is "
                     f"{end}: commit what was handed out"
                 )
@@ -565,7 +471,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     ) -> Steps[int | dict[TopicPartition, OffsetAndMetadata | None] | None]:
         discovery = self.discovery
         if self.config.group is None or isinstance(discovery, Bootstrap):
-            raise ConfigError("without a group nothing is committed: give group=…")
+            raise errors.ConfigError("without a group nothing is committed: give group=…")
         is_one, wanted = False, list[TopicPartition]()
         match partitions:
             case (str(), SupportsIndex()):
@@ -635,24 +541,26 @@ class ConsumerCore(Reader, Generic[K, V]):
 
     def seek(self, partition: TopicPartition, target: SeekTarget) -> None:
         self.hand_out.take_back()
-        go_on_at(self.fetcher, self.positions, partition, place_of(partition, target))
+        seek_to(self.fetcher, self.positions, partition, resolve_target(partition, target))
 
-    def pause(self, *partitions: TopicPartition) -> None:
-        self._pause(partitions, True)
+    def pause(self, *partitions: TopicPartition, paused: bool = True) -> None:
+        self.hand_out.take_back()
+        revoked = () if self.group is None else self.group.finishing
+        for each in map(partition_of, partitions):
+            self.fetcher.pause(each, paused or each in revoked)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        self._pause(partitions, False)
-
-    def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        self.hand_out.take_back()
-        going = () if self.group is None else self.group.finishing
-        for each in map(partition_of, partitions):
-            self.fetcher.pause(each, paused or each in going)
+        self.pause(*partitions, paused=False)
 
 
 def _limit(max_records: int | None, otherwise: int) -> int:
     return otherwise if max_records is None else whole("max_records", max_records, least=1)
 
 
-def _as_it_is(view: RecordBatchView) -> RecordBatchView:
-    return view
+def _read_topic(
+    discovery: ZooKeeperDiscovery, topic: str, timeout: float
+) -> Steps[topics.TopicInfo | None]:
+    found: topics.TopicInfo | None = yield Beside(
+        partial(discovery.ask, topics.read(topic), timeout)
+    )
+    return found

@@ -1,37 +1,26 @@
-"""What a member commits: asked for by the application, due by the clock, or with a partition's release."""
+"""A member's commits: by the application, by the clock, and with a partition's release."""
 
 import time
-from collections.abc import Mapping, Set
-from concurrent.futures import Future
+from collections.abc import Mapping
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
+from folkmoot.consumers.client.steps import Answer, Steps
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.group.events import Committed
 from folkmoot.consumers.group.group_thread import Member, again
 from folkmoot.consumers.offsets.progress import Positions
-from folkmoot.protocol.errors import CommitBehind, InstanceReplaced, NotOwner
+from folkmoot.protocol.errors import CommitBehind, InstanceReplaced, NotOwner, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
 
 
-class PendingCommit(NamedTuple):
-    """A commit that was asked for: what of it is not ours, where the group is further, and the outcome of
-    the rest, if there is one."""
-
-    offsets: Mapping[TopicPartition, int]
-    not_ours: Set[TopicPartition]
-    behind: Mapping[TopicPartition, int]
-    outcome: Future[Committed] | None
-
-
 class GroupCommits:
-    """Commits of one member. Any thread may `begin` one and `end` it; the rest is the polling thread's.
+    """Commits of one member. Any thread may `commit`; the rest belongs to the polling thread.
 
-    Offsets are noted and given to the group thread under one lock: that thread gets them in the order in
-    which they were noted, so that none goes back.
+    One lock covers noting offsets and giving them to the group thread: that gets them in the order of the
+    notes, so that no offset goes back.
 
-    `epochs` are the claims that the consumer knows of; their owner is the RebalanceListener.
+    `epochs` are the claims that the consumer knows, of the RebalanceListener.
     """
 
     def __init__(
@@ -47,18 +36,19 @@ class GroupCommits:
         self._epochs = epochs
         self._asking = Lock()
         self._starts: dict[TopicPartition, int] = {}
-        """Where the policy has partitions start: yet to be committed."""
+        """Starts found by the reset policy, to be committed."""
         self._due_at = 0.0
         self._plan()
 
-    def begin(
+    def commit(
         self,
         offsets: Mapping[TopicPartition, int],
         metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
-    ) -> PendingCommit:
-        """Ask for a commit of what we own, where the group is not further.
+        deadline: float | None = None,
+    ) -> Steps[None]:
+        """Commit what we own and what is ahead of the group, and wait until `deadline` (monotonic), if any.
 
-        Raises InstanceReplaced, and what ended the group thread.
+        Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced, and what ended the group thread.
         """
         self.check_member()
         self._member.polled_at = time.monotonic()
@@ -67,22 +57,25 @@ class GroupCommits:
         with self._asking:
             forward, behind = self._positions.group.ask(ours)
             outcome = self._member.commit(forward, epochs, metadata) if forward else None
-        return PendingCommit(offsets, offsets.keys() - ours.keys(), behind, outcome)
-
-    def end(self, pending: PendingCommit) -> None:
-        """Raises what kept a part of it from being committed, as far as that is known."""
-        refused, outcome = pending.not_ours, pending.outcome
+        if outcome is not None and deadline is not None:
+            try:
+                yield Answer(outcome, max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise RequestTimeout(
+                    "ZooKeeper did not answer a commit in time: it may still complete"
+                ) from None
+        refused = offsets.keys() - ours.keys()
         if outcome is not None and outcome.done():
             written = outcome.result()
             self._positions.group.written(written.offsets)
-            refused = refused | written.refused
+            refused |= written.refused
         if refused:
             self.check_member()
             some = ", ".join(map(str, sorted(refused)))
             raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
-        for partition, committed in sorted(pending.behind.items()):
+        for partition, committed in sorted(behind.items()):
             raise CommitBehind(
-                f"not committed: {pending.offsets[partition]} in {partition} lies before {committed}, "
+                f"not committed: {offsets[partition]} in {partition} lies before {committed}, "
                 "which is committed already; only `folkmoot group reset` sets a group back"
             )
 
@@ -92,8 +85,8 @@ class GroupCommits:
             raise again(self._member.error) from self._member.error
         if self._member.replaced:
             raise InstanceReplaced(
-                f"another process has joined group {self._config.group} as "
-                f"{self._config.instance_id}, and it is the younger one"
+                f"fenced: a newer consumer of group {self._config.group} uses instance_id "
+                f"{self._config.instance_id}"
             )
 
     def commit_due(self) -> None:
@@ -105,25 +98,25 @@ class GroupCommits:
                     self._member.commit(offsets, self._epochs)
 
     def _plan(self) -> None:
-        """The next automatic commit; the application may be busy with one batch for longer."""
+        """Set the time of the next automatic commit. The member reminds us, even during a long batch."""
         self._due_at = time.monotonic() + self._config.commit_interval
         if self._config.auto_commit:
             self._member.remind(self._due_at)
 
     def release(self, partitions: list[TopicPartition], *, is_done: bool) -> None:
-        """Let others have them; what was processed is committed if the application is done with them."""
+        """Release partitions; commit what was processed if the application is done with them."""
         commits = is_done and self._config.auto_commit
         with self._asking:
             final = self._positions.due(frozenset(partitions)) if commits else {}
             for each in partitions:
                 self._member.drained(each, self._epochs[each], final.get(each))
 
-    # -- starts that the policy has found -----------------------------------------------------------
+    # -- starts found by the reset policy ---------------------------------------------------------
 
     def starts_at(self, partition: TopicPartition, offset: int) -> bool:
-        """The policy has a partition start there; whether that is to be committed before it is read.
+        """Take a start. Return whether it must be committed before the partition is read.
 
-        Else its next owner would look it up again: "latest" would pass over what came meanwhile.
+        Otherwise the next owner would look it up again, and "latest" would skip records.
         """
         is_committed = self._positions.group.committed(partition) is not None
         if partition not in self._epochs or is_committed:
@@ -132,7 +125,7 @@ class GroupCommits:
         return True
 
     def commit_starts(self) -> None:
-        """Commit the starts that were found, whatever `auto_commit` is, without waiting for it."""
+        """Commit the found starts, with or without `auto_commit`; do not wait."""
         if self._starts:
             starts, self._starts = self._starts, {}
             with self._asking:

@@ -1,11 +1,11 @@
-"""How what was fetched gets into the application's hands, and back."""
+"""Handing out records to the application, and taking back what it did not get."""
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from folkmoot.consumers.client.attention import Attention
-from folkmoot.consumers.client.callbacks import CallbackRun
 from folkmoot.consumers.client.life import Life
 from folkmoot.consumers.config import ON_DECODE_ERROR, ConsumerConfig, OnDecodeError
 from folkmoot.consumers.fetch.fetcher import Fetcher
@@ -24,18 +24,15 @@ _Made = TypeVar("_Made")
 Take = Callable[[int], "RecordBatchView | Skipped | None"]
 
 FETCH_PAUSE: Final = 0.002
-"""While there are records to hand out, the network is looked at once in this time."""
+"""Seconds between two looks at the network while records are handed out."""
 ITERATED_RECORDS: Final = 10_000
 
 
 class HandOut(Generic[K, V]):
-    """Hands out batches, whole, in parts, or to be iterated over.
+    """Hands out batches, whole or in parts, and iterations over records.
 
-    What is handed out is noted in `positions` last, behind all that may raise; whatever is raised before,
-    Ctrl-C too, has the fetcher take it all back. What was not handed out of an iteration goes back with
-    `take_back`.
-
-    Owned by the consumer's owner; its group is served before each method that hands out.
+    `positions` gets the handed out offsets last, after all that may raise. An error before, Ctrl-C too, makes
+    the fetcher take all back. `take_back` returns the rest of an iteration. Owned by the consumer's owner.
     """
 
     def __init__(
@@ -43,23 +40,27 @@ class HandOut(Generic[K, V]):
         config: ConsumerConfig[K, V],
         fetcher: Fetcher,
         positions: Positions,
-        call_back: Callable[[str, Any], CallbackRun],
+        call_back: Callable[[str, Any], "Future[Any]"],
         turn: Callable[[], None],
     ) -> None:
         self.turned_at = 0.0
-        """When the network was looked at last (monotonic)."""
+        """The last look at the network (monotonic)."""
         self._config = config
         self._fetcher = fetcher
         self._positions = positions
         self._call_back = call_back
         self._turn = turn
         self._deserialization = Deserialization(config.key_deserializer, config.value_deserializer)
+        self.takes_records: Take | None = None
+        """How to take records if a deserializer was given."""
+        if self._deserialization.is_wanted:
+            self.takes_records = self.take_records
         self._columns: tuple[object, ColumnDeserializer] | None = None
-        """What was given as a schema last, and what makes its columns."""
+        """The last schema, and its deserializer."""
         self._taken: RecordBatchView | None = None
-        """What the cursor was made of: bytes."""
-        self._undecided: tuple[tuple[TopicPartition, int], CallbackRun] | None = None
-        """The record of which nothing can be made, and the call of `on_decode_error` for it."""
+        """The cursor's batch, in bytes."""
+        self._undecided: tuple[tuple[TopicPartition, int], Future[Any]] | None = None
+        """A record that cannot be deserialized, and the call of `on_decode_error` for it."""
 
     def batches(
         self,
@@ -70,8 +71,8 @@ class HandOut(Generic[K, V]):
         one: bool = False,
         take: Take | None = None,
     ) -> tuple[list[_Made], bool]:
-        """What `make` makes of batches of up to `limit` records in all, or of one → and whether there was
-        nothing. `take` gets them from the fetcher, as bytes if it is None."""
+        """Return `make` of batches of up to `limit` records in all, or of one; and whether nothing was
+        buffered. `take` gets them from the fetcher, as bytes if it is None."""
         take, rotation = take or self._fetcher.take_view, self._fetcher.rotation
         before: dict[TopicPartition, int | None] = {}
         rotation.keep()
@@ -82,11 +83,11 @@ class HandOut(Generic[K, V]):
                 try:
                     view = take(left)
                 except _UndecidedError:
-                    view = None  # what is in front of it is handed out
+                    view = None  # hand out the records before it
                 if view is None:
                     break
                 views.append(view)
-                # The group is looked at behind a record that is skipped: there may be many.
+                # Serve the group after each skipped record: there may be many.
                 left = 0 if one or isinstance(view, Skipped) else left - len(view)
             all_made = (make(view) for view in views if isinstance(view, RecordBatchView))
             made = [each for each in all_made if each is not None]
@@ -105,7 +106,7 @@ class HandOut(Generic[K, V]):
         return made, not views
 
     def begin_iteration(self, life: Life, attention: Attention) -> tuple[BatchCursor | None, bool]:
-        """Records of one partition to be iterated over → and whether there was nothing."""
+        """Return an iteration over records of one partition, and whether nothing was buffered."""
         rotation = self._fetcher.rotation
         rotation.keep()
         try:
@@ -123,13 +124,13 @@ class HandOut(Generic[K, V]):
             rotation.take_all_back()
             raise
         cursor = self._positions.cursor
-        # It may have been wanted before there was this to cut.
+        # A `wake` may have come before there was a cursor to cut.
         if cursor is not None and (attention.is_wanted or life.stopped):
             cursor.cut()
         return cursor, cursor is None
 
     def take_back(self) -> None:
-        """End the iteration over a batch: what was not handed out of it goes back to the fetcher."""
+        """End the iteration over a batch, and return the rest to the fetcher."""
         cursor = self._positions.cursor
         if cursor is not None:
             cursor.cut()
@@ -140,19 +141,14 @@ class HandOut(Generic[K, V]):
             self._positions.cursor = None
 
     def _keep_fetching(self) -> None:
-        """Ask for what follows, and take what has come, so often that neither has to wait."""
+        """Send fetches and take answers, often enough that neither waits."""
         if time.monotonic() - self.turned_at >= FETCH_PAUSE:
             self._turn()
 
-    # -- what the application's deserializers make --------------------------------------------------
-
-    @property
-    def takes_records(self) -> Take | None:
-        """How records are taken, if they are to be deserialized."""
-        return self.take_records if self._deserialization.is_wanted else None
+    # -- deserialization --------------------------------------------------------------------------
 
     def columns_of(self, schema: object, *, headers: bool) -> "TypedColumns":
-        """What makes columns of values. What the last one of the same schema has looked up is kept."""
+        """Return what makes a schema's columns; it keeps the look-ups of the last call."""
         from folkmoot.consumers.records.typed import TypedColumns, columns_of
 
         if self._columns is None or self._columns[0] != schema:
@@ -160,7 +156,7 @@ class HandOut(Generic[K, V]):
         return TypedColumns(self._columns[1], headers, self._config.on_decode_error)
 
     def take_records(self, limit: int) -> RecordBatchView | Skipped | None:
-        """The records whose turn it is, with what the application's deserializers make of their bytes."""
+        """Take the next records, deserialized."""
         if not self._deserialization.is_wanted:
             self._taken = self._fetcher.take_view(limit)
             return self._taken
@@ -169,7 +165,7 @@ class HandOut(Generic[K, V]):
     def take_made(
         self, deserialization: "Deserialization | TypedColumns", limit: int
     ) -> RecordBatchView | Skipped | None:
-        """The records in front of one of which nothing can be made.
+        """Take the records before the first that cannot be deserialized.
 
         That one comes next, alone: it is skipped, handed out in bytes, or its error is raised.
         """
@@ -180,11 +176,11 @@ class HandOut(Generic[K, V]):
             if failed is None:
                 return made
             if not isinstance(failed, DeserializationError):
-                raise failed  # it may have gone by the next time
+                raise failed  # it may succeed later
             what = None
             if len(made) == 0:
                 try:
-                    what = self._asked_about(failed)
+                    what = self._decide(failed)
                 except _UndecidedError:
                     rotation.take_back(view.topic_partition, view.offsets[0])
                     raise
@@ -201,19 +197,19 @@ class HandOut(Generic[K, V]):
             return Skipped(view.topic_partition, view.offsets[0] + 1)
         return None
 
-    def _asked_about(self, error: DeserializationError) -> OnDecodeError:
-        """What is to become of a record of which nothing can be made. Raises what the callback raises, and
-        _UndecidedError while it runs: the record's turn comes again."""
+    def _decide(self, error: DeserializationError) -> OnDecodeError:
+        """Return what to do with a record that cannot be deserialized. Raises what the callback raises, and
+        _UndecidedError while it runs: the record is taken again later."""
         what: Any = self._config.on_decode_error
         if callable(what):
             where = error.record.topic_partition, error.record.offset
             if self._undecided is None or self._undecided[0] != where:
                 self._undecided = where, self._call_back("on_decode_error", error)
-            run = self._undecided[1]
-            if not run.done():
+            outcome = self._undecided[1]
+            if not outcome.done():
                 raise _UndecidedError
             self._undecided = None
-            what = run.result()
+            what = outcome.result()
             if what is not None and what not in ON_DECODE_ERROR:
                 raise ConfigError(
                     f"on_decode_error may return 'raise', 'skip', 'raw' or None, not {what!r:.80}"

@@ -1,4 +1,4 @@
-"""How a consumer stands, for probes and displays: a value made of what is known at the moment."""
+"""A consumer's health, for probes and displays."""
 
 import time
 from dataclasses import dataclass
@@ -6,8 +6,10 @@ from enum import Enum
 
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener
 from folkmoot.consumers.fetch.fetcher import Fetcher
+from folkmoot.consumers.group.events import Replaced
 from folkmoot.consumers.group.liveness import PollState
 from folkmoot.consumers.group.member_state import Phase
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination.zookeeper.session import SessionState
 from folkmoot.network.leaderless import said_of, unreadable_said
 from folkmoot.protocol.errors import NotAssigned
@@ -15,22 +17,22 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class State(Enum):
-    """What a consumer is doing."""
+    """A consumer's state."""
 
     ALONE = "alone"
     """It has no group."""
     JOINING = "joining"
     MEMBER = "member"
     WAITING = "waiting"
-    """A member, and none of the topics that it wants exists: see `missing`."""
+    """A member; none of its topics exists: see `missing`."""
     FENCED = "fenced"
-    """ZooKeeper has been silent for so long that nothing is held."""
+    """ZooKeeper has been silent for too long: the consumer owns nothing."""
     STALLED = "stalled"
-    """The application did not ask for records for `max_processing_time`: others have its partitions."""
+    """The application did not poll for `max_processing_time`: others have its partitions."""
     LEAVING = "leaving"
     CLOSED = "closed"
     FAILED = "failed"
-    """What ended it is raised by the next poll."""
+    """The next poll raises the error that ended it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,37 +41,37 @@ class Health:
 
     state: State
     session: SessionState | None
-    """The ZooKeeper session's; None while there is none."""
+    """The ZooKeeper session's state; None while there is none."""
     member: str | None
     generation: int
     assignment: frozenset[TopicPartition]
     lag: dict[TopicPartition, int | None]
-    """Records between the next to be handed out and the end, as the last fetches saw it; None where it is
-    not known: nothing was fetched yet, nobody leads the partition, nothing comes of it, or its log ends
-    below what was read."""
+    """Records between the position and the end, by the last fetches. None where it is unknown: before the
+    first fetch, without a leader, while fetches fail, or if the log ends below the position."""
     leaderless: dict[TopicPartition, tuple[int, ...]]
-    """Partitions of the assignment that nobody leads, and the brokers of which one has to come back."""
+    """Assigned partitions without a leader, with the brokers of which one has to come back."""
     unreadable: dict[TopicPartition, str]
-    """Partitions that have a leader, of which nothing comes all the same, and why: it is not reachable, and
-    nobody has said yet that it leads no more, as without ZooKeeper nobody can."""
+    """Partitions with a leader whose fetches fail, and why, such as a leader that is not reachable."""
     missing: tuple[str, ...]
-    """Of what it wants, topics that do not exist; a pattern that matches none stands between slashes."""
+    """Wanted topics that do not exist; a pattern without a match is between slashes."""
     last_poll_age: float | None
-    """Seconds since the application last asked for records; None before the start."""
+    """Seconds since the application last polled; None before the start."""
     fenced_commits: int
     """Commits refused because another member held the partition."""
     lost_partitions: int
-    """Partitions that went without being given up."""
+    """Partitions lost without a release."""
     alarms: tuple[str, ...] = ()
-    """What somebody must look at, in sentences, such as a partition whose offset cannot be read."""
+    """Problems for people, as sentences, such as a partition whose offset cannot be read."""
 
     @property
     def is_well(self) -> bool:
         return self.state in (State.ALONE, State.MEMBER, State.JOINING)
 
 
-def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool) -> Health:
-    """From any thread: what is looked at is copied at once, or replaced by its owner as a whole."""
+def health_of(
+    listener: RebalanceListener | None, fetcher: Fetcher, positions: Positions, closed: bool
+) -> Health:
+    """From any thread: all that is read here is copied at once, or replaced as a whole by its owner."""
     member = None if listener is None else listener.member
     session = None if member is None else member.session
     assignment = fetcher.partitions()
@@ -84,10 +86,14 @@ def health_of(listener: RebalanceListener | None, fetcher: Fetcher, closed: bool
         except NotAssigned:
             continue  # just given up
         lag[partition] = behind if partition not in leaderless | unreadable else None
-    alarms = () if member is None else tuple(member.alarms)
+    alarms = () if member is None else member.state.alarms
     alarms += (said_of(leaderless),) if leaderless else ()
     alarms += tuple(unreadable_said(unreadable))
-    alarms += () if listener is None else tuple(listener.beyond_said())
+    alarms += tuple(
+        f"{each}: the log ends at {end}, below {committed}, which the group has committed: it has lost "
+        "records. A commit of what is there, or `folkmoot group reset`, ends that"
+        for each, (committed, end) in sorted(positions.group.beyond().items())
+    )
     polled_at = None if member is None else member.polled_at
     return Health(
         state=_state(listener, closed),
@@ -112,7 +118,7 @@ def _state(listener: RebalanceListener | None, closed: bool) -> State:
     if listener is None:
         return State.ALONE
     member = listener.member
-    if member.error is not None or listener.is_replaced:
+    if member.error is not None or isinstance(listener.ended, Replaced):
         return State.FAILED
     liveness = member.state.liveness
     if liveness.poll_state is PollState.EXPIRED:
@@ -121,12 +127,4 @@ def _state(listener: RebalanceListener | None, closed: bool) -> State:
         return State.FENCED
     if member.state.phase is Phase.MEMBER and member.state.is_without_topics:
         return State.WAITING
-    return _STATES[member.state.phase]
-
-
-_STATES = {
-    Phase.JOINING: State.JOINING,
-    Phase.MEMBER: State.MEMBER,
-    Phase.LEAVING: State.LEAVING,
-    Phase.LEFT: State.CLOSED,
-}
+    return State.CLOSED if member.state.phase is Phase.LEFT else State(member.state.phase.value)

@@ -1,4 +1,4 @@
-"""How far a consumer has come in its life."""
+"""The stages of a consumer's life."""
 
 import os
 from enum import Enum
@@ -8,7 +8,7 @@ from folkmoot.protocol.errors import ClosedError
 
 
 class Stage(Enum):
-    """What a consumer is doing.
+    """A consumer's stage.
 
     ```
     NEW ─► OPEN ─► LEAVING ─► OPEN
@@ -22,7 +22,7 @@ class Stage(Enum):
     LEAVING = "leaving"
     """It leaves its group, and stays open."""
     CLOSING = "closing"
-    """Reads that wait end with nothing."""
+    """Waiting reads end with nothing."""
     CLOSED = "closed"
 
 
@@ -33,16 +33,15 @@ NEXT_STAGES: Final = {
     Stage.CLOSING: {Stage.CLOSED},
     Stage.CLOSED: set(),
 }
-"""The stages that may follow each stage."""
 
 
 class Life:
-    """The stage, and what any thread may read or set of it."""
+    """A consumer's stage; any thread may read it."""
 
     def __init__(self) -> None:
         self.stage = Stage.NEW
         self.stopped = False
-        """Nothing more is handed out. Any thread sets it, or a signal handler."""
+        """No more records are handed out. Set by any thread, or a signal handler."""
         self._process: int | None = None
 
     def enter(self, stage: Stage) -> None:
@@ -73,7 +72,7 @@ class Life:
 
     @property
     def is_leaving(self) -> bool:
-        """The group's thread is all that counts: brokers may be dead."""
+        """Whether only the group's thread matters: brokers may be dead."""
         return self.stage in (Stage.LEAVING, Stage.CLOSING)
 
     @property
@@ -82,6 +81,6 @@ class Life:
 
     @property
     def is_forked(self) -> bool:
-        """This is a child of the process that opened the consumer: the threads are not here, and what the
-        two have in common (sockets, the session) is the parent's."""
+        """Whether this is a child of the process that opened the consumer. It has none of its threads, and
+        must not touch the shared sockets."""
         return self._process is not None and self._process != os.getpid()

@@ -1,43 +1,32 @@
 """A consumer's place in its group, seen from the thread that polls.
 
-Turns the group thread's notices into what the fetcher reads and into the application's callbacks,
-and the application's progress into commits. Notices are taken in their order. Who waits for a commit
-waits for the group thread alone, so that any thread may, and a callback.
+Turns the group thread's notices into reading and into the application's callbacks, and progress into
+commits. Notices are taken in order. A waiting commit needs only the group thread, so that any thread and any
+callback may wait for it.
 """
 
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from math import inf
 from typing import Any, Final
 
 from folkmoot.consumers.assignors.next_plan import assignors_of
-from folkmoot.consumers.client.callbacks import CallbackRun, Callbacks
+from folkmoot.consumers.client.callbacks import Callbacks, Result
 from folkmoot.consumers.client.group_commits import GroupCommits
 from folkmoot.consumers.client.steps import Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
-from folkmoot.consumers.group.events import (
-    Assigned,
-    Committed,
-    Left,
-    Lost,
-    Notice,
-    Rebalanced,
-    Replaced,
-    Revoking,
-)
+from folkmoot.consumers.group import events
 from folkmoot.consumers.group.group_thread import Member, again
 from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.consumers.offsets.progress import Positions
-from folkmoot.consumers.offsets.seek_target import SeekTarget, go_on_at, place_of
+from folkmoot.consumers.offsets.seek_target import SeekTarget, resolve_target, seek_to
 from folkmoot.consumers.offsets.validation import partition_of
-from folkmoot.protocol.errors import (
-    ConfigError,
-    NotAssigned,
-)
+from folkmoot.protocol.errors import ConfigError, NotAssigned
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
@@ -47,11 +36,11 @@ _LOOK: Final = 0.5
 
 
 Starts = Mapping[TopicPartition, SeekTarget | None]
-"""Where to go on, per partition; None: at the committed offset, as without an answer."""
+"""Starts by partition; None: the committed offset."""
 
 
 def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
-    """What the member must know of its consumer's config, which has a group."""
+    """Return the member's part of a consumer's config, which has a group."""
     names = MemberSettings.__struct_fields__
     given = {name: getattr(config, name, None) for name in names}
     given["topics"], given["assignors"] = tuple(config.topics), assignors_of(config.assignors)
@@ -60,7 +49,7 @@ def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
 
 
 class RebalanceListener:
-    """Serves one member; owned by the polling thread, which takes its steps. Any thread may `commit`."""
+    """Serves one member. Owned by the polling thread; any thread may commit."""
 
     def __init__(
         self,
@@ -68,86 +57,71 @@ class RebalanceListener:
         member: Member,
         fetcher: Fetcher,
         positions: Positions,
-        call_back: Callable[[str, Any], CallbackRun],
+        call_back: Callable[[str, Any], "Future[Any]"],
     ) -> None:
         self.member = member
         self.epochs: dict[TopicPartition, int] = {}
         self.finishing: dict[TopicPartition, float] = {}
-        """Partitions that are to be given up, each with the time (monotonic) until which what is under way
-        may end. While no callback runs, `on_revoke` was called for none of them. Written by the owner,
-        read by any thread."""
+        """Revoked partitions, with the end (monotonic) of the time for work under way. Unless a callback
+        runs, `on_revoke` has yet to be called for them. Any thread may read it."""
         self.commits = GroupCommits(config, member, positions, self.epochs)
         self.callbacks = Callbacks(call_back)
-        self.ended: Left | Replaced | None = None
-        """What has ended the membership. Where another process has our instance id, every call raises it."""
+        self.ended: events.Left | events.Replaced | None = None
+        """The notice that ended the membership. After Replaced every call raises."""
+        self.leave_by = inf
+        """Once it leaves, when that must end (monotonic)."""
         self._config = config
         self._fetcher = fetcher
         self._positions = positions
-        self._notices: deque[Notice] = deque()
-        self._unaccepted: dict[TopicPartition, Assigned] = {}
-        """Ours, but on_assign has failed for them: not read before it has succeeded."""
-        self._leave_by: float | None = None
+        self._notices: deque[events.Notice] = deque()
+        self._unaccepted: dict[TopicPartition, events.Assigned] = {}
+        """Ours, but on_assign failed: not read until it succeeds."""
 
     def serve(self) -> None:
-        """Act on what the group thread said since the last time, and commit when it is due.
+        """Act on the group thread's notices, and commit when it is due.
 
         Raises what callbacks raise, what ended the group thread, InstanceReplaced.
         """
         self.member.polled(time.monotonic())
-        self._pump()
+        self._take_notices()
         self.callbacks.serve()
         if self.finishing and not self.callbacks.is_busy:
             self._revoke_finished()
         while self._notices and not self.callbacks.is_busy:
             notice = self._notices.popleft()
             match notice:
-                case Assigned():
-                    self._assigned([notice, *self._more(Assigned)])
-                case Revoking():
-                    self._revoking([notice, *self._more(Revoking)])
-                case Lost():
-                    self._lost([notice, *self._more(Lost)])
-                case Rebalanced():
+                case events.Assigned():
+                    self._assigned([notice, *self._more(events.Assigned)])
+                case events.Revoking():
+                    self._revoking([notice, *self._more(events.Revoking)])
+                case events.Lost():
+                    self._lost([notice, *self._more(events.Lost)])
+                case events.Rebalanced():
                     self.callbacks.call("on_rebalance", notice, _raise_error)
-                case Left():
+                case events.Left():
                     self.ended = self.ended or notice
-        if self.is_replaced:
+        if isinstance(self.ended, events.Replaced):
             self.commits.check_member()
-        if self._unaccepted and self._leave_by is None and not self.callbacks.is_busy:
+        if self._unaccepted and self.leave_by == inf and not self.callbacks.is_busy:
             self._assigned([*self._unaccepted.values()])
         self.commits.commit_due()
-
-    @property
-    def is_replaced(self) -> bool:
-        return isinstance(self.ended, Replaced)
-
-    def time_to_answer(self, timeout: float) -> float:
-        """How long a commit may be waited for: no longer than there is to leave."""
-        by = self._leave_by
-        return timeout if by is None else min(timeout, by - time.monotonic())
-
-    def beyond_said(self) -> list[str]:
-        """What the group has committed that its log does not have any more. From any thread."""
-        return [
-            f"{each}: the log ends at {end}, below {committed}, which the group has committed: it has lost "
-            "records. A commit of what is there, or `folkmoot group reset`, ends that"
-            for each, (committed, end) in sorted(self._positions.group.beyond().items())
-        ]
 
     # -- the end ----------------------------------------------------------------------------------
 
     def leave(self, deadline: float) -> Steps[None]:
-        """Give everything up, with the callbacks and the last commits, until `deadline` (monotonic).
+        """Release everything, with callbacks and last commits, until `deadline` (monotonic).
 
-        Whatever interrupts it, the member's thread and its session end. Raises what a callback
-        raised, or what has ended the group thread, once all is given up.
+        The member's thread and its session end in any case. Raises what a callback raised, or what ended the
+        group thread, after the release.
         """
-        self._leave_by = deadline
+        self.leave_by = deadline
         abandon_at = deadline - min(1.0, (deadline - time.monotonic()) / 4)
         error: Exception | None = None
         try:
             self.member.begin_to_leave(deadline)
-            while not (self._has_left or self.member.error):
+            while not self.member.error:
+                if self.ended and not (isinstance(self.ended, events.Replaced) and self._notices):
+                    break
                 try:
                     if time.monotonic() >= abandon_at:
                         self.callbacks.abandon()
@@ -157,7 +131,7 @@ class RebalanceListener:
                 now = time.monotonic()
                 if now >= deadline:
                     break
-                if not isinstance(self.ended, Left):
+                if not isinstance(self.ended, events.Left):
                     until = max(now, abandon_at) if self.callbacks.is_busy else deadline
                     yield min(until - now, _LOOK)
         except BaseException:
@@ -167,37 +141,33 @@ class RebalanceListener:
         if error is not None:
             raise error
 
-    @property
-    def _has_left(self) -> bool:
-        return self.ended is not None and not (self.is_replaced and self._notices)
+    # -- notices ----------------------------------------------------------------------------------
 
-    # -- what the group thread says ---------------------------------------------------------------
-
-    def _pump(self) -> None:
-        """Take what the group thread said. Raises what ended it."""
+    def _take_notices(self) -> None:
+        """Raises what ended the group thread."""
         while self.member.notices:
             notice = self.member.notices.popleft()
-            if not isinstance(notice, Committed):
-                if isinstance(notice, Replaced):
-                    self.ended = self.ended or notice
-                self._notices.append(notice)
+            if isinstance(notice, events.Committed):
+                self._positions.group.written(notice.offsets)
+                for partition in notice.offsets:
+                    self._fetcher.committed(partition)
                 continue
-            self._positions.group.written(notice.offsets)
-            for partition in notice.offsets:
-                self._fetcher.committed(partition)
+            if isinstance(notice, events.Replaced):
+                self.ended = self.ended or notice
+            self._notices.append(notice)
         if self.member.error is not None:
             raise again(self.member.error) from self.member.error
 
     def _more(self, kind: type[Any]) -> Iterator[Any]:
-        """The notices of the same kind that follow at once: the application is called for all."""
+        """Yield the next notices of the same kind: one callback serves all."""
         while self._notices and isinstance(self._notices[0], kind):
             yield self._notices.popleft()
 
-    def _assigned(self, notices: list[Assigned]) -> None:
-        """Nothing is fetched before the callback has returned: it may seek.
+    def _assigned(self, notices: list[events.Assigned]) -> None:
+        """Fetch nothing before the callback returns: it may seek.
 
-        If it fails, nobody knows where to go on: nothing of the partitions is read then, and `serve`
-        calls it for them again before anything more is handed out.
+        If it fails, the start is unknown: nothing is read, and `serve` calls it again before anything more
+        is handed out.
         """
         try:
             for notice in notices:
@@ -212,42 +182,44 @@ class RebalanceListener:
         partitions = [notice.partition for notice in notices]
         self.callbacks.call("on_assign", partitions, partial(self._accept, notices))
 
-    def _accept(self, notices: list[Assigned], result: Callable[[], Any]) -> None:
+    def _accept(self, notices: list[events.Assigned], result: Result) -> None:
+        """Start where the application wants; check all of it before anything is moved."""
         try:
-            self._go_on(result())
+            starts = result() or {}
+            if not isinstance(starts, Mapping):
+                raise ConfigError(
+                    f"on_assign must return starts by partition, or None, not {starts!r}"
+                )
+            named = ((partition_of(each), target) for each, target in starts.items())
+            places = {
+                each: resolve_target(each, target) for each, target in named if target is not None
+            }
+            for partition in places:
+                if partition not in self.epochs or partition in self._unaccepted:
+                    raise NotAssigned(
+                        f"on_assign returned a start of {partition}, which is not assigned to this consumer"
+                    )
+            for partition, place in places.items():
+                seek_to(self._fetcher, self._positions, partition, place)
         except BaseException:
             self._reject(notices)
             raise
 
-    def _reject(self, notices: list[Assigned]) -> None:
+    def _reject(self, notices: list[events.Assigned]) -> None:
         for notice in notices:
             self._fetcher.remove(notice.partition)
             self._positions.forget(notice.partition)
             self._unaccepted[notice.partition] = notice
 
-    def _go_on(self, starts: Starts | None) -> None:
-        """Go where the application says; all of it is checked before anything is moved."""
-        if not isinstance(starts or {}, Mapping):
-            raise ConfigError(f"on_assign must return places by partition, or None, not {starts!r}")
-        named = ((partition_of(each), target) for each, target in (starts or {}).items())
-        places = {each: place_of(each, target) for each, target in named if target is not None}
-        for partition in places:
-            if partition not in self.epochs or partition in self._unaccepted:
-                raise NotAssigned(
-                    f"on_assign returned a place in {partition}, which is not assigned to this consumer"
-                )
-        for partition, place in places.items():
-            go_on_at(self._fetcher, self._positions, partition, place)
+    def _revoking(self, notices: list[events.Revoking]) -> None:
+        """Let the application finish; the release commits what it has processed by then.
 
-    def _revoking(self, notices: list[Revoking]) -> None:
-        """The application finishes; what it has processed by then is committed with the release.
-
-        Not with what was lost while it stayed away: that it is told next, and it owns nothing of it.
-        Nor with what it has never taken over, since on_assign failed: nothing of that is under way.
+        Skip partitions that were lost meanwhile: their notice comes next. Release partitions at once whose
+        on_assign failed: no work is under way.
         """
-        gone = {each.partition for each in self._notices if isinstance(each, Lost)}
+        lost = {each.partition for each in self._notices if isinstance(each, events.Lost)}
         named = [each.partition for each in notices]
-        partitions = [each for each in named if each in self.epochs and each not in gone]
+        partitions = [each for each in named if each in self.epochs and each not in lost]
         accepted = [each for each in partitions if each not in self._unaccepted]
         self._release([each for each in partitions if each not in accepted], is_done=True)
         if not accepted:
@@ -257,51 +229,46 @@ class RebalanceListener:
             for each in accepted:
                 self.finishing[each] = asked_at + (self._config.max_processing_time or 0.0)
                 self._fetcher.pause(each, True)
-        except BaseException:  # it must not keep the partitions from others
+        except BaseException:  # others wait for the partitions
             self._release(accepted, is_done=False)
             raise
         self._revoke_finished()
 
     def _revoke_finished(self) -> None:
-        """Go on with partitions of which nothing is under way any more, or which took too long."""
-        now = inf if self._leave_by is not None else time.monotonic()
-        gone = {each.partition for each in self._notices if isinstance(each, Lost)}
+        """Call on_revoke for partitions without work under way, or whose time is over."""
+        now = inf if self.leave_by < inf else time.monotonic()
+        lost = {each.partition for each in self._notices if isinstance(each, events.Lost)}
         partitions = [
             each
             for each, by in self.finishing.items()
-            if each not in gone and (by <= now or self._positions.is_done(each))
+            if each not in lost and (by <= now or self._positions.is_done(each))
         ]
         if not partitions:
             return
         try:
             for each in partitions:
                 self.member.draining(each, self.epochs[each])
-        except BaseException:  # it must not keep the partitions from others
+        except BaseException:  # others wait for the partitions
             self._release(partitions, is_done=False)
             raise
         revoked = partial(self._revoked, partitions)
         self.callbacks.call("on_revoke", partitions, revoked, holds=False)
 
-    def revoking(self) -> dict[TopicPartition, float]:
-        """Partitions that are to be given up, with the seconds that are left. From any thread."""
-        now = time.monotonic()
-        return {each: max(0.0, by - now) for each, by in self.finishing.copy().items()}
-
-    def _revoked(self, partitions: list[TopicPartition], result: Callable[[], Any]) -> None:
+    def _revoked(self, partitions: list[TopicPartition], result: Result) -> None:
         try:
             result()
-        except BaseException:  # it must not keep the partitions from others
+        except BaseException:  # others wait for the partitions
             self._release(partitions, is_done=False)
             raise
         self._release(partitions, is_done=True)
 
     def _release(self, partitions: list[TopicPartition], *, is_done: bool) -> None:
-        """Let go of partitions; what was processed is committed if the application is done with them."""
+        """Release partitions; commit what was processed if the application is done with them."""
         self.commits.release(partitions, is_done=is_done)
         for each in partitions:
             self._give_up(each)
 
-    def _lost(self, notices: list[Lost]) -> None:
+    def _lost(self, notices: list[events.Lost]) -> None:
         named = [each.partition for each in notices]
         partitions = [
             each for each in named if each in self.epochs and each not in self._unaccepted
@@ -320,5 +287,5 @@ class RebalanceListener:
             kept.pop(partition, None)
 
 
-def _raise_error(result: Callable[[], Any]) -> None:
+def _raise_error(result: Result) -> None:
     result()

@@ -1,4 +1,4 @@
-"""Signals that ask a consumer to end."""
+"""Signals that stop a consumer."""
 
 import signal
 import threading
@@ -13,7 +13,7 @@ _USUAL: Final[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signalled:
-    """What `leave_on_signals` yields: true once a signal came. Called, it says which came first, or None."""
+    """The result of `leave_on_signals`: true once a signal came. A call returns the first one, or None."""
 
     def __init__(self) -> None:
         self.came: list[signal.Signals] = []
@@ -26,7 +26,7 @@ class Signalled:
 
 
 class SignalHandlers:
-    """The handlers that were there before `leave_on_signals`, until they are put back. Main thread only."""
+    """Replaces signal handlers, and restores them later. Main thread only."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
@@ -58,10 +58,10 @@ class SignalHandlers:
         finally:
             for each, handler in before.items():
                 self._undo.callback(signal.signal, each, handler)
-            # Some signal the process and then its group, as `timeout` does: that disturbs no close.
+            # A second signal, as `timeout` sends it to process and group, must not disturb the close.
             if not signalled or is_closed():
                 self._undo.close()
 
     def close(self) -> None:
-        """Put back what was there before."""
+        """Restore the handlers."""
         self._undo.close()

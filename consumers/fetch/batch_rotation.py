@@ -1,4 +1,4 @@
-"""Handing out what is buffered: partitions take turns, one batch each."""
+"""Handing out buffered batches: partitions take turns, one batch each."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class BatchRotation:
-    """Whose turn it is. What was taken since `keep` can be taken back (PartitionBuffer).
+    """The order of partitions. Batches taken since `keep` can be taken back (PartitionBuffer).
 
     The states belong to the fetcher, whose thread this is.
     """
@@ -21,7 +21,7 @@ class BatchRotation:
         queue: FetchQueue,
     ) -> None:
         self.errors: dict[TopicPartition, FolkmootError] = {}
-        """Why partitions were stopped, until the application hears it."""
+        """Errors of stopped partitions, until the application gets them."""
         self._states = states
         self._queue = queue
         self._ready: dict[TopicPartition, None] = {}  # a queue without duplicates
@@ -31,15 +31,15 @@ class BatchRotation:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing can be taken: whatever is buffered is paused."""
+        """Whether nothing can be taken: all that is buffered is paused."""
         return not self._ready
 
     def add(self, partition: TopicPartition) -> None:
-        """There may be something of this partition: it takes its turn."""
+        """The partition may have a batch: it takes its turn."""
         self._ready[partition] = None
 
     def take(self, limit: int) -> RecordBatchView | None:
-        """Up to `limit` records of the partition whose turn it is; it goes to the end of the queue."""
+        """Take up to `limit` records of the first partition, which goes to the end of the queue."""
         while self._ready:
             partition = next(iter(self._ready))
             state = self._states.get(partition)
@@ -47,15 +47,17 @@ class BatchRotation:
                 del self._ready[partition]
                 continue
             self._taken[partition] = state
+            taken = None
             try:
-                taken = state.take(limit)
+                if state.buffer.open_next(state.start.since):
+                    taken = state.buffer.take(limit)
             except FolkmootError as error:
                 state.fetch_again()
                 self.stop(state, error)
                 continue
             finally:
                 del self._ready[partition]
-                if state.has_more:
+                if state.buffer.has_more:
                     self._ready[partition] = None
                 self._queue.offer(state)
             if taken is not None:
@@ -64,35 +66,37 @@ class BatchRotation:
         return None
 
     def stop(self, state: PartitionFetchState, error: FolkmootError) -> None:
-        """Read no further until the application has decided where."""
+        """Read no further until the application seeks."""
         self.errors[state.partition] = error
         state.stopped = True
 
     def stopped(self) -> TopicPartition | None:
-        """A partition whose error is due: not before the good records in front of it are handed out, be it
-        paused or not, since a seek behind it would skip them unseen."""
-        return next((each for each in self.errors if not self._states[each].has_more), None)
+        """Return a partition whose error is due: all good records before it are handed out. They come first
+        even while it is paused, because a seek would skip them."""
+        return next((each for each in self.errors if not self._states[each].buffer.has_more), None)
 
     def keep(self) -> None:
-        """What was taken so far is in the application's hands for good."""
+        """Give all taken batches to the application for good."""
         for state in self._taken.values():
-            state.keep()
+            if state.buffer.has_taken:
+                state.start.since = None
+            state.buffer.keep()
         self._taken.clear()
         self.taken_bytes = 0
 
     def has_taken(self, partition: TopicPartition) -> bool:
-        """Whether something was taken of it since `keep`."""
+        """Whether a batch of it was taken since `keep`."""
         state = self._taken.get(partition)
         return state is not None and state is self._states.get(partition)
 
     def take_back(self, partition: TopicPartition, offset: int = -1) -> None:
-        """The next to be taken of a partition is the record at `offset`, or the first since `keep`."""
+        """Take the record at `offset` next, or the first one since `keep`."""
         state = self._taken.get(partition)
         if state is not None:
             self._ready[partition] = None
             state.buffer.rewind(offset)
 
     def take_all_back(self) -> None:
-        """Nothing was taken since `keep`."""
+        """Take back all batches since `keep`."""
         for partition in self._taken:
             self.take_back(partition)

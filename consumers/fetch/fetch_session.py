@@ -1,4 +1,4 @@
-"""The requests in flight to brokers, and what brokers keep of those that were answered."""
+"""Requests in flight to brokers, and the brokers' fetch sessions."""
 
 from collections.abc import Iterable
 
@@ -9,39 +9,37 @@ from folkmoot.consumers.fetch.partition_state import InFlightFetch, PartitionFet
 class FetchSessions:
     """Which partitions wait for which answer.
 
-    A fetch is answered by what there is to tell; a broker may keep the rest of it, and the next fetch to
-    that broker then goes on with it and names only partitions that have moved. So neither costs anything
-    for thousands of partitions of which there is nothing new. Partitions whose rest is kept wait as those
-    do whose request is in flight: they are not asked for by name.
+    A broker answers a fetch for the partitions with news, and may keep the others in a session. The next
+    fetch continues the session and names only partitions that have moved: thousands without news cost
+    nothing. Partitions in a session count as in flight.
 
-    What is kept is gone on with, or let go, which has its partitions named again: when some were sent
-    elsewhere meanwhile, when the metadata has changed since they were named, or the broker knows
-    nothing of it.
+    A session is dropped, and its partitions are named again, in these cases: a partition was sent elsewhere
+    meanwhile, the metadata has changed, or the broker does not know the session.
     """
 
     def __init__(self, queue: FetchQueue) -> None:
         self._queue = queue
         self.in_flight: dict[int, InFlightFetch] = {}
-        """By the correlation id of what was sent."""
+        """By correlation id."""
         self.kept: dict[int, InFlightFetch] = {}
-        """By that of the request that it is left of."""
+        """The sessions, by the correlation id of their last fetch."""
 
     def count(self, address: str, *, waiting: bool) -> int:
-        """The requests at a broker that wait for new records, as far as is known, or those that do not."""
+        """Count the fetches at a broker that wait for new records there, or the others."""
         fetches = self.in_flight.values()
         return sum(each.address == address and each.waits == waiting for each in fetches)
 
     def begin(self, number: int, fetch: InFlightFetch) -> None:
-        """It was sent under this correlation id."""
+        """The fetch was sent with this correlation id."""
         self.in_flight[number] = fetch
-        # What it goes on with is at its end, too, unless it has found no room.
+        # Those in the session are at their end, too, unless the last answer had no room for them.
         fetch.waits = not fetch.found_no_room and all(state.is_at_end for state in fetch.named)
         for state in fetch.named:
             state.in_flight = fetch
             fetch.members[state.partition] = state
 
     def take_kept(self, metadata_version: int) -> list[tuple[int, InFlightFetch]]:
-        """What is to be gone on with: the fetch that it is left of, and what is left."""
+        """Return the sessions to continue, with the correlation ids of their last fetches."""
         kept, self.kept = self.kept, {}
         for fetch in kept.values():
             if fetch.stale or fetch.metadata_version != metadata_version:
@@ -49,7 +47,7 @@ class FetchSessions:
         return [(number, fetch) for number, fetch in kept.items() if fetch.members]
 
     def let_go(self, fetch: InFlightFetch) -> list[PartitionFetchState]:
-        """Those that still wait for it; from now on they do not."""
+        """Drop a fetch, and return the partitions that still waited for it."""
         left = [state for state in fetch.members.values() if state.in_flight is fetch]
         fetch.members.clear()
         for state in left:
@@ -58,7 +56,7 @@ class FetchSessions:
         return left
 
     def lose(self, states: Iterable[PartitionFetchState]) -> None:
-        """Answers were lost, and nobody knows which: all these are named again, wait they or not."""
+        """Unknown answers were lost: name all partitions again."""
         self.in_flight.clear()
         self.kept.clear()
         for state in states:

@@ -7,21 +7,18 @@
                                               └───────────────────────┘
 ```
 
-A partition asks for more as soon as less than its share is buffered, without waiting for its
-neighbours: all fetchable partitions of a broker go into one request (up to ENTRIES), and a broker has
-up to FETCHES_IN_FLIGHT of them and one per ENTRIES partitions, so that the next data is on its way
-while the last is handed out, and every partition is waited for. Fetches that wait there for new records
-are not counted among them but have a bound of their own (FETCHES_WAITING): partitions that have come to
-their end must not keep those from being read on whose records are there.
+A partition asks for more as soon as less than its share is buffered. One request has all fetchable
+partitions of a broker, up to ENTRIES. A broker has up to FETCHES_IN_FLIGHT requests, and one per ENTRIES
+partitions, so that the next data is in flight while the last is handed out. Fetches that wait there for new
+records have a bound of their own (FETCHES_WAITING): partitions at their end must not block the others.
 Batches are decompressed from their arrival on (`buffer_budget.py`). Partitions take turns, one batch each.
 
-Nothing is asked for beyond `buffer_bytes`, decompressed; what was asked for before may still come on top
-of it. Where nothing but paused partitions' batches are left in a full buffer these are let go, and
-fetched again when they go on: others must not wait for a `resume`.
+The buffer has `buffer_bytes`, decompressed, plus the requests in flight. If only paused partitions fill it,
+their batches are dropped, and fetched again after `resume`.
 
-What makes reading a partition impossible (an illegible batch, no offset to start at, its topic gone)
-stops that partition and no other, is told once by `check`, and ends with a `seek`. A batch that
-cannot be read is never skipped; the broker that sent it is told so, once.
+An error of one partition (an illegible batch, no offset to start at, a missing topic) stops that partition.
+`check` raises it once, and a `seek` ends it. An illegible batch is never skipped; it is reported to its
+broker.
 
 Owned by the thread that polls the consumer.
 """
@@ -48,22 +45,7 @@ from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
 from folkmoot.network.leaderless import TOLD_AFTER, Waiting
-from folkmoot.protocol.errors import (
-    CorruptBatch,
-    FolkmootError,
-    InvalidRequest,
-    LogTruncated,
-    NoOffset,
-    NotAssigned,
-    NotLeader,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-    RetriableError,
-    StaleTopicId,
-    UnknownFetch,
-    UnknownTopicOrPartition,
-    from_wire,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.messages import (
     EARLIEST,
     LATEST,
@@ -83,54 +65,53 @@ from folkmoot.protocol.records import TopicPartition
 log = thread_log(__name__)
 FETCHES_IN_FLIGHT: Final = 4
 FETCHES_WAITING: Final = 12
-"""At one broker; when there are as many, what is at its end goes with the next that is answered."""
+"""At one broker; further partitions at their end join the next fetch."""
 ENTRIES: Final = 1_000
-"""Partitions in one request at most; the others go into the next."""
+"""Partitions in one request at most."""
 MORE_FETCHES: Final = 28
 RETRY_PAUSE: Final = 0.1
 BAD_BATCHES: Final = 50
-"""A replicated partition is asked again so often for a batch that does not match its checksum."""
+"""Fetches of a damaged batch of a replicated partition."""
 REPORT_EVERY: Final = 20
 FROM_LEADER_FOR: Final = 10.0
-"""So long a partition is read from its leader after a follower could not serve it."""
+"""Seconds that a partition is read from its leader after a follower failed."""
 GONE_PATIENCE: Final = 2.0
-"""A topic may be missing, or another one, for this long: brokers learn of topics one by one."""
+"""Seconds that a topic may be missing, or another one: brokers learn of topics one by one."""
 
 _ByBroker = dict[str, list[PartitionFetchState]]
 
 
 @dataclass(slots=True)
 class ConsumerCounters:
-    """Counted per batch or per request, never per record; they only grow."""
+    """Counters; they only grow."""
 
     records_fetched: int = 0
     records_taken: int = 0
-    """Taken out of the buffer to be handed out; what an iteration gives back is taken again."""
+    """Taken out of the buffer; records that an iteration returns are taken again."""
     batches_fetched: int = 0
     bytes_fetched: int = 0
-    """Batches as they came, compressed."""
+    """Compressed."""
     fetches_sent: int = 0
     fetches_refused: int = 0
-    """Partitions that a fetch brought an error for."""
+    """Partitions with an error, over all fetches."""
     offset_resets: int = 0
     records_skipped: int = 0
-    """Could not be deserialized, and were left out as `on_decode_error` said."""
+    """Not deserialized, and skipped by `on_decode_error`."""
 
 
 class Reader:
-    """What hears from a fetcher where reading begins, and that a log ends below what was read."""
+    """A fetcher's user: it learns where reading begins, and that a log ends below the position."""
 
     def begins(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
-        """An offset was looked up, not that of a time; by the reset policy it is the end. True: nothing is
-        fetched there before `Fetcher.committed`."""
+        """A start was looked up (`by_policy`: the end). True: fetch nothing before `Fetcher.committed`."""
         return False
 
     def is_cut(self, partition: TopicPartition, end: int, parts_at: int | None) -> None:
-        """The log ends there. It has what was read up to `parts_at`, if that is known."""
+        """The log ends there. It has the read records up to `parts_at`, if that is known."""
 
 
 class Fetcher:
-    """Reads partitions ahead of their consumer; see the module's drawing."""
+    """Reads partitions ahead of their consumer."""
 
     def __init__(
         self,
@@ -145,21 +126,21 @@ class Fetcher:
         self._clock = clock
         self._reader = reader or Reader()
         self._states: dict[TopicPartition, PartitionFetchState] = {}
-        self._topics = Counter[str]()  # so many partitions of each
+        self._topics = Counter[str]()  # partitions of each
         self._queue = FetchQueue(config.partition_fetch_bytes)
         self._budget = BufferBudget(config.buffer_bytes)
         self._sessions = FetchSessions(self._queue)
         self.retry_at = math.inf
-        """When to ask again for what was refused."""
+        """When the next failed request is retried."""
         self.rotation = BatchRotation(self._states, self._queue)
 
     # -- what to read -----------------------------------------------------------------------------
 
     def add(self, partition: TopicPartition, offset: int | None, topic_id: str = "") -> None:
-        """Read a partition from `offset` on, or from where the reset policy says.
+        """Read a partition from `offset` on, or by the reset policy.
 
-        With a `topic_id`, another topic of the same name is waited out: who gave the id will say
-        what follows. Without, the topic is the one that is found, and its end is an error.
+        With a `topic_id`, another topic of this name is ignored: the caller must act. Without it the topic is
+        the current one, and its deletion is an error.
         """
         self.remove(partition)
         buffer = PartitionBuffer(partition, self._budget)
@@ -167,12 +148,12 @@ class Fetcher:
         self._states[partition] = state
         self._topics[partition.topic] += 1
         if offset is None:
-            self._reset(state, NoOffset(f"{partition} has no committed offset"))
+            self._reset(state, errors.NoOffset(f"{partition} has no committed offset"))
         else:
             self._start_at(state, offset)
 
     def remove(self, partition: TopicPartition) -> None:
-        """Stop reading; what is buffered or in flight is thrown away."""
+        """Stop reading, and drop the buffer."""
         if partition in self._states:
             self._states.pop(partition).start_at(EARLIEST)
             self._topics[partition.topic] -= 1
@@ -180,14 +161,14 @@ class Fetcher:
         self.rotation.errors.pop(partition, None)
 
     def give_up(self, partition: TopicPartition) -> None:
-        """Remove it for good: a topic of which nothing else is read is asked about no more."""
+        """Remove it, and forget the topic after its last partition."""
         self.remove(partition)
         if not self._topics[partition.topic]:
             del self._topics[partition.topic]
             self._cluster.forget(partition.topic)
 
     def seek(self, partition: TopicPartition, place: int, since: int | None = None) -> None:
-        """Go on at an offset, or at EARLIEST or LATEST; or at the first record of a time (ms) or later.
+        """Continue at an offset, or at EARLIEST or LATEST; with `since` at its first record (ms).
 
         Raises NotAssigned.
         """
@@ -199,55 +180,51 @@ class Fetcher:
         self._start_at(state, place, since)
 
     def committed(self, partition: TopicPartition) -> None:
-        """The group has committed where it starts in a partition, or more: it may be read."""
+        """The group has committed the partition's start: it may be read."""
         state = self._states.get(partition)
         if state is not None and state.start.uncommitted:
             state.start.uncommitted = False
             self._queue.offer(state)
 
     def pause(self, partition: TopicPartition, paused: bool) -> None:
-        """Hand nothing out, fetch nothing more, or go on. Raises NotAssigned."""
+        """Pause or resume a partition. Raises NotAssigned."""
         state = self._state(partition)
         state.paused = paused
         if not paused:
             self.rotation.add(partition)
             self._queue.offer(state)
 
-    # -- how it stands ----------------------------------------------------------------------------
+    # -- status -----------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to be handed out; None while it is being looked up, or is yet to be committed.
-
-        Raises NotAssigned.
-        """
+        """Return the next offset to hand out; None while it is looked up or committed. Raises NotAssigned."""
         state = self._state(partition)
         return None if state.offset is None or state.start.uncommitted else state.hand_out
 
     def end(self, partition: TopicPartition) -> int:
-        """The high watermark as the last fetch saw it, -1 before the first. Raises NotAssigned."""
+        """Return the high watermark at the last fetch, -1 before the first. Raises NotAssigned."""
         return self._state(partition).end
 
     def seen(self, partition: TopicPartition) -> tuple[str, int]:
-        """The topic's id, and the end as the last fetch saw it; "" and -1 where nothing is known. From any
-        thread."""
+        """Return the topic's id, and the end at the last fetch; "" and -1 if unknown. From any thread."""
         state = self._states.get(partition)
         return ("", -1) if state is None else (state.topic_id, state.end)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Of what is handed out, None where it is not known. Raises NotAssigned."""
+        """Return the records between the position and the end, None if unknown. Raises NotAssigned."""
         return self._state(partition).lag
 
     def partitions(self) -> list[TopicPartition]:
-        """What is read at this moment. From any thread: no Python runs while the list is made."""
+        """Return the partitions. From any thread: `list` of a dictionary is one step."""
         return list(self._states)
 
     @property
     def leaderless(self) -> Waiting:
-        """What nobody leads of the topics that are read, and whom it waits for. From any thread."""
+        """The partitions without a leader, and the brokers that they wait for. From any thread."""
         return self._cluster.leaderless
 
-    def troubles(self) -> dict[TopicPartition, FolkmootError]:
-        """Why nothing has come for some time of partitions that have a leader. From any thread."""
+    def troubles(self) -> dict[TopicPartition, errors.FolkmootError]:
+        """Return the errors of partitions whose fetches fail for some time. From any thread."""
         since = self._clock() - TOLD_AFTER
         return {
             partition: error
@@ -256,7 +233,7 @@ class Fetcher:
         }
 
     def metrics(self) -> dict[str, int]:
-        """Counters since the start; what is buffered now, and the lag as the last fetches saw it."""
+        """Return counters since the start, what is buffered now, and the lag at the last fetches."""
         states = list(self._states.values())
         return {
             **asdict(self.counters),
@@ -265,21 +242,21 @@ class Fetcher:
             "lag": sum(each.lag or 0 for each in states),
         }
 
-    # -- what was read ----------------------------------------------------------------------------
+    # -- records ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise what has made reading a partition impossible, each once."""
+        """Raise a stopped partition's error, each once."""
         if (partition := self.rotation.stopped()) is not None:
             raise self.rotation.errors.pop(partition)
 
     def take_view(self, limit: int) -> RecordBatchView | None:
-        """Up to `limit` records of the partition whose turn it is, None if nothing is buffered."""
+        """Take up to `limit` records of the next partition, None if nothing is buffered."""
         view = self.rotation.take(limit)
         self.counters.records_taken += 0 if view is None else len(view)
         return view
 
-    def stop_at(self, partition: TopicPartition, offset: int, reason: FolkmootError) -> None:
-        """What was taken from `offset` on cannot be handed out: `check` tells why."""
+    def stop_at(self, partition: TopicPartition, offset: int, reason: errors.FolkmootError) -> None:
+        """Stop at a taken record: `check` raises the reason."""
         state = self._states.get(partition)
         if state is not None:
             self.rotation.take_back(partition, offset)
@@ -287,20 +264,20 @@ class Fetcher:
             self.rotation.stop(state, reason)
 
     def poll(self, timeout: float, wake: SupportsFileno | None = None) -> None:
-        """Ask for what is missing, then take replies; waits at most `timeout` seconds for the first."""
+        """Send requests, then take replies; wait at most `timeout` seconds for the first."""
         self.ask()
         wait = min(timeout, max(0.0, self.retry_at - self._clock()))
         try:
             for reply in self._cluster.poll(wait, wake):
                 self._reply(reply)
-        except BaseException:  # Ctrl-C, or what else a signal's handler raises
+        except BaseException:  # Ctrl-C, or another signal's
             self._sessions.lose(self._states.values())
             raise
 
     # -- requests ---------------------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Ask for what is missing now."""
+        """Send the requests that are due."""
         try:
             self._ask()
         except BaseException:
@@ -312,8 +289,8 @@ class Fetcher:
         self.retry_at = math.inf
         is_full = not self._has_room()
         kept = [] if is_full else self._sessions.take_kept(self._cluster.version)
-        lacking, hungry = self._queue.wanting()
-        for address, states in _portions(self._due(lacking, now)) if lacking else ():
+        need_offset, need_data = self._queue.wanting()
+        for address, states in _portions(self._due(need_offset, now)) if need_offset else ():
             entries = [
                 ListOffsetsEntry(
                     each.partition.topic,
@@ -327,7 +304,7 @@ class Fetcher:
             self._send(Api.LIST_OFFSETS, ListOffsetsRequest(entries), asked)
         if is_full:
             return
-        fetchable = self._due(hungry, now, self._config.rack) if hungry else {}
+        fetchable = self._due(need_data, now, self._config.rack) if need_data else {}
         for number, fetch in kept:
             states = fetchable.get(fetch.address, [])
             room = ENTRIES - len(fetch.members)
@@ -344,7 +321,7 @@ class Fetcher:
                 self._fetch(InFlightFetch(address, states, self._cluster.version))
 
     def _has_room(self) -> bool:
-        """Whether the buffer takes more; what is paused does not fill it for ever."""
+        """Whether the buffer takes more. If only paused partitions fill it, drop theirs."""
         if self._budget.used >= self._config.buffer_bytes and self.rotation.is_idle:
             for state in self._states.values():
                 if state.buffer.size:
@@ -352,9 +329,9 @@ class Fetcher:
         return self._budget.used < self._config.buffer_bytes
 
     def _due(self, waiting: list[PartitionFetchState], now: float, rack: str = "") -> _ByBroker:
-        """Those that can be asked for now, by broker; those that nobody leads wait on.
+        """Return the partitions to ask for now, by broker; those without a leader wait.
 
-        With a rack the broker is an in-sync replica that stands there, if there is one; else the leader.
+        With a rack the broker is an in-sync replica in it, if there is one; else the leader.
         """
         due: _ByBroker = {}
         for state in waiting:
@@ -370,7 +347,7 @@ class Fetcher:
         return due
 
     def _is_there(self, state: PartitionFetchState, now: float) -> bool:
-        """Whether the topic being read is the one that brokers know of now; asks them if it is not."""
+        """Whether the brokers know this topic; otherwise refresh the metadata."""
         topic = state.partition.topic
         known = self._cluster.topic_id(topic)
         if known is not None and state.topic_id in ("", known):
@@ -384,10 +361,10 @@ class Fetcher:
             state.failing.gone_since = now
         if now - state.failing.gone_since >= GONE_PATIENCE and not state.pinned:
             what = f"topic {topic} was deleted and created again: seek() to read the new one"
-            gone = UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
-            self.rotation.stop(state, gone if missing else StaleTopicId(what))
+            gone = errors.UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
+            self.rotation.stop(state, gone if missing else errors.StaleTopicId(what))
             if missing:
-                self._cluster.forget(topic)  # until something of it is sought
+                self._cluster.forget(topic)  # until a seek
         return False
 
     def _fetch(self, fetch: InFlightFetch, after: int | None = None) -> None:
@@ -408,7 +385,7 @@ class Fetcher:
         wait = self._config.request_timeout
         try:
             number = self._cluster.send(fetch.address, api, request, timeout=wait)
-        except RetriableError as error:
+        except errors.RetriableError as error:
             for each in (*fetch.named, *self._sessions.let_go(fetch)):
                 self._refused(each, error, fetch.address)
         else:
@@ -425,15 +402,17 @@ class Fetcher:
             given = reply.response.results
             results = {TopicPartition(each.topic, each.partition): each for each in given}
             if len(results) < len(given) or not results.keys() <= fetch.members.keys():
-                error = InvalidRequest(f"broker {reply.address} answered what nobody had asked for")
+                error = errors.InvalidRequest(
+                    f"broker {reply.address} answered for partitions that were not requested"
+                )
         if error is not None:
             for state in self._sessions.let_go(fetch):
-                if not isinstance(error, UnknownFetch):  # then all are simply named again
+                if not isinstance(error, errors.UnknownFetch):  # else they are only named again
                     self._refused(state, error, reply.address)
             return
         answered = [fetch.members.pop(partition) for partition in results]
-        # Of a full answer nobody knows which partitions were left out since there was no room: what is at
-        # its end is known of all of them with the next one that is not full.
+        # A full answer may lack partitions with news. After the next one with room, those that are missing
+        # are at their end.
         most = min(self._config.fetch_max_bytes, MAX_FETCH_BYTES)
         is_full = sum(map(len, reply.payloads)) > max(0, most - self._config.partition_fetch_bytes)
         silent = fetch.members.values() if fetch.found_no_room else fetch.named
@@ -445,11 +424,11 @@ class Fetcher:
         if reply.api is Api.FETCH and reply.response.kept:
             self._sessions.kept[reply.correlation_id] = fetch
         elif fetch.members:
-            self._sessions.let_go(fetch)  # they come before those that were served
-        data = dict(zip(results, reply.payloads, strict=False))  # of look-ups there is none
+            self._sessions.let_go(fetch)  # they come before the answered ones
+        data = dict(zip(results, reply.payloads, strict=False))  # a look-up has none
         for state, (partition, result) in zip(answered, results.items(), strict=True):
             if state.in_flight is not fetch:
-                continue  # removed, or sent elsewhere by a seek, while this was in flight
+                continue  # removed, or moved by a seek, meanwhile
             state.in_flight = None
             self._queue.offer(state)
             if partition not in data:
@@ -461,7 +440,9 @@ class Fetcher:
         self, state: PartitionFetchState, found: ListOffsetsResult, address: str
     ) -> None:
         if found.error:
-            self._refused(state, from_wire(found.error, found.message), address, found.leader)
+            self._refused(
+                state, errors.from_wire(found.error, found.message), address, found.leader
+            )
             return
         has_to_wait = state.start.since is None and self._reader.begins(
             state.partition, found.offset, state.start.by_policy
@@ -472,13 +453,13 @@ class Fetcher:
     def _fetched(
         self, state: PartitionFetchState, result: FetchResult, data: memoryview, address: str
     ) -> None:
-        """Take over what came. What is no batch stops the partition, and is reported to its broker."""
+        """Take the batches. A damaged one is reported to its broker, and may stop the partition."""
         if result.high_watermark >= 0:
             state.end = result.high_watermark
         state.log_start = result.log_start
         if result.error:
-            refusal = from_wire(result.error, result.message)
-            if isinstance(refusal, LogTruncated):
+            refusal = errors.from_wire(result.error, result.message)
+            if isinstance(refusal, errors.LogTruncated):
                 place = state.parts_at(result.diverging_epoch, result.diverging_end)
                 refusal.diverging_offset = max(0, place)
             self._refused(state, refusal, address, result.leader)
@@ -493,26 +474,26 @@ class Fetcher:
             state.add(fetched)
             self.rotation.add(state.partition)
         elif error is not None:
-            # What came before the damage was handed out first: the next fetch began with it.
+            # This fetch began with the damage: batches before it came with the last one.
             offset = state.offset or 0
             if state.failing.count % REPORT_EVERY == 0:
                 self._cluster.report_damage(address, state.partition, state.topic_id, offset)
-            # Its broker may get it back from another replica: the next fetch has it, or is told.
+            # Its broker may repair it from another replica.
             is_last = not self._cluster.is_replicated(state.partition)
             kind = (
-                CorruptBatch
+                errors.CorruptBatch
                 if is_last or state.failing.count >= BAD_BATCHES
-                else OffsetNotAvailable
+                else errors.OffsetNotAvailable
             )
             self._refused(state, kind(str(error)), address)
 
     def _truncated(self, state: PartitionFetchState, parts_at: int) -> None:
-        """The log does not have (any more) what was fetched from `parts_at` on.
+        """The log has lost the fetched records from `parts_at` on.
 
-        What the application has not seen is thrown away in silence. What it has is told, or with a reset
-        policy only noted, since reading goes on right where the logs part: nothing is passed over.
+        Drop those that the application does not have. If it has some, raise LogTruncated; with a reset policy
+        only log it, and continue where the logs part: no record is skipped.
         """
-        # While a time is still sought nothing was handed out since that seek.
+        # Nothing was handed out yet while a time is still sought.
         has_taken = self.rotation.has_taken(state.partition)
         if state.start.since is not None and not has_taken:
             self._start_at(state, min(parts_at, state.hand_out), state.start.since)
@@ -521,8 +502,8 @@ class Fetcher:
             self._fetch_again(state)
             return
         if has_taken:
-            return  # asked again when that is in the application's hands
-        error = LogTruncated(
+            return  # fetched again after the next `keep`
+        error = errors.LogTruncated(
             f"{state.partition}: records before offset {state.hand_out} were read, and from offset "
             f"{parts_at} on are not on the log any more: an unclean election has lost them"
         )
@@ -534,18 +515,17 @@ class Fetcher:
             self.rotation.stop(state, error)
             return
         self.counters.offset_resets += 1
-        log.warning("%s; going on there", error)
+        log.warning("%s; continuing there", error)
         self._start_at(state, parts_at)
 
     def _refused(
         self,
         state: PartitionFetchState,
-        error: FolkmootError,
+        error: errors.FolkmootError,
         address: str,
         leader: BrokerInfo | None = None,
     ) -> None:
-        """Try again where that can help, and first at the leader, if a follower was asked; what cannot is
-        told by `check`."""
+        """Retry if that can help, after a follower's failure at the leader; otherwise stop the partition."""
         self.counters.fetches_refused += 1
         now = self._clock()
         leads = self._cluster.leader_address(state.partition) == address
@@ -556,16 +536,16 @@ class Fetcher:
                 return
         state.failing.failed(error, now, RETRY_PAUSE)
         match error:
-            case LogTruncated():
-                if leads:  # else the next leader knows
+            case errors.LogTruncated():
+                if leads:  # else the current leader decides
                     self._truncated(state, error.diverging_offset)
-            case OffsetOutOfRange() if not (
-                state.has_more or self.rotation.has_taken(state.partition)
-            ):  # what came before goes out first
-                self._reset(state, OffsetOutOfRange(state.about(error)))
-            case NotLeader() if leader is not None and state.failing.count == 1:
-                state.failing.retry_at = 0.0  # the cluster knows the leader from this very answer
-            case RetriableError() | OffsetOutOfRange():
+            case errors.OffsetOutOfRange() if not (
+                state.buffer.has_more or self.rotation.has_taken(state.partition)
+            ):  # hand out earlier records first
+                self._reset(state, errors.OffsetOutOfRange(state.about(error)))
+            case errors.NotLeader() if leader is not None and state.failing.count == 1:
+                state.failing.retry_at = 0.0  # this answer named the leader
+            case errors.RetriableError() | errors.OffsetOutOfRange():
                 log.debug("%s: %s", state.partition, error)
             case _:
                 self.rotation.stop(state, type(error)(state.about(error)))
@@ -576,39 +556,41 @@ class Fetcher:
         self.rotation.errors.pop(state.partition, None)
 
     def _fetch_again(self, state: PartitionFetchState) -> None:
-        """What was not taken is thrown away, with the error behind it, and fetched again."""
+        """Fetch again what was not taken, and drop the error after it."""
         state.fetch_again()
         state.stopped = False
         self._queue.offer(state)
         self.rotation.errors.pop(state.partition, None)
 
-    def _reset(self, state: PartitionFetchState, reason: FolkmootError) -> None:
-        """Go on where the policy says; a time that was sought is looked up again.
+    def _reset(self, state: PartitionFetchState, reason: errors.FolkmootError) -> None:
+        """Start by the reset policy; look up a sought time again.
 
-        The policy "latest" is for where nothing is known. Of a log that has lost its start, or its end, all
-        that is left is read, since part of it is unread. An offset that was sought has to be there.
+        "latest" only counts without a position. If a log has lost its start or its end, all of the rest is
+        read, since part of it is unread. A sought offset must exist.
         """
         if state.start.since is not None:
             self._start_at(state, EARLIEST, state.start.since)
             return
         policy = self._config.auto_offset_reset
-        if isinstance(reason, OffsetOutOfRange):
+        if isinstance(reason, errors.OffsetOutOfRange):
             if state.end >= 0 and is_beyond(state.offset, state.end):
                 if state.start.sought == state.offset:
                     self.rotation.stop(
-                        state, OffsetOutOfRange(f"{reason}: seek() to one that is there")
+                        state, errors.OffsetOutOfRange(f"{reason}: seek() to one that is there")
                     )
                     return
-                reason = OffsetOutOfRange(f"{reason}, which was there before: it has lost records")
+                reason = errors.OffsetOutOfRange(
+                    f"{reason}, which was there before: it has lost records"
+                )
                 self._reader.is_cut(state.partition, state.end, None)
             policy = "error" if policy == "error" else "earliest"
         if policy == "error":
             hint = "and auto_offset_reset is 'error': seek()"
             self.rotation.stop(state, type(reason)(f"{reason}, {hint}"))
             return
-        if isinstance(reason, OffsetOutOfRange):
+        if isinstance(reason, errors.OffsetOutOfRange):
             self.counters.offset_resets += 1
-            log.warning("%s; going on at the %s offset", reason, policy)
+            log.warning("%s; continuing at the %s offset", reason, policy)
         self._start_at(state, LATEST if policy == "latest" else EARLIEST)
         state.start.by_policy = policy == "latest"
 
@@ -616,11 +598,11 @@ class Fetcher:
         try:
             return self._states[partition]
         except KeyError:
-            raise NotAssigned(f"{partition} is not assigned to this consumer") from None
+            raise errors.NotAssigned(f"{partition} is not assigned to this consumer") from None
 
 
 def _portions(due: _ByBroker) -> Iterator[tuple[str, list[PartitionFetchState]]]:
-    """What is asked of each broker, ENTRIES at a time."""
+    """Yield each broker's partitions, ENTRIES at a time."""
     for address, states in due.items():
         for start in range(0, len(states), ENTRIES):
             yield address, states[start : start + ENTRIES]

@@ -1,4 +1,4 @@
-"""What was fetched of one partition, on its way to the application. No I/O."""
+"""The fetched batches of one partition, on their way to the application. No I/O."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class _Open(NamedTuple):
-    """The records of an opened batch, from the first that is wanted on.
+    """The wanted records of an opened batch.
 
     `size` in bytes, decompressed; `behind` is where the next batch begins, perhaps after a gap.
     """
@@ -32,77 +32,75 @@ class PartitionBuffer:
                         └────rewind──────┘
     ```
 
-    `next_offset` is the next to be taken. What was taken stays until `keep`, so that `rewind` can go back,
-    to any of its records: a call that hands records out may be interrupted before its end, and an
-    iteration may be left at any record.
+    `next_offset` is the next to take. Taken batches stay until `keep`, so that `rewind` can go back to any
+    of their records, after an interrupted call or an iteration that was left.
     """
 
     __slots__ = (
         "_behind",
-        "_budget",
         "_fetched",
         "_kept",
         "_opened",
         "_row",
         "_turn",
+        "budget",
         "partition",
         "size",
     )
 
     def __init__(self, partition: TopicPartition, budget: BufferBudget, place: int = 0) -> None:
         self.size = 0
-        """Bytes of what is not open, as they came."""
+        """Bytes of the fetched batches, as they came."""
         self.partition = partition
-        self._budget = budget
+        self.budget = budget
         self._fetched: deque[FetchedBatch] = deque()
         self._opened: list[_Open] = []
         self._turn = self._row = 0
-        """The batch in `_opened`, and its row, that are taken next."""
+        """The next batch in `_opened`, and its row."""
         self._kept = 0
-        """The row of the first batch in `_opened` to which `rewind` goes back."""
+        """The first row in `_opened` that `rewind` goes back to."""
         self._behind = place
-        """The next offset, where `_opened` is empty."""
+        """The next offset, if `_opened` is empty."""
 
     @property
     def next_offset(self) -> int:
-        opened, turn, row = self._opened, self._turn, self._row  # read once: other threads ask, too
+        opened, turn, row = (
+            self._opened,
+            self._turn,
+            self._row,
+        )  # read once: other threads call, too
         if turn < len(opened) and row < len(opened[turn].view):
             return opened[turn].view.offsets[row]
         return opened[-1].behind if opened else self._behind
 
     @property
     def has_taken(self) -> bool:
-        """Whether something was taken since `keep`."""
+        """Whether records were taken since `keep`."""
         return self._turn > 0 or self._row > self._kept
 
     @property
     def has_more(self) -> bool:
-        """Whether something is left to be taken."""
+        """Whether a batch is left to take."""
         return self._turn < len(self._opened) or bool(self._fetched)
 
-    def emptied(self, place: int) -> "PartitionBuffer":
-        """Another one that goes on at an offset, with nothing."""
-        return PartitionBuffer(self.partition, self._budget, place)
-
     def drop_fetched(self) -> None:
-        """Throw away what is not open."""
         for batch in reversed(self._fetched):
-            self._budget.remove(batch)
+            self.budget.remove(batch)
         self.size = 0
         self._fetched.clear()
 
     def add(self, fetched: Sequence[tuple[BatchHeader, memoryview]]) -> None:
-        """These batches follow."""
+        """Append these batches."""
         batches = [FetchedBatch(header, data) for header, data in fetched]
         self._fetched.extend(batches)
         self.size += sum(batch.header.length for batch in batches)
-        self._budget.add(batches)
+        self.budget.add(batches)
 
     def open_next(self, since: int | None) -> bool:
-        """See to it that a batch is open, if one is left: with `since`, from the first record of that time
-        (ms) or later. Raises what makes the batch illegible.
+        """Open a batch if none is open, and return whether one is; with `since`, from the first record of
+        that time (ms) or later. Raises what makes the batch illegible.
 
-        Interrupted at any line it can be called again: what is open is behind `next_offset` then.
+        It may be interrupted at any line and called again: opened batches are before `next_offset` then.
         """
         while self._turn == len(self._opened) and self._fetched:
             batch, behind = self._fetched[0], self.next_offset
@@ -124,7 +122,7 @@ class PartitionBuffer:
                 self._opened[-1] = last._replace(behind=max(behind, header.next_offset))
             else:
                 self._behind = max(behind, header.next_offset)
-            self._budget.remove(batch)
+            self.budget.remove(batch)
             self.size -= header.length
             self._fetched.popleft()
             if not self._fetched:
@@ -132,7 +130,7 @@ class PartitionBuffer:
         return self._turn < len(self._opened)
 
     def take(self, limit: int) -> tuple[RecordBatchView, int]:
-        """Up to `limit` records of the batch that is open, and their bytes, decompressed."""
+        """Take up to `limit` records of the opened batch; return them and their bytes, decompressed."""
         view, size, _ = self._opened[self._turn]
         start, end = self._row, min(self._row + limit, len(view))
         part = view.part(start, end)
@@ -141,12 +139,12 @@ class PartitionBuffer:
         return part, size * (end - start) // len(view)
 
     def keep(self) -> None:
-        """What was taken is in the application's hands for good."""
+        """Drop the taken records."""
         behind, left = self.next_offset, self._opened[self._turn :]
         self._opened, self._turn, self._kept, self._behind = left, 0, self._row, behind
 
     def rewind(self, offset: int = -1) -> None:
-        """Go back to the record that was taken at `offset`, or to the first that was taken since `keep`."""
+        """Go back to the taken record at `offset`, or to the first one since `keep`."""
         for turn, (view, _, behind) in enumerate(self._opened[: self._turn + 1]):
             row = max(view.row_of_offset(offset), 0 if turn else self._kept)
             if offset < behind and row < len(view):
@@ -154,7 +152,7 @@ class PartitionBuffer:
                 return
 
     def drop_rest(self) -> None:
-        """Throw away what was not taken."""
+        """Drop all that was not taken."""
         behind, taken = self.next_offset, self._opened[: self._turn]
         if self._row:
             view, size, _ = self._opened[self._turn]

@@ -1,7 +1,7 @@
-"""Reading ranges of offsets, where brokers are all that is known: for tasks of an engine.
+"""Reading ranges of offsets from brokers alone, for tasks of an engine.
 
-A range is read once, from its first offset to its end, each time the same. The next chunk is asked for before
-the last one is opened.
+A range is read from its first offset to its end, with the same result each time. The next chunk is in flight
+while the last one is opened.
 """
 
 import logging
@@ -12,24 +12,16 @@ from typing import NamedTuple
 from folkmoot.consumers.fetch.partition_state import whole_batches
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
+from folkmoot.protocol import errors
 from folkmoot.protocol.batch_header import BatchHeader
-from folkmoot.protocol.errors import (
-    CorruptBatch,
-    OffsetOutOfRange,
-    RequestTimeout,
-    RetriableError,
-    StaleTopicId,
-    UnknownTopicOrPartition,
-    from_wire,
-)
 from folkmoot.protocol.messages import Api, FetchEntry, FetchRequest, FetchResult
 from folkmoot.protocol.records import TopicPartition
 
 FETCH_BYTES = 1024 * 1024
-"""Of one fetch: a worker holds two or three, and what the batches of one of them are decompressed to."""
+"""The size of a fetch: a worker holds two or three, and the decompressed batches of one."""
 LEAST_FETCH = 16 * 1024
 RECORD_BYTES = 128.0
-"""What a record is taken for as long as nothing is known of the topic's."""
+"""A record's assumed size, before the first fetch."""
 SPARE = 1.1
 FETCH_WAIT = 0.5
 PAUSE = 0.1
@@ -43,10 +35,10 @@ _Batch = tuple[BatchHeader, memoryview]
 
 
 class OffsetRange(NamedTuple):
-    """Offsets `[first, end)` of a partition, who led it, and which other brokers to ask.
+    """Offsets `[first, end)` of a partition, with its leader and the other brokers.
 
-    It is all that its reader has to know: neither ZooKeeper nor a group. `leader` is None if the partition
-    had no leader; `record_bytes` is what a record takes in the log, about (0: unknown).
+    A reader needs neither ZooKeeper nor a group. `leader` is None if the partition had no leader;
+    `record_bytes` is the approximate size of a record in the log (0: unknown).
     """
 
     topic: str
@@ -60,10 +52,10 @@ class OffsetRange(NamedTuple):
 
 
 class RangeReader:
-    """The fetches of one range. What fails is tried again until nothing has come for `patience` seconds.
+    """The fetches of one range, with retries until no batch has come for `patience` seconds.
 
-    `replies`: those that have come for other ranges of the same read. Without `fail_on_data_loss` records
-    that are gone are left out, with a warning.
+    `replies` are those for all ranges of the same read. Without `fail_on_data_loss` missing records are
+    skipped, with a warning.
     """
 
     def __init__(
@@ -76,7 +68,7 @@ class RangeReader:
         fail_on_data_loss: bool = True,
     ) -> None:
         self.part = part
-        """What is read, without what turned out to be gone from its beginning."""
+        """The range, without missing records at its beginning."""
         self._cluster = cluster
         self._patience = patience
         self._fail_on_data_loss = fail_on_data_loss
@@ -89,17 +81,17 @@ class RangeReader:
 
     @property
     def room(self) -> int:
-        """How many bytes the next fetch asks for."""
+        """The size of the next fetch in bytes."""
         left = int((self.part.end - self._offset) * self._record_bytes * SPARE)
         return min(FETCH_BYTES, max(LEAST_FETCH, left))
 
     def begin(self) -> None:
-        """Ask for the first chunk, before it is the range's turn."""
+        """Send the first fetch, before the range is read."""
         self._cluster.want(self.part.topic)
         self._asked = self._ask()
 
     def chunks(self) -> Iterator[list[_Batch]]:
-        """The batches that hold the range, in order, some at a time."""
+        """Yield the range's batches, in order, some at a time."""
         if self._asked is None:
             self.begin()
         asked = self._asked
@@ -108,16 +100,16 @@ class RangeReader:
             found: list[_Batch] = []
             try:
                 found = self._taken(asked)
-            except RetriableError as error:
+            except errors.RetriableError as error:
                 if time.monotonic() > deadline:
                     self._give_up(error)
                     return
                 log.info("%s at offset %d: %s", self._partition, self._offset, error)
                 self._hint = None
-                self._rest()
+                self._pause()
             done = self._offset >= self.part.end
             if not done:
-                asked = self._ask()  # travels while the caller opens what was found
+                asked = self._ask()  # in flight while the caller opens the batches
             if found:
                 yield found
                 deadline = time.monotonic() + self._patience
@@ -125,7 +117,7 @@ class RangeReader:
                 return
 
     def _ask(self) -> int | None:
-        """Start a fetch at the offset reached; None if nobody is known to lead the partition."""
+        """Send a fetch from the current offset on; None without a known leader."""
         address = self._hint or self._cluster.leader_address(self._partition)
         if address is None:
             return None
@@ -137,32 +129,31 @@ class RangeReader:
         return self._cluster.send(address, Api.FETCH, request)
 
     def _taken(self, asked: int | None) -> list[_Batch]:
-        """The batches that a fetch brought, checked, without those behind the range; none if it led
-        past a gap.
+        """Return a fetch's batches, checked, without those after the range; none if it skipped a gap.
 
-        Raises what the broker said instead.
+        Raises the broker's error.
         """
         if asked is None:
-            raise self._cluster.trouble or RequestTimeout("nobody leads the partition")
+            raise self._cluster.trouble or errors.RequestTimeout("the partition has no leader")
         reply = self._reply(asked)
         if reply.error is not None:
             raise reply.error
         if not reply.response.results:
-            raise RequestTimeout(f"the log ends at {self._offset}, before what was planned")
+            raise errors.RequestTimeout(f"the log ends at {self._offset}, before what was planned")
         result: FetchResult = reply.response.results[0]
-        if result.error == OffsetOutOfRange.code and result.log_start > self._offset:
+        if result.error == errors.OffsetOutOfRange.code and result.log_start > self._offset:
             self._skip_to(result.log_start)
             return []
-        if result.error and result.error != OffsetOutOfRange.code:
-            raise from_wire(result.error, result.message)
+        if result.error and result.error != errors.OffsetOutOfRange.code:
+            raise errors.from_wire(result.error, result.message)
         found, error = whole_batches(reply.payloads[0])
         if error is not None:
             where = found[-1][0].next_offset if found else self._offset
             topic_id = self.part.topic_id
             self._cluster.report_damage(reply.address, self._partition, topic_id, where)
-            raise CorruptBatch(f"{self._partition}: {error}")
+            raise errors.CorruptBatch(f"{self._partition}: {error}")
         if not found or found[-1][0].next_offset <= self._offset:
-            raise RequestTimeout(
+            raise errors.RequestTimeout(
                 f"the log ends at {result.high_watermark}, before what was planned"
             )
         self._offset = found[-1][0].next_offset
@@ -176,28 +167,28 @@ class RangeReader:
         return self._replies.pop(asked)
 
     def _poll(self, timeout: float) -> None:
-        """Keep what comes, also for ranges whose turn is later."""
+        """Keep all replies, also those for later ranges."""
         self._replies.update({each.correlation_id: each for each in self._cluster.poll(timeout)})
 
-    def _rest(self) -> None:
-        """A pause in which metadata is asked for."""
+    def _pause(self) -> None:
+        """Pause, and refresh the metadata meanwhile."""
         end = time.monotonic() + PAUSE
         while (left := end - time.monotonic()) > 0:
             self._poll(left)
 
     def _skip_to(self, log_start: int) -> None:
-        """Go on after records that retention has removed. Raises if that is not wanted."""
+        """Skip records that retention has removed, or raise OffsetOutOfRange."""
         first, end = self._offset, min(log_start, self.part.end)
         if self._fail_on_data_loss:
-            raise OffsetOutOfRange(
+            raise errors.OffsetOutOfRange(
                 f"{self._partition}: records {first} to {end - 1} are gone (retention)"
             )
         log.warning("%s: records %d to %d are gone", self._partition, first, end - 1)
         self._offset, self.part = end, self.part._replace(first=end)
 
-    def _give_up(self, error: RetriableError) -> None:
-        """Raise, or leave out what is lost for good if that is wanted."""
-        lost = isinstance(error, UnknownTopicOrPartition | StaleTopicId)
+    def _give_up(self, error: errors.RetriableError) -> None:
+        """Raise the error, or skip records that are lost for good."""
+        lost = isinstance(error, errors.UnknownTopicOrPartition | errors.StaleTopicId)
         where = f"{self._partition}: records {self._offset} to {self.part.end - 1}"
         if not lost or self._fail_on_data_loss:
             raise type(error)(f"{where} could not be read: {error}")

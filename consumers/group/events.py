@@ -1,4 +1,4 @@
-"""What a member tells its consumer: plain values, in the order in which things happened."""
+"""Notices of a member to its consumer, in the order of events."""
 
 import msgspec
 
@@ -6,15 +6,14 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What the consumer is told."""
+    """A notice."""
 
 
 class Assigned(Notice, frozen=True):
-    """The partition is ours, from its committed offset on (None: none was ever committed, and the policy
-    says where to start).
+    """The partition is ours, from its committed offset on; with None the reset policy decides.
 
-    `epoch` is the fencing token of this claim, `reset` the mark of the last reset of that offset: who
-    keeps offsets of its own beside the group's knows by it that they are out of date.
+    `epoch` is the fencing token of this claim. `reset` marks the last reset of the offset: it shows
+    consumers that store offsets elsewhere that these are outdated.
     """
 
     partition: TopicPartition
@@ -25,9 +24,9 @@ class Assigned(Notice, frozen=True):
 
 
 class Revoking(Notice, frozen=True):
-    """Still ours; finish what is under way and answer with `Member.drained`.
+    """Still ours: finish the work under way, and answer with `Member.drained`.
 
-    `at` is when the group wanted it, by the member's clock; the group thread notes that.
+    `at` is the time of the notice, by the member's clock.
     """
 
     partition: TopicPartition
@@ -35,17 +34,14 @@ class Revoking(Notice, frozen=True):
 
 
 class Lost(Notice, frozen=True):
-    """No longer ours; whatever is under way will not be committed."""
+    """No longer ours: work under way will not be committed."""
 
     partition: TopicPartition
     reason: str
 
 
 class Committed(Notice, frozen=True):
-    """Outcome of the commit `token`: what was written, and what was refused since we are not the owner.
-
-    `Member.commit` returns a future of it.
-    """
+    """Outcome of a commit: the written offsets, and the partitions that we do not own."""
 
     token: int
     offsets: dict[TopicPartition, int]
@@ -53,7 +49,7 @@ class Committed(Notice, frozen=True):
 
 
 class Rebalanced(Notice, frozen=True):
-    """A new plan was seen; for logs and displays."""
+    """The member read a new plan; for logs and displays."""
 
     generation: int
     members: int
@@ -61,8 +57,8 @@ class Rebalanced(Notice, frozen=True):
 
 
 class Left(Notice, frozen=True):
-    """Everything is released and the member's node is gone."""
+    """All partitions are released, and the member's node is removed."""
 
 
 class Replaced(Notice, frozen=True):
-    """Another process has this member's instance id now: this one is out, for good."""
+    """Another process has this member's instance id: the member ends."""

@@ -1,30 +1,30 @@
-"""The partitions that a member owns, and those that the plan gives it and that it does not own yet.
+"""The partitions that a member owns, and those that it has yet to claim. Pure: it appends effects.
 
 ```
           claim_due             Claim                revoke             drained, then release_drained
 (none) ─────────────► claiming ───────► owned ───────────────► revoking ─────────────► releasing ─► (none)
            Blocked, Stale, │ ▲            │
-           MalformedOffset ▼ │            └─ `verify` says no, a commit was fenced, the session is over:
-                         waiting             told as Lost
+           MalformedOffset ▼ │            └─ `verify` fails, a commit is fenced, the session ends: Lost
+                         waiting
 ```
 
-**Claims.** A change of the owner's node is never forgotten: watches fire once, and may do so before the
-answer of the very claim that armed them. One that comes while a claim is under way makes its answer
-old; it is acted on after it.
+**Claims.** A watch on the owner's node may fire before the answer of the claim that set it. A change
+during a claim therefore makes its answer outdated: the claim is repeated after it.
 
-**Writes.** Every write under a claim moves the fence that the next write stands on, so at most one
-commit is under way, and nothing is released while one is. An answer about a claim that is no longer held
-is ignored: ZooKeeper has decided by the fence already. What the consumer says names the epoch that it
-speaks of, and counts for that claim only.
+**Writes.** Every write under a claim moves the fence that the next write needs. So at most one commit is
+in flight, and nothing is released during one. Answers about a lost claim are ignored: ZooKeeper has
+decided by the fence. The consumer names the epoch in each call, which then counts for that claim only.
 
-**Bytes.** When a session ends ZooKeeper writes the paths of all its nodes into one transaction, and one of
-two megabytes keeps its servers from ever starting again (ZOOKEEPER-4306). So no more is claimed than
-MAX_OWNED_BYTES; the rest has no owner, and an alarm says so. Pure: effects are appended to the list given.
+**Bytes.** When a session ends, ZooKeeper writes the paths of all its nodes into one transaction. One of
+two megabytes keeps its servers from starting again (ZOOKEEPER-4306). So no more than MAX_OWNED_BYTES is
+claimed; the rest has no owner, and an alarm reports it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
+from math import inf
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -46,48 +46,54 @@ from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback, pa
 from folkmoot.protocol.records import TopicPartition
 
 MAX_OWNED_BYTES: Final = 800_000
-"""Of the paths of one session's owner nodes; three quarters of ZooKeeper's default `jute.maxbuffer`."""
-NEVER: Final = float("inf")
+"""Paths of a session's owner nodes; three quarters of ZooKeeper's default `jute.maxbuffer`."""
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """A partition that is not owned yet: a claim is under way (`asked`), or is due at `ask_at`.
+    """A partition to claim: a claim is in flight (`asked`), or due at `ask_at`.
 
-    `patience` is what the owner is left, from when it has to let go; `stale`: the claim was refused for
-    the plan, not for the owner; `malformed` is why the offset cannot be read.
+    `patience` is the time that the owner has from when it must release the partition. `stale`: the plan
+    refused the claim, not the owner. `malformed` is why the offset cannot be read.
     """
 
     ask_at: float = 0.0
     asked: bool = False
     changed: bool = False
     owner: Owner | None = None
-    steal_at: float = NEVER
-    patience: float = NEVER
+    steal_at: float = inf
+    patience: float = inf
     stale: bool = False
     malformed: str = ""
+
+
+class _Stage(IntEnum):
+    """How far an owned partition is on its way out."""
+
+    OWNED = 0
+    REVOKING = 1
+    DRAINED = 2
+    """The consumer has finished with it, or has no say: it never had it, or took too long."""
+    RELEASING = 3
 
 
 @dataclass(slots=True)
 class _Owned:
     """A partition that is ours until it is released or fenced.
 
-    What is declined, or lost in silence, is drained at once. The consumer has until `drain_by` for that,
-    once it has begun.
+    Once `draining` was called, the consumer has until `drain_by`.
     """
 
     claim: Claim
-    revoking: bool = False
-    drain_by: float = NEVER
-    drained: bool = False
-    releasing: bool = False
+    stage: _Stage = _Stage.OWNED
+    drain_by: float = inf
     final_offset: int | None = None
 
 
 class Task(msgspec.Struct, frozen=True):
-    """An effect: a recipe of coordination/groups, to be carried out with these arguments.
+    """An effect: execute a recipe of coordination/groups, and call `done` with its result.
 
-    `done` is called with what it returns. It ends with its session: then nothing is called.
+    It ends with its session, without a call.
     """
 
     recipe: Callable[..., Recipe[Any]]
@@ -96,9 +102,9 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class EndSession(msgspec.Struct, frozen=True):
-    """An effect: close the session, since nobody can tell what of it still stands.
+    """An effect: close the session, since its nodes are unknown.
 
-    `has_failed`: ZooKeeper refused something, so that the next session waits for longer each time.
+    `has_failed`: ZooKeeper refused something; the next session waits longer each time.
     """
 
     why: str
@@ -109,7 +115,7 @@ Effect = Task | Notice | EndSession
 
 
 class OwnedPartitions:
-    """Those of one incarnation of a member; `me` is who claims, `watch` tells of an owner's node."""
+    """Those of a member in one session; `me` claims, `watch` makes the watch of an owner's node."""
 
     def __init__(
         self,
@@ -121,13 +127,13 @@ class OwnedPartitions:
     ) -> None:
         self.me = me
         self.has_changed = False
-        """Something was lost, or is to be given up by a time, since the owner of this has looked."""
+        """A partition was lost, or has a new deadline; the member resets it."""
         self.fenced_commits = 0
         self.lost = 0
-        """Partitions that went without being given up."""
+        """Partitions lost without a release."""
         self.chroot = ""
         self.beyond_limit = 0
-        """Partitions of ours that are not claimed: the session owns as much as it may."""
+        """Partitions not claimed because of MAX_OWNED_BYTES."""
         self._effects = effects
         self._timing = timing
         self._watch = watch
@@ -138,7 +144,7 @@ class OwnedPartitions:
             tuple[int, Mapping[TopicPartition, tuple[int, int]], Mapping[TopicPartition, str]]
         ] = []
         self._committing: tuple[int, frozenset[TopicPartition]] | None = None
-        self._has_drained = False  # there may be something that is drained and not being released
+        self._has_drained = False  # a drained partition may have yet to be released
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._owned
@@ -150,25 +156,23 @@ class OwnedPartitions:
         return iter(tuple(self._owned))
 
     @property
-    def idle(self) -> bool:
-        """Nothing is owned, no claim can be won any more, no commit is under way."""
+    def is_idle(self) -> bool:
+        """Nothing is owned, no claim can succeed any more, no commit is in flight."""
         claiming = any(wanted.asked for wanted in self._wanted.values())
         return not self._owned and not claiming and self._committing is None
 
     def malformed(self) -> dict[TopicPartition, str]:
-        """What cannot be claimed, since its offset cannot be read, and why."""
         found = sorted((each, wanted.malformed) for each, wanted in self._wanted.items())
         return {each: why for each, why in found if why}
 
     def topic_id(self, partition: TopicPartition) -> str:
-        """The id of the topic that was claimed."""
         return self._owned[partition].claim.state.topic_id
 
     # -- claims -----------------------------------------------------------------------------------
 
-    def deadline(self) -> float | None:
-        """When the next partition is to be claimed."""
-        return min((each.ask_at for each in self._wanted.values() if not each.asked), default=None)
+    def deadline(self) -> float:
+        """When the next claim is due."""
+        return min((each.ask_at for each in self._wanted.values() if not each.asked), default=inf)
 
     def claim_due(
         self,
@@ -176,9 +180,9 @@ class OwnedPartitions:
         now: float,
         start_of: Callable[[TopicPartition], int | None],
     ) -> dict[TopicPartition, ClaimRequest]:
-        """What to claim: what of the plan's share is not owned, and neither under way nor put off.
+        """Return the claims to send now, for our share of the plan.
 
-        `start_of` is where to start, by the plan, what the group has committed nothing of.
+        `start_of` gives the plan's start of partitions without a committed offset.
         """
         due: dict[TopicPartition, ClaimRequest] = {}
         room: int | None = None
@@ -188,10 +192,11 @@ class OwnedPartitions:
             if partition in self._owned or (wanted and (wanted.asked or now < wanted.ask_at)):
                 continue
             if room is None:
-                room = MAX_OWNED_BYTES - sum(map(self._path_bytes, self._in_zookeeper()))
+                asked = (each for each, wanted in self._wanted.items() if wanted.asked)
+                room = MAX_OWNED_BYTES - sum(map(self._path_bytes, (*self._owned, *asked)))
             if self._path_bytes(partition) > room:
                 self.beyond_limit += 1
-                self._wanted.pop(partition, None)  # it is looked at again with the next change
+                self._wanted.pop(partition, None)  # looked at again with the next change
                 continue
             room -= self._path_bytes(partition)
             wanted = self._wanted.setdefault(partition, _Wanted())
@@ -207,16 +212,16 @@ class OwnedPartitions:
         is_ours: Callable[[Owner], bool],
         now: float,
     ) -> bool:
-        """Take the answers to claims. → whether one is stale.
+        """Take the answers to claims. Return whether one is stale.
 
-        `is_wanted` tells whether the plan still gives us a partition of a topic with that id (any: "");
-        `is_ours` whether an owner need not be waited for.
+        `is_wanted`: whether the plan still gives us a partition of this topic id (any: ""). `is_ours`:
+        whether the owner is an earlier process of ours, which need not be waited for.
         """
         stale = False
         for partition, answer in answers.items():
             wanted = self._wanted.pop(partition, None) or _Wanted()
             if isinstance(answer, Claim):
-                self._won(partition, answer, wanted, is_wanted)
+                self._won(partition, answer, is_wanted(partition, answer.state.topic_id))
             elif is_wanted(partition, ""):
                 self._wanted[partition] = wanted
                 wanted.asked, wanted.malformed = False, ""
@@ -230,27 +235,21 @@ class OwnedPartitions:
                     wanted.ask_at = now + self._timing.patience
         return stale
 
-    def _won(
-        self,
-        partition: TopicPartition,
-        claim: Claim,
-        wanted: _Wanted,
-        is_wanted: Callable[[TopicPartition, str], bool],
-    ) -> None:
-        """Ours. If it is not wanted any more nobody was told, so nobody needs to be asked."""
+    def _won(self, partition: TopicPartition, claim: Claim, is_wanted: bool) -> None:
+        """It is ours. If it is not wanted any more, release it; the consumer never had it."""
         state = claim.state
-        if is_wanted(partition, state.topic_id):
+        if is_wanted:
             self._owned[partition] = _Owned(claim)
             self._effects.append(
                 Assigned(partition, state.topic_id, state.offset, state.epoch, state.reset)
             )
             self.verify(partition)
         else:
-            self._owned[partition] = _Owned(claim, revoking=True, drained=True)
+            self._owned[partition] = _Owned(claim, _Stage.DRAINED)
             self._has_drained = True
 
     def _blocked(self, wanted: _Wanted, owner: Owner, ours: bool, now: float) -> None:
-        """The owner's revoke timeout begins when it is first seen, and is not begun anew by looks."""
+        """The owner's release timeout begins when we first see this owner; later looks do not restart it."""
         if wanted.owner != owner:
             wanted.owner = owner
             wanted.patience = 0.0 if ours else owner.hand_over + self._timing.steal_margin
@@ -261,7 +260,6 @@ class OwnedPartitions:
             wanted.ask_at = now
 
     def owner_changed(self, partition: TopicPartition, now: float) -> None:
-        """The owner's node may have changed."""
         if partition in self._owned:
             self.verify(partition)
         elif partition in self._wanted:
@@ -269,16 +267,15 @@ class OwnedPartitions:
             wanted.changed, wanted.ask_at = True, now
 
     def keep(self, mine: Mapping[TopicPartition, str], is_next: bool, now: float) -> None:
-        """A newer plan is known: what it does not give us is not claimed, what was stale may be.
+        """Take our share of a newer plan: drop claims outside it, and repeat stale ones.
 
-        What it leaves to us is waited for as before: plans that follow each other quickly do not
-        keep a partition from being stolen. But one that we have missed may have given it back: then
-        (not `is_next`) the owner has its time from now on, as when one has that we have seen.
+        A release timeout continues under the next plan, so that quick plans do not prevent a steal. It
+        restarts if we missed a plan in between (not `is_next`): that one may have given the partition back.
         """
         for partition, wanted in list(self._wanted.items()):
             if wanted.asked:
                 if not (is_next and partition in mine):
-                    wanted.owner = None  # seen anew by the next answer that names it
+                    wanted.owner = None  # the next answer that names it counts as the first
                 continue
             if partition not in mine:
                 del self._wanted[partition]
@@ -289,25 +286,20 @@ class OwnedPartitions:
                 wanted.stale, wanted.ask_at = False, now
 
     def give_up_claims(self) -> None:
-        """Claim nothing more; what is under way will be answered all the same."""
+        """Claim nothing more; claims in flight are still answered."""
         self._wanted = {each: wanted for each, wanted in self._wanted.items() if wanted.asked}
         self.beyond_limit = 0
-
-    def _in_zookeeper(self) -> Iterator[TopicPartition]:
-        """What this session has nodes for, or is about to have."""
-        yield from self._owned
-        yield from (each for each, wanted in self._wanted.items() if wanted.asked)
 
     def _path_bytes(self, partition: TopicPartition) -> int:
         return path_bytes(paths.owner(self.me.group, *partition), self.chroot)
 
-    # -- giving up --------------------------------------------------------------------------------
+    # -- releases ---------------------------------------------------------------------------------
 
     def revoke(self, partition: TopicPartition) -> None:
         """Ask the consumer, once, to finish with a partition."""
         owned = self._owned[partition]
-        if not owned.revoking:
-            owned.revoking = True
+        if owned.stage is _Stage.OWNED:
+            owned.stage = _Stage.REVOKING
             self._effects.append(Revoking(partition))
 
     def revoke_all(self) -> None:
@@ -315,48 +307,45 @@ class OwnedPartitions:
             self.revoke(partition)
 
     def draining(self, partition: TopicPartition, epoch: int, now: float) -> None:
-        """The consumer is done with what was under way, and begins to finish with a partition."""
+        """The consumer has finished the work under way; `drained` must follow in time."""
         owned = self._owned.get(partition)
-        if owned is not None and owned.claim.state.epoch == epoch and owned.revoking:
+        if owned is not None and owned.claim.state.epoch == epoch and owned.stage > _Stage.OWNED:
             owned.drain_by = min(owned.drain_by, now + self._revoke_timeout)
             self.has_changed = True
 
-    def overdue_at(self) -> float | None:
-        """When the consumer will have taken too long to finish with something."""
-        times = (owned.drain_by for owned in self._owned.values() if not owned.drained)
-        return min(times, default=None)
+    def overdue_at(self) -> float:
+        """When the next `drained` is overdue."""
+        times = (each.drain_by for each in self._owned.values() if each.stage < _Stage.DRAINED)
+        return min(times, default=inf)
 
     def give_up_overdue(self, now: float) -> None:
-        """Let go of that without the consumer: nothing of it is committed any more."""
+        """Release what is overdue, without a commit."""
         for partition, owned in self._owned.items():
-            if owned.drain_by <= now and not owned.drained:
-                self._tell(partition, owned, "its on_revoke took longer than revoke_timeout")
-                owned.drained = self._has_drained = True
+            if owned.drain_by <= now and owned.stage < _Stage.DRAINED:
+                self._report_loss(partition, owned, "its on_revoke took longer than revoke_timeout")
+                owned.stage, self._has_drained = _Stage.DRAINED, True
 
     def drained(self, partition: TopicPartition, epoch: int, offset: int | None) -> None:
-        """The consumer has finished with a partition that is being revoked; commit `offset`, if any.
-
-        Not if it speaks of an earlier claim: then it has not heard of this one yet.
-        """
+        """The consumer has finished with a revoked partition; commit `offset`, if any."""
         owned = self._owned.get(partition)
         if owned is None or owned.claim.state.epoch != epoch:
             return
-        if owned.revoking and not owned.drained:
-            owned.drained = self._has_drained = True
+        if owned.stage is _Stage.REVOKING:
+            owned.stage, self._has_drained = _Stage.DRAINED, True
             owned.final_offset = offset
 
     def release_drained(self) -> dict[TopicPartition, tuple[Claim, int | None]]:
-        """What is drained, to be released together, after all commits that were asked for before."""
+        """Return what to release now, together, and after all commits in flight."""
         if not self._has_drained or self._committing is not None:
             return {}
         self._has_drained = False
         due = {
             partition: owned
             for partition, owned in self._owned.items()
-            if owned.drained and not owned.releasing
+            if owned.stage is _Stage.DRAINED
         }
         for owned in due.values():
-            owned.releasing = True
+            owned.stage = _Stage.RELEASING
         return {partition: (owned.claim, owned.final_offset) for partition, owned in due.items()}
 
     def released(self, held: Mapping[TopicPartition, tuple[Claim, int | None]]) -> None:
@@ -365,9 +354,9 @@ class OwnedPartitions:
                 del self._owned[partition]
 
     def verify(self, partition: TopicPartition) -> None:
-        """Look whether the owner's node is still ours; one being released goes anyway."""
+        """Check that the owner's node is still ours, unless it is being released."""
         owned = self._owned[partition]
-        if not owned.releasing:
+        if owned.stage < _Stage.RELEASING:
             asked = self.me, partition, owned.claim, self._watch(partition)
             done = partial(self.verified, partition, owned.claim)
             self._effects.append(Task(ownership.verify, asked, done))
@@ -384,12 +373,10 @@ class OwnedPartitions:
         offsets: Mapping[TopicPartition, tuple[int, int]],
         metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
     ) -> None:
-        """Write next offsets, each with the epoch of its claim, as soon as the last commit is answered.
+        """Write next offsets once the last commit is answered.
 
-        Not of a claim that does not stand any more, or is being released.
-
-        The epoch is that of the Assigned under which the consumer did the work. The partition may have
-        been lost and claimed again since, and the consumer not yet have heard of it.
+        Each offset has the epoch of the Assigned under which the work was done. It is refused if we have
+        another claim by now, of which the consumer may not know yet, or are releasing it.
         """
         self._asked.append((token, offsets, metadata))
         self._commit_next()
@@ -401,21 +388,19 @@ class OwnedPartitions:
         refused: set[TopicPartition],
         answers: Mapping[TopicPartition, object],
     ) -> None:
-        """Adopt the new fences; what was fenced is lost."""
+        """Take the new fences; fenced partitions are lost."""
         self._committing = None
         done: dict[TopicPartition, int] = {}
         for partition, (before, offset) in offsets.items():
-            answer, owned = answers.get(partition), self._owned.get(partition)
-            if owned is not None and owned.claim.state.epoch != before.state.epoch:
-                owned = None  # it was lost, and claimed again
+            answer, is_held = answers.get(partition), self._owns(partition, before)
             if isinstance(answer, Claim):
                 done[partition] = offset
-                if owned is not None:
-                    owned.claim = answer
+                if is_held:
+                    self._owned[partition].claim = answer
             else:
                 refused.add(partition)
                 self.fenced_commits += 1
-                if owned is not None:
+                if is_held:
                     self._drop(partition, "a commit was fenced")
         self._effects.append(Committed(token, done, frozenset(refused)))
         self._commit_next()
@@ -428,7 +413,7 @@ class OwnedPartitions:
                 for partition, (epoch, offset) in offsets.items()
                 if (owned := self._owned.get(partition)) is not None
                 and owned.claim.state.epoch == epoch
-                and not owned.releasing
+                and owned.stage < _Stage.RELEASING
             }
             refused = set(offsets) - set(ours)
             if not ours:
@@ -443,22 +428,21 @@ class OwnedPartitions:
             self._effects.append(Committed(token, {}, frozenset(offsets)))
         self._asked.clear()
 
-    # -- the end of all ---------------------------------------------------------------------------
+    # -- the end ----------------------------------------------------------------------------------
 
     def let_go_of_all(self, reason: str) -> None:
-        """ZooKeeper does not answer: stop at once with everything; no commit that waits is begun any more.
+        """ZooKeeper is silent: report all as lost, and refuse commits that were not sent.
 
-        The session may live all the same, and the owners' nodes with it. So they are released, under
-        the fence as ever, as soon as somebody answers: whoever is to own next need not wait, and
-        nobody else would ever remove the node of a partition that is gone with its topic.
+        The session and its owner nodes may live on. So they are released, under the fence, as soon as
+        ZooKeeper answers: other members would wait for them, and those of a deleted topic would stay.
         """
         for partition, owned in self._owned.items():
-            self._tell(partition, owned, reason)
-            owned.revoking = owned.drained = self._has_drained = True
+            self._report_loss(partition, owned, reason)
+            owned.stage, self._has_drained = max(owned.stage, _Stage.DRAINED), True
         self._refuse_asked()
 
     def forget(self, reason: str) -> None:
-        """The session is over, and the owners' nodes with it: no answer of it will come."""
+        """The session has ended, and its owner nodes with it: its requests are never answered."""
         for partition in self:
             self._drop(partition, reason)
         self._refuse_asked()
@@ -475,10 +459,10 @@ class OwnedPartitions:
 
     def _drop(self, partition: TopicPartition, reason: str) -> None:
         self.has_changed = True
-        self._tell(partition, self._owned.pop(partition), reason)
+        self._report_loss(partition, self._owned.pop(partition), reason)
 
-    def _tell(self, partition: TopicPartition, owned: _Owned, reason: str) -> None:
-        """Of its loss, unless it was given up already."""
-        if not owned.drained:
+    def _report_loss(self, partition: TopicPartition, owned: _Owned, reason: str) -> None:
+        """Unless the consumer has finished with it."""
+        if owned.stage < _Stage.DRAINED:
             self.lost += 1
             self._effects.append(Lost(partition, reason))

@@ -1,4 +1,4 @@
-"""What a group has committed, as one member knows it."""
+"""A group's committed offsets, as one member knows them."""
 
 from collections.abc import Mapping
 from threading import Lock
@@ -7,14 +7,13 @@ from folkmoot.protocol.records import TopicPartition
 
 
 class GroupOffsets:
-    """What a group has committed of the partitions that one member owns, and what it was asked to commit.
+    """The committed and the requested offsets of the partitions that one member owns.
 
-    A group's offset does not go back: what lies before the highest offset that was committed, or asked
-    to be, since the partition was claimed is not asked for. Reading may go back by a seek; what is read
-    again is then committed from where it goes beyond. The exception is a log that ends below what was
-    committed (`cut`): what is behind its end counts no more, or the group would never come back from there.
+    A group's offset does not go back: an offset below the highest committed or requested one since the claim
+    is not requested. After a seek back, commits continue above it. The exception is a log that ends below
+    (`cut`): offsets after its end count no more, or the group would never continue.
 
-    Any thread may call: applications commit from all of theirs.
+    Any thread may call.
     """
 
     def __init__(self) -> None:
@@ -24,7 +23,7 @@ class GroupOffsets:
         self._beyond: dict[TopicPartition, tuple[int, int]] = {}
 
     def claim(self, partition: TopicPartition, committed: int | None) -> None:
-        """It is ours, from its committed offset on."""
+        """The partition is ours, from its committed offset on."""
         self.release(partition)
         with self._lock:
             self._committed[partition] = committed
@@ -32,17 +31,15 @@ class GroupOffsets:
                 self._asked[partition] = committed
 
     def release(self, partition: TopicPartition) -> None:
-        """It is no longer ours."""
         with self._lock:
             for each in (self._committed, self._asked, self._beyond):
                 each.pop(partition, None)
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """The offset in ZooKeeper of a partition that is ours, None if there is none."""
+        """Return the offset in ZooKeeper of a partition of ours, None if there is none."""
         return self._committed.get(partition)
 
     def written(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These offsets are in ZooKeeper."""
         with self._lock:
             for partition, offset in offsets.items():
                 if partition in self._committed:
@@ -51,7 +48,7 @@ class GroupOffsets:
                         self._beyond.pop(partition, None)
 
     def cut(self, partition: TopicPartition, end: int) -> None:
-        """Its log ends there: what was committed behind that counts no more."""
+        """The log ends there: a higher committed offset counts no more."""
         with self._lock:
             asked = self._asked.get(partition, 0)
             if asked > end:
@@ -60,21 +57,18 @@ class GroupOffsets:
                 self._beyond[partition] = asked, end
 
     def beyond(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Offsets that the group has committed and the log does not have, each with the log's end."""
+        """Return the committed offsets after the end of their logs, each with the log's end."""
         with self._lock:
             return self._beyond.copy()
 
     def floor(self, partition: TopicPartition) -> int:
-        """What the group has committed, or was asked to; -1: nothing, as far as it still counts."""
+        """Return the highest committed or requested offset that counts; -1: none."""
         return self._asked.get(partition, -1)
 
     def ask(
         self, offsets: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Note that these are to be committed. → those that are, and how far it is of the others.
-
-        The others lie before what was committed, or asked to be.
-        """
+        """Request commits. Return those to send, and for lower offsets the one they are below."""
         forward, behind = {}, {}
         with self._lock:
             for partition, offset in offsets.items():

@@ -1,7 +1,7 @@
-"""Where partitions begin and end, offsets of times, and times of offsets.
+"""Look-ups: the ends of partitions, the offsets of times, and the times of offsets.
 
-Ends are asked of leaders. Times are looked up by a fetcher, since a leader knows a time's batch and not its
-record. Both have connections of their own, and disturb nothing that a consumer has asked for.
+Leaders know the ends. A fetcher looks up times, because a leader knows only a time's batch. Look-ups have
+connections of their own.
 """
 
 import dataclasses
@@ -20,12 +20,7 @@ from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster, ClusterConfig
 from folkmoot.network.leaderless import Waiting, said_of
-from folkmoot.protocol.errors import (
-    BrokerUnreachable,
-    FolkmootError,
-    RequestTimeout,
-    RetriableError,
-)
+from folkmoot.protocol import errors
 from folkmoot.protocol.messages import EARLIEST, Api, ListOffsetsEntry, ListOffsetsRequest
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
@@ -39,12 +34,12 @@ _LOOK_BYTES: Final = 16 * 1024
 
 
 def no_answer(partitions: Iterable[TopicPartition]) -> str:
-    """One sentence about partitions whose leaders are silent."""
+    """Return a sentence about partitions whose leaders are silent."""
     return f"no leader answers for {', '.join(map(str, sorted(partitions)))}"
 
 
 def why_silent(partitions: Collection[TopicPartition], leaderless: Waiting) -> str:
-    """One sentence about partitions without an answer, and about those of them without a leader."""
+    """Return a sentence about partitions without an answer, or about those without a leader."""
     awaited = {each: at for each, at in leaderless.items() if each in partitions}
     return said_of(awaited) if awaited else no_answer(partitions)
 
@@ -58,8 +53,8 @@ def list_offsets(
     patient: bool,
     others: Callable[[Reply], object] = lambda _: None,
 ) -> dict[TopicPartition, int]:
-    """The offsets at `place` (EARLIEST or LATEST) of partitions with their topics' ids, as far as leaders
-    answer in time; see `ask_leaders`. Raises an error that no repetition would change.
+    """Return the offsets at `place` (EARLIEST or LATEST) of partitions with their topics' ids, as far as
+    leaders answer in time; see `ask_leaders`. Raises an error that a retry would not change.
     """
 
     def entry(partition: TopicPartition, _: int) -> ListOffsetsEntry:
@@ -72,10 +67,10 @@ def list_offsets(
         *(lambda entries, _: ListOffsetsRequest(entries), timeout),
         patient=patient,
         others=others,
-        final=(),  # a topic created anew is known to one broker before another
+        final=(),  # one broker knows a new topic before another
     )
     for error in asked.failed.values():
-        if not isinstance(error, RetriableError) and error is not cluster.trouble:
+        if not isinstance(error, errors.RetriableError) and error is not cluster.trouble:
             raise error
     for partition, error in [*asked.failed.items()][:1]:
         log.info("no offsets of %d partitions, %s: %s", len(asked.failed), partition, error)
@@ -91,18 +86,18 @@ def offsets_at(
     *,
     need_all: bool = True,
 ) -> tuple[dict[TopicPartition, int], Waiting]:
-    """The offsets at `place` (EARLIEST or LATEST) of partitions with their topics' ids, as far as leaders
-    answer in time → and which of the others have no leader.
+    """Return the offsets at `place` (EARLIEST or LATEST) of partitions with their topics' ids, as far as
+    leaders answer in time, and the others without a leader.
 
-    With `need_all`, partitions without a leader are waited for. Then BrokerUnreachable, or why no broker
-    has answered, is raised where an offset is missing.
+    With `need_all`, wait for leaders, and raise BrokerUnreachable, or why no broker answered, if an offset
+    is missing.
     """
     with Cluster.of(config, discover) as cluster:
         found = list_offsets(cluster, place, wanted, timeout, patient=need_all)
         missing = wanted.keys() - found.keys()
         if missing and need_all:
             why = f"{why_silent(missing, cluster.leaderless)} ({timeout:g} s were waited)"
-            raise cluster.trouble or BrokerUnreachable(why)
+            raise cluster.trouble or errors.BrokerUnreachable(why)
         return found, {each: at for each, at in cluster.leaderless.items() if each in missing}
 
 
@@ -112,9 +107,9 @@ def first_offsets(
     times: Mapping[TopicPartition, datetime],
     timeout: float,
 ) -> dict[TopicPartition, int | None]:
-    """The offset of each partition's first record of its time or later, None if it has none.
+    """Return the offset of each partition's first record of its time or later, None if it has none.
 
-    Raises RequestTimeout, ConfigError, and what makes a partition unreadable.
+    Raises RequestTimeout, ConfigError, and a partition's error.
     """
     wanted = {partition_of(each): milliseconds(moment) for each, moment in times.items()}
     found: dict[TopicPartition, int | None] = {}
@@ -123,14 +118,14 @@ def first_offsets(
             fetcher.add(partition, 0)
             fetcher.seek(partition, EARLIEST, timestamp)
         for partition, first in _first_records(fetcher, timeout):
-            if isinstance(first, FolkmootError):
+            if isinstance(first, errors.FolkmootError):
                 raise first
             found[partition] = None if first is None else first[0]
         for missing in fetcher.partitions():
             why = f"no offset of {missing} was found within {timeout:g} s"
             if (awaited := cluster.leaderless.get(missing)) is not None:
                 why = said_of({missing: awaited})
-            raise RequestTimeout(why)
+            raise errors.RequestTimeout(why)
     return {partition: found[partition] for partition in wanted}
 
 
@@ -140,9 +135,8 @@ def first_timestamps(
     places: Collection[tuple[TopicPartition, int]],
     timeout: float,
 ) -> dict[tuple[TopicPartition, int], int]:
-    """The timestamp (ms) of the record at each of these offsets, or of the next one behind it.
-
-    As far as they are answered in time, by one small fetch for each. A partition may have several offsets.
+    """Return the timestamps (ms) of the first records at or after these offsets, as far as they are answered
+    in time. A partition may have several offsets; each takes one small fetch.
     """
     found: dict[tuple[TopicPartition, int], int] = {}
     left: dict[TopicPartition, list[int]] = {}
@@ -155,8 +149,8 @@ def first_timestamps(
             fetcher.add(partition, offsets[-1])
         for partition, first in _first_records(fetcher, timeout):
             offset = left[partition].pop()
-            if isinstance(first, FolkmootError):
-                log.info("the age of a record is not known: %s", first)
+            if isinstance(first, errors.FolkmootError):
+                log.info("the age of a record is unknown: %s", first)
             elif first is not None:
                 found[partition, offset] = first[1]
             if left[partition]:
@@ -166,11 +160,10 @@ def first_timestamps(
 
 def _first_records(
     fetcher: Fetcher, timeout: float
-) -> Iterator[tuple[TopicPartition, tuple[int, int] | FolkmootError | None]]:
-    """Each partition with offset and timestamp of its first record, what makes it unreadable, or None at
-    its end.
+) -> Iterator[tuple[TopicPartition, tuple[int, int] | errors.FolkmootError | None]]:
+    """Yield each partition with offset and timestamp of its first record, its error, or None at its end.
 
-    It is not read any further then. Those that have none of these in time are left in the fetcher.
+    A yielded partition is removed from the fetcher; those without an answer in time stay.
     """
     deadline = time.monotonic() + timeout
     while fetcher.partitions() and (left := deadline - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""Where to go on in a partition: at an offset, at one of its ends, or at a time."""
+"""Seek targets: an offset, an end of the log, or a time."""
 
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -18,32 +18,32 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 Place = tuple[int, int | None]
-"""An offset, or EARLIEST or LATEST; and the time (ms) whose first record is sought from there on."""
+"""An offset, or EARLIEST or LATEST; and the time (ms) whose first record is sought from there."""
 
 
-def place_of(partition: TopicPartition, target: SeekTarget) -> Place:
-    """Where that is, for the fetcher. Raises ConfigError for what is no place."""
+def resolve_target(partition: TopicPartition, target: SeekTarget) -> Place:
+    """Return the target as the fetcher takes it. Raises ConfigError."""
     if isinstance(target, datetime):
         return EARLIEST, milliseconds(target)
     if isinstance(target, str) and target in ENDS:
         return ENDS[target], None
     if hasattr(target, "__index__"):
-        return whole(f"the offset to go on at in {partition}", target), None
+        return whole(f"the offset to seek in {partition}", target), None
     raise ConfigError(
         f"{target!r} is no place to seek: give an offset, 'earliest', 'latest' or a datetime"
     )
 
 
-def go_on_at(
+def seek_to(
     fetcher: Fetcher, positions: Positions, partition: TopicPartition, place: Place
 ) -> None:
-    """Have a partition read on from there. Raises NotAssigned."""
+    """Read a partition from there. Raises NotAssigned."""
     fetcher.seek(partition, *place)
     positions.seek(partition, place[0] if place[0] >= 0 else None)
 
 
 def milliseconds(moment: datetime) -> int:
-    """Of a time since the epoch, rounded up: no record before the time counts. Raises ConfigError."""
+    """Return a time in ms since the epoch, rounded up: no earlier record counts. Raises ConfigError."""
     if not isinstance(moment, datetime):
         raise ConfigError(f"{moment!r} is no time: give a datetime with its time zone")
     if moment.tzinfo is None:

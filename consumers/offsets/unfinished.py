@@ -1,4 +1,4 @@
-"""Which records of a partition are in the application's hands, finished in any order."""
+"""The records of a partition in the application's hands, finished in any order."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 
 
 class OffsetRanges:
-    """Ranges of offsets, each with its end left out: in order, and apart from each other."""
+    """Sorted ranges of offsets, without their ends, that do not touch each other."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -15,21 +15,19 @@ class OffsetRanges:
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> None:
-        """Join a range with those that it touches."""
         first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)
         if first < last:
             start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
         self._starts[first:last], self._ends[first:last] = [start], [end]
 
     def take_through(self, offset: int) -> int:
-        """Remove what lies before `offset`, and the range that has it → that one's end, or `offset`."""
+        """Remove the ranges up to `offset`, and return the end of the one that has it, or `offset`."""
         count = bisect_right(self._starts, offset)
         reached = max(offset, self._ends[count - 1]) if count else offset
         del self._starts[:count], self._ends[:count]
         return reached
 
     def cut(self, end: int) -> None:
-        """Remove what lies at `end` or behind it."""
         count = bisect_left(self._starts, end)
         del self._starts[count:], self._ends[count:]
         if self._ends:
@@ -37,27 +35,26 @@ class OffsetRanges:
 
 
 class Unfinished:
-    """Where the first unfinished record is (`low`), and which ranges behind it are finished.
+    """The first unfinished record (`low`), and the finished ranges after it.
 
-    Offsets that no record has, since compaction took it, or since it was left out, count as finished.
-    Ranges that touch are one: the memory that this takes grows with the gaps between finished records.
+    Offsets without a record (compacted, or skipped) count as finished. The memory grows with the gaps between
+    finished records.
     """
 
     __slots__ = ("_finished", "high", "low")
 
     def __init__(self, start: int) -> None:
         self.low = self.high = start
-        """`high` is the offset behind the last record that was handed out."""
+        """`high` is the offset after the last record in hand."""
         self._finished = OffsetRanges()
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that was handed out is finished."""
         return self.low >= self.high
 
     def hand_out(self, offsets: Sequence[int], behind: int) -> None:
-        """The application gets records of these offsets, in order; what else lies before `behind` is not
-        there. Those that it has already change nothing."""
+        """The application gets the records of these offsets, in order; there are no others before `behind`.
+        Known ones change nothing."""
         if offsets and offsets[0] == self.high and behind - self.high == len(offsets):
             self.high = behind
             return
@@ -69,13 +66,12 @@ class Unfinished:
         self.low = self._finished.take_through(self.low)
 
     def finish(self, start: int, end: int) -> None:
-        """The records from offset `start` to before `end` are finished, those of them that are in hand."""
+        """Finish the records in hand from offset `start` to before `end`."""
         start, end = max(start, self.low), min(end, self.high)
         if start < end:
             self._finished.add(start, end)
             self.low = self._finished.take_through(self.low)
 
     def cut(self, end: int) -> None:
-        """The log ends there: what was handed out behind it is none of its records."""
         self.high, self.low = min(self.high, end), min(self.low, end)
         self._finished.cut(end)

@@ -1,5 +1,4 @@
-"""Partitions and whole numbers that applications give: taken as they are meant, or refused before anything
-happens."""
+"""Checks of partitions and whole numbers that applications give."""
 
 from operator import index
 from typing import Final, SupportsIndex
@@ -11,16 +10,16 @@ from folkmoot.protocol.options import shown
 from folkmoot.protocol.records import OffsetAndMetadata, TopicPartition
 
 METADATA_BYTES: Final = 512
-"""Beside an offset, as JSON: five hundred of them fit into one transaction."""
+"""An offset's limit, as JSON: 500 of them fit into one transaction."""
 HIGHEST: Final = 2**63 - 1
 
 
 def whole(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
-    """`value` as an int, if it is a whole number (numpy's too) from `least` to `most`.
+    """Return a whole number (numpy's too) from `least` to `most` as an int.
 
-    `name` says what it is, as in "offset of orders-0". Raises ConfigError.
+    `name` is for the error, as in "offset of orders-0". Raises ConfigError.
     """
-    # True and False are whole numbers to Python, and always a mistake here.
+    # True and False are whole numbers to Python, and a mistake here.
     if not isinstance(value, bool):
         try:
             number = index(value)  # type: ignore[arg-type]
@@ -33,7 +32,7 @@ def whole(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
 
 
 def offset_and_metadata(partition: str, value: object) -> OffsetAndMetadata:
-    """What to commit, of a number or an OffsetAndMetadata. Raises ConfigError."""
+    """Return an offset to commit, from a number or an OffsetAndMetadata. Raises ConfigError."""
     offset: object = value
     metadata: object = ""
     if isinstance(value, OffsetAndMetadata):
@@ -48,7 +47,7 @@ def offset_and_metadata(partition: str, value: object) -> OffsetAndMetadata:
 
 
 def partition_of(given: object) -> TopicPartition:
-    """A topic's name and a partition's number, as a pair of any kind. Raises TypeError."""
+    """Return a pair of a topic's name and a number as a TopicPartition. Raises TypeError."""
     match given:
         case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
             return TopicPartition(topic, index(number))

@@ -1,4 +1,4 @@
-"""A batch on its way to the application, which works on one of its records while the rest wait."""
+"""An iteration over the records of a batch."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,14 @@ from folkmoot.consumers.records.batch_view import RecordBatchView, iterator
 
 
 class BatchCursor:
-    """A batch that is being iterated over, record by record, with no line of Python for any of them.
+    """An iteration over a batch, without Python code between two records.
 
-    `records` goes to the application. How far it came is known to the RecordIterator behind it; `cut`
-    ends it behind the record under way, from any thread or signal handler. A record that was not
-    handed out is never counted.
+    `records` goes to the application. The RecordIterator behind it knows the progress; `cut` ends it after
+    the record under way, from any thread or signal handler. Only handed out records count.
 
-    `asks_for_more`: the application has asked for more than was handed out, so the last record is
-    processed, too. For an application in another thread than the consumer: it sets this before it
-    waits, and takes it back before it takes another step. So whoever reads `row` first, and this then,
-    never counts too much.
+    `asks_for_more`: the last handed out record is processed, too, since the application wants the next one.
+    An application in another thread sets it before it waits, and clears it before its next step. A reader of
+    `row` and then of this never counts too much.
     """
 
     __slots__ = ("_iterator", "asks_for_more", "records", "view")
@@ -27,24 +25,24 @@ class BatchCursor:
         self.records = iter(self._iterator)
 
     def cut(self) -> None:
-        """End the iteration: nothing more is handed out. What was not goes back with `row`."""
+        """End the iteration; the rest begins at `row`."""
         self._iterator.cut()
 
     @property
     def row(self) -> int:
-        """How many records were handed out."""
+        """The number of handed out records."""
         return self._iterator.row
 
     @property
     def next_offset(self) -> int | None:
-        """The next offset to be handed out; None if that is behind this batch."""
+        """The next offset to hand out; None after the batch's end."""
         row = self.row
         return self.view.offsets[row] if row < len(self.view) else None
 
     def progress(self) -> tuple[Sequence[int], int | None]:
-        """The offsets of what was handed out, and the one behind what is processed; None if nothing is.
+        """Return the handed out offsets, and the offset after the processed ones; None if there are none.
 
-        What was handed out is processed, but for the last record, which is under way.
+        All handed out records but the last, which is under way, are processed.
         """
         row, offsets = self.row, self.view.offsets
         done = row if self.asks_for_more else row - 1

@@ -1,4 +1,4 @@
-"""A batch, or a part of one, as its consumer gets it in columns."""
+"""A batch, or a part of one, in columns."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 
 class RecordBatchView:
-    """Records of one partition, in order, column by column; no object per record is made.
+    """Records of one partition, in order, in columns without an object per record.
 
-    `values`, `keys`, `timestamps`, `headers` and `offsets` are sequences of one length; `columns` are
-    those of the batch, where a column that no record has is None and timestamps may be a single one.
-    Iterating, or `records()`, gives `Record`s, made when they are asked for; `arrow()` gives a record
-    batch.
+    `values`, `keys`, `timestamps`, `headers` and `offsets` are sequences of one length. `columns` are those
+    of the batch: an unused column is None, and timestamps may be a single one. Iteration and `records()` make
+    `Record`s, `arrow()` makes a record batch.
     """
 
     __slots__ = ("append_time", "columns", "offsets", "topic_partition")
@@ -47,7 +46,6 @@ class RecordBatchView:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last record."""
         return self.offsets[-1] + 1
 
     @property
@@ -74,10 +72,7 @@ class RecordBatchView:
         return list(iterator(self))
 
     def arrow(self, *, headers: bool = False) -> "pa.RecordBatch":
-        """As Spark names the columns: key, value, topic, partition, offset, timestamp, timestampType.
-
-        Raises MissingExtra without pyarrow.
-        """
+        """Return the columns of Spark's Kafka source. Raises MissingExtra without pyarrow."""
         from folkmoot.consumers.records.arrow import record_batch
 
         rows = self.headers if headers else None
@@ -86,18 +81,17 @@ class RecordBatchView:
         )
 
     def part(self, start: int, end: int) -> "RecordBatchView":
-        """The rows from `start` to before `end`."""
         if start <= 0 and end >= len(self):
             return self
         columns, offsets = self.columns.rows(start, end), self.offsets[start:end]
         return RecordBatchView(self.topic_partition, columns, offsets, self.append_time)
 
     def row_of_offset(self, offset: int) -> int:
-        """The first row at or behind an offset; their number if there is none."""
+        """Return the first row at or after an offset; the number of rows if there is none."""
         return bisect_left(self.offsets, offset)
 
     def row_of_time(self, timestamp: int, start: int = 0) -> int:
-        """The first row from `start` on of that time (ms) or later; their number if there is none."""
+        """Return the first row from `start` on of that time (ms) or later; the number of rows without one."""
         stamps = self.timestamps
         rows = range(start, len(self))
         return next((row for row in rows if stamps[row] >= timestamp), len(self))
@@ -118,13 +112,13 @@ def view_of_batch(
     data: memoryview,
     body: bytes | bytearray | memoryview | None = None,
 ) -> RecordBatchView:
-    """All records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
+    """Return the records of a batch that `check` has passed. Raises CorruptBatch, UnsupportedCodec."""
     columns = record_batch.columns_of(header, data, body)
     offsets = record_batch.offsets_of(header, columns)
     return RecordBatchView(topic_partition, columns, offsets, header.uses_append_time)
 
 
 def iterator(view: RecordBatchView) -> RecordIterator:
-    """Makes its records one by one, and can be cut."""
+    """Return an iteration over its records, which can be cut."""
     topic, partition = view.topic_partition
     return RecordIterator(topic, partition, view.offsets, view.columns, view.append_time)

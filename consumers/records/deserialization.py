@@ -1,4 +1,4 @@
-"""Keys and values as the application wants them, made of the bytes that were read."""
+"""Deserialization of keys and values."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,26 +20,25 @@ from folkmoot.schemas.values.wire import framed
 
 
 class Skipped(NamedTuple):
-    """A record that is not handed out; in place of a view of it."""
+    """A skipped record, in place of a view."""
 
     topic_partition: TopicPartition
     next_offset: int
 
 
 class Deserialization:
-    """What a consumer was given to make keys and values with; None leaves them bytes."""
+    """A consumer's deserializers; None leaves bytes."""
 
     def __init__(self, key: Deserializer[Any] | None, value: Deserializer[Any] | None) -> None:
-        """Raises ConfigError for what is no deserializer."""
+        """Raises ConfigError for an invalid deserializer."""
         self._converts = {KEY: deserializer(KEY, key), VALUE: deserializer(VALUE, value)}
         self._framed = {KEY: reads_schema_id(key), VALUE: reads_schema_id(value)}
         self.is_wanted = key is not None or value is not None
 
     def rows_of(self, view: RecordBatchView) -> tuple[RecordBatchView, Exception | None]:
-        """The view with what is made of its bytes, up to the first row of which nothing can be made.
+        """Return the deserialized rows before the first failure, and its error.
 
-        → and why: a DeserializationError, or what may have gone by the next time; None if all could be
-        made.
+        That is a DeserializationError, or another one that may not come again.
         """
         values, failed = self._made(VALUE, view, view.columns.values)
         rows = view.part(0, len(values))
@@ -49,7 +48,7 @@ class Deserialization:
         return _with(rows.part(0, len(keys)), keys, values[: len(keys)]), failed_key or failed
 
     def raw(self, row: RecordBatchView) -> RecordBatchView:
-        """A view of one record, with the bytes where nothing can be made of them."""
+        """Return a view of one record, with bytes for what cannot be deserialized."""
         keys, values = row.columns.keys, row.columns.values
         if keys is not None:
             keys = self._made(KEY, row, keys)[0] or keys
@@ -58,7 +57,7 @@ class Deserialization:
     def _made(
         self, field: Field, view: RecordBatchView, cells: Sequence[bytes | None]
     ) -> tuple[Sequence[Any], Exception | None]:
-        """What is made of one column, up to where nothing can be made, and why."""
+        """Return the deserialized cells of a column before the first failure, and its error."""
         convert = self._converts[field]
         if convert is None:
             return cells, None

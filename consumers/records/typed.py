@@ -16,8 +16,7 @@ from folkmoot.schemas.values.serialization import VALUE
 from folkmoot.schemas.values.wire import framed
 
 BESIDE: Final = ("topic", "partition", "offset", "timestamp")
-"""What stands beside a record's fields, each with `_` in front."""
-
+"""Columns beside a record's fields, each with the prefix `_`."""
 
 _NO_RAW: Final = (
     "a table with a schema has no place for raw bytes: have on_decode_error raise or skip, or poll "
@@ -26,7 +25,7 @@ _NO_RAW: Final = (
 
 
 class TypedView(RecordBatchView):
-    """Records of a batch as `batch`; what was skipped is not in it."""
+    """Records of a batch as `batch`, without skipped ones."""
 
     __slots__ = ("batch",)
 
@@ -34,9 +33,9 @@ class TypedView(RecordBatchView):
 
 
 def columns_of(schema: object, values: object) -> ColumnDeserializer:
-    """What makes the columns of a schema; where only the schema is given, with the look-ups of `values`.
+    """Return a schema's column deserializer; from a plain schema, with the look-ups of `values`.
 
-    Raises ConfigError where `values` is no AvroDeserializer, InvalidSchema, SchemaNotFound.
+    Raises ConfigError if `values` is no AvroDeserializer, InvalidSchema, SchemaNotFound.
     """
     if isinstance(schema, ColumnDeserializer):
         return schema
@@ -50,10 +49,10 @@ def columns_of(schema: object, values: object) -> ColumnDeserializer:
 
 
 class TypedColumns:
-    """What `poll_arrow` was given to make columns with."""
+    """The columns of one `poll_arrow`."""
 
     def __init__(self, schema: ColumnDeserializer, headers: bool, on_decode_error: object) -> None:
-        """Raises ConfigError for a schema with a field that is named as what stands beside it."""
+        """Raises ConfigError for a schema with a field named as a column beside it."""
         if on_decode_error == "raw":
             raise ConfigError(_NO_RAW)
         self._values = schema
@@ -61,7 +60,7 @@ class TypedColumns:
         self._skips = on_decode_error == "skip"
         self._beside = (*BESIDE, "headers") if headers else BESIDE
         self.skipped = 0
-        """How many records were left out."""
+        """The number of skipped records."""
         fields = [schema.arrow_schema.field(name) for name in schema.arrow_schema.names]
         for name in self._beside:
             if f"_{name}" in schema.arrow_schema.names:
@@ -70,10 +69,8 @@ class TypedColumns:
         self._schema = pa.schema(fields)
 
     def rows_of(self, view: RecordBatchView) -> tuple[TypedView, Exception | None]:
-        """The view's columns, up to the first row of which nothing can be made → and why.
-
-        Rows that are skipped count as made.
-        """
+        """Return the columns of the rows before the first failure, and its error. Skipped rows do not
+        count as failures."""
         cells = framed(VALUE, view.values, view.columns.headers)
         values, bad = self._values.decode(cells)
         count, failed = len(view), None
@@ -93,15 +90,14 @@ class TypedColumns:
         return made, failed
 
     def raw(self, row: RecordBatchView) -> RecordBatchView:
-        """Raises ConfigError: bytes are none of the schema's columns."""
+        """Raises ConfigError: the schema has no column for bytes."""
         raise ConfigError(f"{row.topic_partition}, offset {row.offsets[0]}: {_NO_RAW}")
 
     def batch_of(self, view: RecordBatchView) -> pa.RecordBatch | None:
-        """Of a view that `rows_of` has made; None if all of it was skipped."""
+        """Return the batch of a view of `rows_of`; None if all rows were skipped."""
         return view.batch if isinstance(view, TypedView) and view.batch.num_rows else None
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
-        """All rows of what was made."""
         return pa.Table.from_batches(batches, schema=self._schema)
 
     def _error(self, view: RecordBatchView, bad: BadRow) -> DeserializationError:

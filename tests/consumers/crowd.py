@@ -170,8 +170,7 @@ class Crowd:
                 self.now += ROUND
                 continue
             due = [person.member.deadline() for person in self.awake]
-            times = [at for at in due if at is not None]
-            self.now = max(self.now + ROUND, min([*times, self._look_at, end]))
+            self.now = max(self.now + ROUND, min([*due, self._look_at, end]))
 
     def settle(self, within: float = 10.0) -> float:
         """Until everybody owns what is planned, for all who are there; how long it took."""

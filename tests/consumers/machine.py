@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any, TypeVar
 
@@ -290,7 +291,7 @@ class Scene:
         self.members = members or self.members
         self.tell("changed", Source.MEMBERS)
         self.tell("changed", Source.OLDER)
-        while self.member.schedule.read_at is not None:
+        while self.member.schedule.read_at < inf:
             self.wait(max(0.01, self.member.schedule.read_at - self.now))
         self.read_all()
 

@@ -337,4 +337,4 @@ def test_a_reader_counts_what_is_on_the_log_though_it_is_far_behind() -> None:
     bench.cluster.answer(bench.cluster.next(), error=OffsetOutOfRange.code, end=100, log_start=60)
     bench.poll()
     assert bench.fetcher.lag(ZERO) == bench.fetcher.metrics()["lag"] == 40
-    assert health_of(None, bench.fetcher, False).lag == {ZERO: 40}
+    assert health_of(None, bench.fetcher, Positions(), False).lag == {ZERO: 40}

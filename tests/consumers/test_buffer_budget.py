@@ -4,8 +4,6 @@ import multiprocessing
 import random
 import threading
 from collections.abc import Iterator
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,7 +43,6 @@ class Opened:
         self.beside: list[int] = []
         """The base offsets of those that other threads began with."""
         self.by_itself: list[int] = []
-        self.has_threads = True
         self.may_go = threading.Event()
         self.may_go.set()
         self._do = record_batch.body_of
@@ -67,17 +64,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     fetched_batch._pool.cache_clear()
     yield found
     found.may_go.set()
-    if fetched_batch._pool.cache_info().currsize and found.has_threads:
-        _end_jobs(fetched_batch._pool())
+    if fetched_batch._pool.cache_info().currsize:
+        fetched_batch._pool().shutdown()  # a late job would count in the next test
     fetched_batch._pool.cache_clear()
-
-
-def _end_jobs(queue: Any) -> None:
-    """Wait until both threads have done what was asked of them: it would count in the next test."""
-    both = threading.Barrier(3)
-    for _ in range(2):
-        queue.put(SimpleNamespace(decompress=partial(both.wait, 20.0)))
-    both.wait(20.0)
 
 
 @pytest.fixture
@@ -244,7 +233,6 @@ def test_without_another_thread_everything_is_decompressed_here(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    opened.has_threads = False
     bench.reading()
     bench.fetched(chunk_of(5))
     assert [record.offset for record in bench.everything()] == list(range(1_000))
@@ -283,7 +271,7 @@ def opens_a_batch() -> None:
     data = memoryview(large(0, b"x"))
     batch = FetchedBatch(batch_header.check(data), data)
     batch.open_ahead()
-    eventually(lambda: batch._body is not None)
+    eventually(lambda: batch.ahead is not None and batch.ahead.done())
     assert HEADER_BYTES + len(batch.body()) == batch.size > BODY
 
 

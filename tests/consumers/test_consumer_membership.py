@@ -14,6 +14,7 @@ from folkmoot.admin.admin import Admin
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.health import State, health_of
+from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget
 from folkmoot.coordination.guardian import GUARDIAN
 from folkmoot.coordination.zookeeper.session import SessionState
@@ -191,7 +192,7 @@ def test_health_tells_how_a_consumer_stands_while_its_partitions_change() -> Non
         return find_lag(partition)
 
     fetcher.lag = lag  # type: ignore[method-assign]
-    health = health_of(None, fetcher, False)
+    health = health_of(None, fetcher, Positions(), False)
     assert health.is_well
     assert len(health.assignment) == 3
     assert {each.partition for each in health.lag} <= {0, 1}

@@ -256,14 +256,14 @@ def test_a_topic_that_does_not_exist_and_a_pattern_without_any_are_told_once_unt
         "topic ordres does not exist: it is read as soon as it is created",
         "no topic matches /x-.*/ yet: those that do are read as soon as they are created",
     )
-    assert both.alarms == said
+    assert both.state.alarms == said
     assert [each.getMessage() for each in caplog.records] == [f"group g: {each}" for each in said]
     execute(scene.admin, topics.create("x-1", 1, [1]))
     pass_time()
     assert (both.state.missing, both.state.is_without_topics) == (("ordres",), False)
     execute(scene.admin, topics.create("ordres", 1, [1]))
     pass_time()
-    assert not both.state.missing + both.alarms
+    assert not both.state.missing + both.state.alarms
     assert len(caplog.records) == 2
     assert scene.member.state.missing == ()
     both.stop(0.0)
@@ -349,14 +349,14 @@ def test_a_step_that_is_refused_ends_the_session_and_is_tried_after_pauses_that_
     scene.pass_time(30.0)
     assert 4 <= scene.attempts <= 10
     assert execute(scene.admin, ownership.owner_of("g", T0)) is None
-    assert str(scene.refusal) in scene.member.alarms[0]
+    assert str(scene.refusal) in scene.member.state.alarms[0]
     lines = [each for each in caplog.records if str(scene.refusal) in each.getMessage()]
     assert 1 <= len(lines) <= scene.attempts
     assert not any(each.exc_info for each in caplog.records)
     scene.refused = lambda operation: False
     scene.pass_time(LONGEST_PAUSE + 1.0)
     assert set(scene.epochs()) == set(before)
-    assert not scene.member.alarms
+    assert not scene.member.state.alarms
 
 
 def test_the_pause_begins_anew_after_a_while_without_refusals(scene: Scene) -> None:

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from folkmoot.consumers.client.callbacks import Called
+from folkmoot.consumers.client.callbacks import call_now
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts
-from folkmoot.consumers.client.steps import Beside
+from folkmoot.consumers.client.steps import Answer, Beside
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group.events import (
     Assigned,
@@ -110,7 +110,7 @@ class Scene:
             cast(Member, self.member),
             self.fetcher,
             self.positions,
-            lambda name, notice: Called(partial(self._call_back, name, notice)),
+            lambda name, notice: call_now(partial(self._call_back, name, notice)),
         )
 
     def _call_back(self, name: str, notice: Any) -> Starts | None:
@@ -136,13 +136,20 @@ class Scene:
 
     def commit(self, offsets: Mapping[TopicPartition, int], timeout: float) -> None:
         """As the consumer does it."""
-        pending = self.listener.commits.begin(offsets)
-        if pending.outcome is not None:
+        deadline = min(time.monotonic() + timeout, self.listener.leave_by)
+        steps, answer = self.listener.commits.commit(offsets, deadline=deadline), None
+        error: BaseException | None = None
+        while True:
             try:
-                pending.outcome.result(max(0.0, self.listener.time_to_answer(timeout)))
-            except TimeoutError:
-                raise RequestTimeout from None
-        self.listener.commits.end(pending)
+                step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration:
+                return
+            answer = error = None
+            assert isinstance(step, Answer)
+            try:
+                answer = step.future.result(step.timeout)
+            except TimeoutError as late:
+                error = late
 
     def leave(self, deadline: float) -> None:
         """Until it has left, waiting for nothing."""
@@ -459,7 +466,7 @@ def explicit() -> Scene:
     )
     scene.listener = RebalanceListener(
         *(config, cast(Member, scene.member), scene.fetcher, scene.positions),
-        lambda name, notice: Called(partial(scene._call_back, name, notice)),
+        lambda name, notice: call_now(partial(scene._call_back, name, notice)),
     )
     scene.serve(*assigned(ZERO))
     scene.positions.hand_out(ZERO, range(5, 10), 10)
@@ -482,7 +489,7 @@ def test_the_time_for_records_under_way_begins_when_the_group_wants_the_partitio
     explicit: Scene,
 ) -> None:
     explicit.serve(Revoking(ZERO, at=time.monotonic() - 50.0))
-    assert 0.0 < explicit.listener.revoking()[ZERO] <= 10.0
+    assert 0.0 < explicit.listener.finishing[ZERO] - time.monotonic() <= 10.0
     explicit.serve(Revoking(ZERO, at=time.monotonic() - 50.0))
     assert explicit.called() == []
 

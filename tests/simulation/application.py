@@ -4,6 +4,7 @@ from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from random import Random
 
 import msgspec
@@ -126,7 +127,7 @@ class Application:
         if self._gone and self.line is not None:
             self.line.close()
         deadline = self.member.deadline()
-        if deadline is not None and not self._gone:
+        if deadline < inf and not self._gone:
             at = max(deadline, self.world.now)
             if not self.world.now < self._alarm <= at:
                 self._alarm = at

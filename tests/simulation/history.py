@@ -133,7 +133,7 @@ class History:
         if any(not isinstance(notice, Committed | Rebalanced) for notice in unheard):
             return "somebody has not heard of all"
         held = [owned for each in running for owned in each.member.state.owned._owned.values()]
-        if any(owned.revoking for owned in held):
+        if any(owned.stage for owned in held):
             return "somebody is about to let go of something"
         standing = self.checks.standing()
         names = {each.member.name for each in running}

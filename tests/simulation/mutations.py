@@ -296,7 +296,7 @@ def _process_before_the_start_is_committed(patch: pytest.MonkeyPatch) -> None:
 
 def _let_an_application_stay_away(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Liveness, "misses", lambda self, now: None)
-    patch.setattr(Liveness, "absence_at", lambda self: None)
+    patch.setattr(Liveness, "absence_at", lambda self: float("inf"))
 
 
 def _never_go_back_to_what_a_log_has(patch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
-"""The produces that wait for a partition's high watermark."""
+"""A partition's roles, and the produces that wait for its high watermark."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from folkmoot.brokers.replication.partition import WaitingProduce
+from folkmoot.brokers.replication.replica_state import NEXT_ROLES, Role
 from folkmoot.brokers.storage.log_manager import LogManager
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol.errors import FolkmootError, RequestTimeout, StorageError
@@ -43,6 +45,20 @@ def waiting(tmp_path: Path) -> Iterator[Waiting]:
     with make_logs(tmp_path / "data", LogConfig(durability="fsync")) as logs:
         create(logs, "t", "id-1", 0)
         yield Waiting(logs)
+
+
+@pytest.mark.parametrize(("role", "following"), list(product(Role, Role)))
+def test_only_the_roles_that_are_drawn_follow_a_role(
+    waiting: Waiting, role: Role, following: Role
+) -> None:
+    partition = waiting.partition
+    partition._role = role
+    if following in NEXT_ROLES[role] or following is role:
+        partition._enter(following)
+        assert partition._role is following
+    else:
+        with pytest.raises(AssertionError):
+            partition._enter(following)
 
 
 def test_a_high_watermark_that_moves_answers_every_produce_that_it_covers(
