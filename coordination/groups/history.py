@@ -6,9 +6,9 @@
                       /gone-<member>          how it went otherwise, written by itself before its end
 ```
 
-The transaction that writes a plan also creates the entry, deletes the oldest ones, so that a megabyte stays,
-and deletes the notes of members that the entry reports as gone. A member that is cut off leaves no note. A plan is written without its
-entry where the transaction would be too large, or is refused because of it.
+The transaction that writes a plan also creates the entry. It deletes the oldest ones, so that a megabyte
+stays, and the notes of members that the entry reports as gone. A member that is cut off leaves no note. A
+plan is written without its entry where the transaction would be too large, or is refused because of it.
 """
 
 import re

@@ -164,7 +164,7 @@ def test_what_is_noted_is_bounded_and_the_oldest_goes_first(
 def test_large_entries_leave_room_for_fewer(a: Someone, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "HISTORY_BYTES", 30_000)
     chance = random.Random(6)
-    before = Plan()
+    before, found = Plan(), list[Entry]()
     for generation in range(1, 12):
         owners = [f"member-{chance.getrandbits(64):016x}" for _ in range(1 + 40 * (generation % 9))]
         after = plan(generation, *owners)

@@ -1489,7 +1489,7 @@ def test_a_follower_that_begins_anew_waits_until_files_that_are_to_go_are_gone(
         real(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", unlink)
-    three.logs.remove(three.log, [old])
+    three.log.queue.add(three.logs.remove(three.log, [old]))
     cluster.show()
     for _ in range(3):
         cluster.later(1.0)

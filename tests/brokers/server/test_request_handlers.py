@@ -38,7 +38,6 @@ from folkmoot.protocol.errors import (
     UnknownTopicOrPartition,
 )
 from folkmoot.protocol.messages import (
-    APIS,
     EARLIEST,
     LATEST,
     Api,
@@ -639,7 +638,3 @@ def test_who_waits_to_hear_of_a_producer_brings_a_reader_no_bytes(tmp_path: Path
         hands.work_all()
         assert not any(each.waiting_produces for each in handlers.partitions)
         assert not handlers.purgatory.take_completed(NOW.monotonic, 10)
-
-
-def test_every_api_has_a_handler() -> None:
-    assert set(request_handlers._HANDLERS) == set(APIS) == set(Api)
