@@ -352,11 +352,15 @@ def offset_nodes(
     """Return the offsets' nodes; those of first claims are created, in one transaction."""
     todo = {each: paths.offset(group, *each) for each in partitions}
     found: dict[TopicPartition, zk.Node] = {}
+    is_first = True
     while True:
         for each, path in todo.items():
             node = yield from recipes.get_node(path)
             if node is not None:
                 found[each] = node
+            elif is_first and not found:
+                break  # in a new group all are missing
+        is_first = False
         todo = {each: path for each, path in todo.items() if each not in found}
         if not todo:
             return found
@@ -365,9 +369,7 @@ def offset_nodes(
         except zk.ConnectionLost:
             continue
         except zk.MultiFailed as refusal:
-            recipes.check_foreseen(
-                refusal
-            )  # one of them exists by now, or their parents are missing
+            recipes.check_foreseen(refusal)  # one exists by now, or their parents are missing
             if isinstance(refusal.cause, zk.NoNode):
                 yield from make_room(group, {each.topic for each in todo})
 
