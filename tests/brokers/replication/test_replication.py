@@ -2008,7 +2008,7 @@ def test_who_is_told_to_lead_while_its_log_is_cut_leads_when_that_has_ended(
     cluster.show()
     one.by_hand = True
     cluster.run()
-    while one.hands.keys()[:1] != ["SegmentReader.end_before"]:  # the cut has begun
+    while one.hands.keys()[:1] != ["cut_files"]:  # the cut has begun
         one.hands.work()
         cluster.run()
     cluster.designate(1, 1, 2, 3)
