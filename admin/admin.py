@@ -616,7 +616,7 @@ class Admin:
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this is a forked child, without the threads that a call needs."""
+        """Return whether this is a forked child, without the threads that a call needs."""
         return self._process not in (None, os.getpid())
 
     def _check_process(self) -> None:

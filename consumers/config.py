@@ -77,7 +77,8 @@ class ConsumerConfig(ClientConfig, Generic[K, V]):
     """How long this member may take to release a partition after the work under way: `on_revoke` and the
     last commit. After that it is released without them."""
     max_processing_time: Annotated[Seconds, Meta(ge=LEAST_PROCESSING_TIME)] | None = 300.0
-    """How long a batch may take: the member keeps its partition so long, even if the group moves it. If the
+    """How long a batch may take: the member keeps its partition for that time, even if the group moves
+    it. If the
     application does not poll for this long, its partitions go to others until it does. None: it may stay
     away, and a moved partition is released after `revoke_timeout` in any case."""
     max_poll_records: Annotated[int, Meta(gt=0)] = 500

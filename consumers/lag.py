@@ -15,5 +15,6 @@ def lag(offset: int | None, start: int, end: int | None) -> int | None:
 
 
 def is_beyond(offset: int | None, end: int | None) -> bool:
-    """Whether the log ends below a committed offset or a position: it has lost records, or is another one."""
+    """Return whether the log ends below a committed offset or a position: it has lost records, or is
+    another one."""
     return offset is not None and end is not None and offset > end

@@ -18,7 +18,7 @@ know a producer's next sequence; the records between the two are written.
   names, then fails; after a death before that the next attempt finds them once more.
 
 An attempt that dies before its note has written nothing. After a lost reply, `attempt` identifies the writer
-of the node. Of two attempts the later one is served; the earlier one gets ProducerFenced.
+of the node. The later of two attempts is served; the earlier one gets ProducerFenced.
 
 Each new name removes some others that have not been written for a week: brokers have forgotten their
 producers by then (`producer_id_expiry`), so that they begin anew anyway. Transactional ids

@@ -1,4 +1,4 @@
-"""What the Docker tests need: the images, and containers that go away with the tests."""
+"""Fixtures of the Docker tests: images, and containers that end with the tests."""
 
 import os
 from collections.abc import Iterator

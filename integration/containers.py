@@ -33,8 +33,8 @@ ZOOKEEPER_PORT: Final = 2181
 START_TIMEOUT: Final = 60
 POLL: Final = 0.05
 
-# Below the ports that Linux gives to outgoing connections: a port that its container has lost for a
-# while must not be the source port of a connection when the container wants it back.
+# The ports are below those that Linux gives to outgoing connections. So no connection can have a port when
+# its container wants it back.
 _FIXED_PORTS: Final = range(20_000, 32_000)
 _PORT_TAKEN: Final = re.compile(r"port is already allocated|address already in use")
 _START_ATTEMPTS: Final = 5

@@ -124,9 +124,9 @@ class Accumulator:
         self.thread: int | None = None
         """The sender's thread, which may not wait for itself."""
         self.look_up: Callable[[str, float], float] = lambda topic, wait: 0.0
-        """Look a topic up in the sender's thread, in at most so many seconds; returns how many it took."""
+        """Look a topic up in the sender's thread, in at most this many seconds; return how many it took."""
         self.blocks = True
-        """Whether `admit` waits; else it raises WouldBlock."""
+        """True if `admit` waits; else it raises WouldBlock."""
         self.listener: Listener | None = None
         """Rung whenever `changed` is notified, in any thread."""
         self._max_block = config.max_block

@@ -88,7 +88,7 @@ class Batch(BatchBuilder):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether its values have several schemas, so that its header names none."""
+        """Return whether its values have several schemas, so that its header names none."""
         sealed = batch_header.schema_of(self.payload or b"")
         return (self.part_of or self).schema_id == MIXED and sealed == NO_SCHEMA
 

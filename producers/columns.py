@@ -36,7 +36,7 @@ Cells = list[bytes | None] | BinaryColumn
 encode: Final = msgspec.msgpack.Encoder().encode
 Row = tuple[bytes | None, bytes | None, int, bytes | None, int]
 RECORD_OVERHEAD_BYTES: Final = 32
-"""What a record counts beside its key, value and headers: at least what its batch needs for it."""
+"""Bytes that a record counts beside its key, value and headers: at least what its batch needs for it."""
 
 _BINARY_TYPES: Final = (
     *("binary", "string", "large_binary", "large_string", "fixed_size_binary"),
@@ -176,7 +176,7 @@ class TableSerializer(Protocol):
 
 
 def is_table(values: object) -> bool:
-    """Whether they are an Arrow table, with columns of its own."""
+    """Return whether they are an Arrow table, with columns of its own."""
     pa: Any = sys.modules.get("pyarrow")
     return pa is not None and isinstance(values, pa.Table | pa.RecordBatch)
 

@@ -17,7 +17,7 @@ from folkmoot.protocol.options import Bytes, Seconds
 from folkmoot.protocol.records import K, V
 from folkmoot.schemas.values.serialization import Serializer, serializer
 
-# What the records of a batch may take, less the overhead: a batch may grow to twice its batch_bytes.
+# Bytes of the records of a batch, without the overhead: a batch may grow to twice its batch_bytes.
 _ROOM_BYTES: Final = MAX_BODY_BYTES - 2 * 1024 * 1024
 Positive = Annotated[Seconds, Meta(gt=0)]
 

@@ -20,7 +20,7 @@ class Identity(NamedTuple):
     epoch: int
     sequence: int
     continues: bool = False
-    """Whether sequences continue from one epoch to the next."""
+    """True if sequences continue from one epoch to the next."""
 
 
 NO_IDENTITY: Final = Identity(NO_PRODUCER_ID, -1, -1)
@@ -60,7 +60,7 @@ class Sequences:
 
     @property
     def wants_ids(self) -> bool:
-        """Whether nothing new can begin without another id."""
+        """Return whether nothing new can begin without another id."""
         return self._current is None
 
     def grant(self, ids: Iterable[int]) -> None:

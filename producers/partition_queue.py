@@ -92,7 +92,7 @@ class PartitionQueue:
     """A partition's unfinished batches, in order; the last one may grow. Only the sender's thread uses it.
 
     Order. Up to WINDOW batches are in flight if the producer is idempotent, else one; the oldest is
-    among them. They leave in order. A batch that must be sent again waits until it is the oldest. Nothing
+    among them. They leave in order. A batch that must be sent again waits until it is the oldest. No batch
     leaves behind an oldest batch that was sent before: the broker refuses all later batches for their
     sequence, so these come back as well. Every attempt sends the same bytes.
 

@@ -401,7 +401,7 @@ class Producer(Generic[K, V]):
             raise self._closed or ClosedError(NOT_OPEN)
 
     def _may_wait(self) -> bool:
-        """Whether a serialiser may ask a registry: the sender's thread, in an on_delivery, may not."""
+        """Return whether a serialiser may ask a registry: the sender's thread, in an on_delivery, may not."""
         return threading.get_ident() != self._accumulator.thread
 
     def _check_not_called_back(self) -> None:

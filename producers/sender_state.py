@@ -1,4 +1,4 @@
-"""What the sender decides: which batch is sent where, and when, and what an answer means. No I/O or clock."""
+"""The sender's decisions: which batch is sent where and when, and the meaning of answers. No I/O or clock."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -113,7 +113,7 @@ class SenderState:
 
     @property
     def wants_ids(self) -> bool:
-        """Whether nothing can be sent without another producer id."""
+        """Return whether nothing can be sent without another producer id."""
         return self.sequences is not None and self.sequences.wants_ids
 
     def grant(self, ids: Iterable[int]) -> None:

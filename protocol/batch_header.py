@@ -113,12 +113,12 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether it is neither transactional nor a control batch."""
+        """Return whether it is neither transactional nor a control batch."""
         return not self.attributes & (_TRANSACTIONAL | _CONTROL)
 
     @property
     def continues_sequences(self) -> bool:
-        """Whether sequences continue from one producer epoch to the next, in place of 0."""
+        """Return whether sequences continue from one producer epoch to the next, in place of 0."""
         return bool(self.attributes & _CONTINUES)
 
     @property

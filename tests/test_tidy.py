@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from tests.prose import is_marked, sentences_in
 from tests.tree import (
     MAY_IMPORT,
     ONLY_IN,
@@ -22,6 +25,10 @@ from tests.tree import (
 LONG_FILE = 600
 FUNCTION_LINES = 70
 FOLDER_FILES = 16
+
+# Percent of sentences that may need two readings, by `tests/prose.py`.
+MOST_MARKED = {"docs": 3.0}
+MARKED = 2.0
 
 # Folders that are rebuilt by what comes next.
 LARGER_FOLDERS = {"brokers/server": 18, "protocol": 18}
@@ -187,6 +194,13 @@ def test_folders_of_code_have_at_most_about_fifteen_files() -> None:
         if number > allowed.get(folder, FOLDER_FILES)
     }
     assert not wrong
+
+
+@pytest.mark.parametrize("folder", ["docs", *MAY_IMPORT])
+def test_few_sentences_of_a_folder_need_two_readings(folder: str) -> None:
+    sentences = [sentence for _, sentence in sentences_in(folder)]
+    marked = [sentence for sentence in sentences if is_marked(sentence)]
+    assert 100 * len(marked) / len(sentences) <= MOST_MARKED.get(folder, MARKED), marked
 
 
 def test_functions_are_shorter_than_70_lines() -> None:

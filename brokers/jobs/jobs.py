@@ -101,7 +101,7 @@ class SharedJob:
 
 
 class JobGroup:
-    """Several jobs for one thread; each fails by itself."""
+    """Several jobs for one thread; a failure of one does not stop the others."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._jobs = list(jobs)

@@ -1,4 +1,4 @@
-"""What each api needs: its handler, the right to be checked, and the quota that it counts against.
+"""The table of requests: the handler, the right and the quota of each api.
 
 The one place to look up what a request may do. A new api is a row here and in `messages.APIS`.
 """
@@ -15,7 +15,7 @@ from folkmoot.protocol.messages import API_OF, Api
 
 
 class Operation(Enum):
-    """What a request does with its resources, in Kafka's terms."""
+    """The operation of a request, in Kafka's terms."""
 
     NONE = auto()
     READ = auto()
@@ -26,7 +26,7 @@ class Operation(Enum):
 
 
 class Resource(Enum):
-    """What a request names."""
+    """The resource of a request."""
 
     NONE = auto()
     TOPIC = auto()
@@ -56,7 +56,7 @@ class Row(NamedTuple):
     quota: QuotaClass
     needs_room: bool = False
     """It may wait in the purgatory: Overloaded refuses it at once if its peer has too many requests there.
-    A fetch asks for room by itself, once it must wait."""
+    A fetch asks for room when it must wait."""
 
 
 # READ, WRITE, DELETE of a topic imply DESCRIBE of it, as in Kafka.

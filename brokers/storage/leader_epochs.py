@@ -53,7 +53,7 @@ class EpochStarts:
         for epoch, offset in starts:
             self.appended(epoch, offset)
         self.changed = False
-        """Whether it differs from the last `encode`."""
+        """True if it differs from the last `encode`."""
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._epochs, self._offsets, strict=True)

@@ -93,7 +93,7 @@ class Appended(NamedTuple):
 
     base_offset: int
     is_duplicate: bool = False
-    """Whether it was there before this append."""
+    """True if it was there before this append."""
 
 
 class FlushResult(NamedTuple):
@@ -113,12 +113,12 @@ class Log:
     or an unclean election has lost something, or a replica out of sync is cut. Offsets rise up
     to `log_end` and, up to the recovery point, are never given twice; they are dense but for what
     compaction has left out. Every batch was compared with its checksum when it came in. Only the last
-    segment is appended to. What lies below the high watermark is never cut and may be read.
+    segment is appended to. Records below the high watermark are never cut and may be read.
 
-    Append. The leader checks each batch of a call: checksum, size, and whether its sequence follows. What
-    may be appended is stamped with offset, leader epoch and append time (ms), and written by one call
-    into one segment: all of it is in the log or nothing. So a segment exceeds `segment_bytes` if a call
-    alone is larger. What is known of producers changes once a batch is in the log.
+    Append. The leader checks each batch of a call: checksum, size, and whether its sequence follows.
+    Batches are stamped with offset, leader epoch and append time (ms), and written by one call into one
+    segment: all of them are in the log or none. So a segment exceeds `segment_bytes` if a call
+    alone is larger. The state of producers changes once a batch is in the log.
 
     Flush. It is an operation of `queue`, as a cut is: one at a time, and nothing else flushes these files,
     since the kernel reports an error once. A flush that failed ends the log for good (`failed`): the kernel
@@ -127,8 +127,8 @@ class Log:
     Start. The directory is listed, and what lies behind the recovery point is checked: everything
     before was on disk when it was last flushed. Files are opened by the first append or read.
 
-    Replica. A log knows where each leader epoch begins in it (`epoch_starts`). What it holds behind the
-    high watermark may be cut, so a start sets that to the log's start. A log that has lost offsets lacks
+    Replica. A log knows where each leader epoch begins in it (`epoch_starts`). Records behind the high
+    watermark may be cut, so a start sets it to the log's start. A log that has lost offsets lacks
     what it has acked (`is_incomplete`, on disk before anything follows): they are fetched again, or given
     again in a later leader epoch by a replica that is the only one.
 
@@ -150,7 +150,7 @@ class Log:
         self.config = config
         """The topic's options over the broker's; they may change at any time."""
         self.configured = False
-        """Whether the topic's own options are known."""
+        """True if the topic's own options are known."""
         self.segments: list[Segment] = []
         """The oldest first; every one ends where the next one begins, the last one is active."""
         self.failed: str | None = None
@@ -163,20 +163,20 @@ class Log:
         self.leader_epoch = NO_EPOCH
         """The highest leader epoch in which this replica has followed or led, and that is on disk."""
         self.is_alone = True
-        """Whether no other broker has a replica, as far as this one knows: it may be an old view."""
+        """True if no other broker has a replica, as far as this one knows: it may be an old view."""
         self.epoch_starts = EpochStarts()
         self.is_led = False
-        """Whether the leader is this broker, whose log start counts."""
+        """True if the leader is this broker, whose log start counts."""
         self.is_incomplete = False
-        """Whether this replica may lack records that it has acked. That is on disk (Partition)."""
+        """True if this replica may lack records that it has acked. That is on disk (Partition)."""
         self.is_taken_back = False
         """The leader lacks what was committed, and it is still to be cut."""
         self.is_lost = False
         """No other replica is known to have what is damaged here."""
         self.forgets_compaction = False
-        """What was compacted was cut, and what comes in its place is not compacted (LogCleaner)."""
+        """The compacted part was cut, and its replacement is not compacted (LogCleaner)."""
         self.ids = HighestIds()
-        """Of all logs of the broker, once it serves this one."""
+        """The sum of all logs of the broker, once it serves this one."""
         self.queue = SerialQueue(run_job)
         """All that waits for a disk to change this log: flushes, cuts, deletions of records and of files."""
         self._files = OpenSegments() if files is None else files
@@ -288,7 +288,7 @@ class Log:
         starts, earliest, is_whole = self.epoch_starts, known, True
         first = max(0, bisect_right(self.segments, known, key=_base_offset) - 1)
         for segment in self.segments[first:]:
-            # Without the marked damage: the header of a damaged body tells its epoch.
+            # Without the marked damage: the header of a damaged body has its epoch.
             reader = SegmentReader(
                 *(segment.directory, segment.name, segment.size, segment.end_offset)
             )
@@ -375,7 +375,7 @@ class Log:
 
     @property
     def flushes(self) -> bool:
-        """Whether its records count only when they are on disk."""
+        """Return whether its records count only when they are on disk."""
         chosen = self.config.durability
         return not self.is_alone if chosen is None else chosen == FSYNC
 
@@ -387,7 +387,7 @@ class Log:
 
     @property
     def point_to_note(self) -> RecoveryPoint | None:
-        """What the next start may believe; None while the leader epochs' starts are not on disk."""
+        """The facts for the next start; None while the leader epochs' starts are not on disk."""
         return None if self.epoch_starts.changed else self.recovery_point
 
     @property
@@ -397,12 +397,12 @@ class Log:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether a segment is compacted."""
+        """Return whether a segment is compacted."""
         return any(segment.sparse for segment in self.segments)
 
     @property
     def is_damaged(self) -> bool:
-        """Whether damage is known."""
+        """Return whether damage is known."""
         return bool(self.damaged_at)
 
     @property
@@ -477,7 +477,7 @@ class Log:
     def offset_for_time(self, timestamp: int) -> int:
         """Return the base offset of the first batch with a record of `timestamp` (ms) or later, or the end.
 
-        The summary of each segment tells its largest timestamp; one index and one stretch of headers are
+        The summary of each segment has its largest timestamp; one index and one stretch of headers are
         searched. Raises NotCached if that would wait for the disk, OffsetNotAvailable if a record of that
         time may lie in damage that another replica may have, StorageError.
         """
@@ -589,7 +589,7 @@ class Log:
                 self.epoch_starts.appended(header.leader_epoch, header.base_offset)
 
     def _may_begin(self, header: BatchHeader) -> bool:
-        """Whether an empty log may begin with this batch, in which the log's start may lie."""
+        """Return whether an empty log may begin with this batch, in which the log's start may lie."""
         is_within = self.log_start == self.log_end < header.next_offset
         # There is a segment where an earlier append has found no room.
         first = self.segments[0] if self.segments else None
@@ -672,8 +672,8 @@ class Log:
 
         If `offset` lies within a batch, that goes as well; producers go back, too. A log that begins
         behind `offset` has nothing that its leader has: all of it goes, its start, too. If the recovery
-        point goes back, that is to be noted first, else the next start would call the log incomplete.
-        Where the disk is full, or there is no descriptor to spare, the job is done again after a `pause`.
+        point goes back, that must be noted first, else the next start would call the log incomplete.
+        If the disk is full, or no descriptor is free, the job is done again after a `pause`.
 
         Crash story: the newest files go first, so a death in the job leaves a log that is still too long,
         and the follower cuts it again.
@@ -753,7 +753,7 @@ class Log:
 
     @property
     def dirty(self) -> bool:
-        """Whether a flush would do something."""
+        """Return whether a flush would do something."""
         if not self.is_open or self.failed is not None or not self.segments:
             return False
         if self._new_names or self._snapshots.is_wanted:
@@ -904,7 +904,8 @@ class Log:
         return [path for segment in old for path in segment.files()]
 
     def snapshot_covers(self, offset: int) -> bool:
-        """Whether a snapshot of producers replaces the headers before `offset`; the next flush takes one
+        """Return whether a snapshot of producers replaces the headers before `offset`; the next flush
+        takes one
         if not."""
         return self._snapshots.covers(offset, self.high_watermark)
 

@@ -178,7 +178,7 @@ class LogManager:
         self.noted = Notes()
         """The notes on disk."""
         self.has_stale_points = False
-        """Whether `noted` has recovery points of deleted logs. By these a new log would have lost records."""
+        """True if `noted` has recovery points of deleted logs. By these a new log would have lost records."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Each start finds them so until `trust` has cleared all."""

@@ -14,7 +14,7 @@ _MAX_MAPPINGS: Final = 10_000
 
 _FAILED: Final = ctypes.c_void_p(-1).value
 _libc: Final = ctypes.CDLL(None)
-# Python's `mmap` keeps a descriptor of its own, and tells the address of writable mappings only.
+# Python's `mmap` keeps a descriptor of its own, and shows the address of writable mappings only.
 _mmap: Final[Callable[..., int]] = _libc.mmap
 _mmap.restype = ctypes.c_void_p  # type: ignore[attr-defined]
 _mmap.argtypes = (  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ class MappedFile:
         self.size = len(pages)
 
     def is_cached(self, position: int, end: int) -> bool:
-        """Whether the page cache has all of `[position, end)`, which is in the file."""
+        """Return whether the page cache has all of `[position, end)`, which is in the file."""
         first = position - position % PAGESIZE
         pages = ctypes.create_string_buffer(-(-(end - first) // PAGESIZE))
         return not _mincore(self._address + first, end - first, pages) and b"\0" not in pages.raw
@@ -87,7 +87,7 @@ class MappedFiles:
         return MappedFile(address, pages)
 
     def is_used(self, owner: object) -> bool:
-        """Whether a mapping that was made for `owner` is still there."""
+        """Return whether a mapping that was made for `owner` is still there."""
         return any(each is owner for each in list(self._owners.values()))
 
 

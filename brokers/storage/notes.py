@@ -36,7 +36,7 @@ class Notes(msgspec.Struct):
     """
 
     recovery_points: dict[str, RecoveryPoint] = {}
-    """Where each log is on disk up to; a start checks the rest."""
+    """The end of each log on disk; a start checks the rest."""
     leader_epochs: dict[str, Annotated[int, Meta(ge=0)]] = {}
     """The highest leader epoch in which each replica has followed or led."""
     ids: HighestIds = msgspec.field(default_factory=HighestIds)

@@ -129,7 +129,7 @@ class ProducerState:
         elif entry is None:
             if first:
                 raise UnknownProducer(
-                    f"producer {producer_id} is not known here and goes on with sequence {first}"
+                    f"producer {producer_id} is not known here and continues with sequence {first}"
                 )
         else:
             if epoch == entry.epoch:
@@ -199,8 +199,8 @@ class ProducerSnapshots:
     """The state of a log's producers, and `<20-digit offset>.snapshot` files beside its segments.
 
     A snapshot has the state by all headers before its offset. A flush takes one when the log has begun a
-    segment since the last one, after SNAPSHOT_BATCHES more batches, and when segments are to be deleted
-    whose headers no snapshot covers; so does an orderly stop. The flush's job writes it behind the log
+    segment since the last one, after SNAPSHOT_BATCHES more batches, and before segments are deleted whose
+    headers no snapshot covers; so does an orderly stop. The flush's job writes it behind the log
     itself, whole or not at all: the log is on disk up to the offset of any snapshot.
 
     The older ones go once a newer one is on disk, but for the last at or below the high watermark: a cut
@@ -233,7 +233,7 @@ class ProducerSnapshots:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a deletion waits for a snapshot."""
+        """Return whether a deletion waits for a snapshot."""
         return self.newest < self._wanted
 
     def covers(self, offset: int, high_watermark: int) -> bool:

@@ -136,7 +136,7 @@ def load_log_start(directory: Path) -> tuple[int, bool]:
     elif not path.exists():
         return 0, False
     raise StorageError(
-        f"{path} is damaged, and tells which records were deleted: remove it only if they "
+        f"{path} is damaged, and has the end of the deleted records: remove it only if they "
         "may be served again, then restart the broker"
     )
 

@@ -114,7 +114,7 @@ class OpenSegments:
         self.room = DiskRoom()
         self.mapped = MappedFiles()
         self.may_wait = True
-        """Whether reads may wait for the disk. False where NotCached is caught (RequestHandlers)."""
+        """True if reads may wait for the disk. False where NotCached is caught (RequestHandlers)."""
         self.unflushed: dict[Segment, None] = {}
         """Released segments whose file stays open until it is flushed."""
         self._limit = max(1, limit)
@@ -129,7 +129,7 @@ class OpenSegments:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether too many segments wait for a flush to let it wait for its time."""
+        """Return whether too many segments wait for a flush to let it wait for its time."""
         return len(self.unflushed) > self._limit
 
     def use(self, segment: "Segment") -> None:
@@ -184,7 +184,7 @@ class SegmentReader:
     For background jobs and tools: on any thread, one at a time. It maps nothing: a page that the disk
     cannot give would be a SIGBUS.
 
-    Damage. What the disk cannot give (EIO) counts as bad bytes. A batch that does not match its
+    Damage. Bytes that the disk cannot read (EIO) count as bad. A batch that does not match its
     checksums ends where its length says, if the length has a right checksum and a header follows there;
     else at the next entry of the index that leads to the batch it names; else at the segment's
     end. Bytes are never searched for something that looks like a header: a record may contain a whole
@@ -208,7 +208,7 @@ class SegmentReader:
 
     @property
     def sparse(self) -> bool:
-        """Whether compaction may have left no batch at its end."""
+        """Return whether compaction may have left no batch at its end."""
         return self.name.generation > 0
 
     @property
@@ -246,7 +246,7 @@ class SegmentReader:
     ) -> Iterator[tuple[BatchHeader, int] | Damage]:
         """Yield every batch from `position` on, where `offset` should be, with its position.
 
-        What cannot be read is yielded as Damage, marked damage included. With `bodies` all bytes are
+        Unreadable bytes are yielded as Damage, marked damage included. With `bodies` all bytes are
         checked, and so is that the segment reaches `end_offset`, unless it is sparse; without, only
         what headers can show. Offsets rise and need not be dense: a follower copies the gaps that
         compaction has left. `window`: bytes to read at a time. Raises StorageError.
@@ -446,8 +446,8 @@ class Segment(SegmentReader):
     costs a look at the headers that it lacks.
 
     Reading. The index leads near, headers lead to the batch. The reader checks the body, and so does the
-    scrubber in time. What cannot be read is marked as damage, in memory alone, and its offsets are
-    answered with `CorruptBatch`, which names the next offset; all others are served. A later start
+    scrubber in time. Unreadable bytes are marked as damage, in memory alone, and their offsets are answered
+    with `CorruptBatch`, which names the next offset; all others are served. A later start
     finds the same damage again when it reads.
 
     Within `without_waiting` a read gives what is in the page cache, large ones as views of a mapping, and
@@ -520,7 +520,7 @@ class Segment(SegmentReader):
 
     @property
     def dirty(self) -> bool:
-        """Whether anything was appended since the last flush."""
+        """Return whether anything was appended since the last flush."""
         return self.durable_size < self.size
 
     def reader(self) -> SegmentReader:
@@ -652,8 +652,8 @@ class Segment(SegmentReader):
 
     @contextmanager
     def without_waiting(self, max_bytes: int) -> Iterator[None]:
-        """Raise NotCached for a read in here that would wait for the disk. It is to be done again after
-        the job, which reads `max_bytes` ahead into the page cache."""
+        """Raise NotCached for a read in here that would wait for the disk. Do it again after the job, which
+        reads `max_bytes` ahead into the page cache."""
         self._read_ahead = self._interval + HEADER_BYTES + max_bytes
         try:
             yield
@@ -669,7 +669,7 @@ class Segment(SegmentReader):
         """
         end = min(position + count, self.size)
         is_large = end - position >= MAPPED_BYTES
-        # What is not on disk yet is in the page cache.
+        # Unflushed bytes are in the page cache.
         if self._read_ahead is not None and (is_large or position < self.durable_size):
             mapped = self._mapping()
             if mapped is not None and mapped.is_cached(position, end):
@@ -781,7 +781,7 @@ class Segment(SegmentReader):
     def _find(self, offset: int) -> int:
         """Return the position of the batch that holds `offset`, or of the next one behind a gap, or size.
 
-        What cannot be read is marked as damage. Raises CorruptBatch, StorageError.
+        Unreadable bytes are marked as damage. Raises CorruptBatch, StorageError.
         """
         self._refuse_damaged(offset)
         entry, start = self._used_index().lookup(offset)
@@ -796,7 +796,7 @@ class Segment(SegmentReader):
                 break
         if before is not None and before[0].next_offset > offset:
             return before[1]
-        # Behind a gap, unless it is damage: whole batches tell.
+        # Behind a gap, unless it is damage: whole batches show it.
         for found in self.walk(start, entry, window=window):
             if isinstance(found, Damage):
                 self.mark(found)
@@ -835,7 +835,7 @@ class Segment(SegmentReader):
         self.damage = tuple(sorted((*self.damage, damage), key=lambda each: each.position))
 
     def is_damaged(self, offset: int) -> bool:
-        """Whether it is marked as damaged."""
+        """Return whether it is marked as damaged."""
         return any(known.offset <= offset < known.next_offset for known in self.damage)
 
     def _refuse_damaged(self, offset: int) -> None:
@@ -897,7 +897,8 @@ class Segment(SegmentReader):
             os.posix_fadvise(self._file(), start, 0, os.POSIX_FADV_DONTNEED)
 
     def _is_torn(self, position: int) -> bool | None:
-        """Whether `position` has the beginning of a batch, or only zeros: so an interrupted write leaves
+        """Return whether `position` has the beginning of a batch, or only zeros: so an interrupted write
+        leaves
         it, rot leaves something else. None: the disk cannot give what is there, which may be whole."""
         left = self.size - position
         view = self.read(position, _BATCHES_WINDOW)
@@ -1022,7 +1023,7 @@ class SummaryJob:
         self._work = [(each, each.reader()) for each in segments]
 
     def run(self) -> list[Summary | None]:
-        """Any thread. What cannot be read stays unknown."""
+        """Any thread. Unreadable ones stay unknown."""
         # The interval is larger than the log: an index that is built anew needs no entries here.
         indexes = (_load_index(reader, reader.size + 1) for _, reader in self._work)
         return [None if each is None else each.summary for each in indexes]

@@ -361,8 +361,8 @@ class AsyncConsumer(ConsumerFace[K, V]):
                     yield found
 
     async def _read(self, steps: Steps[T], task: "asyncio.Task[Any] | None") -> T:
-        """Return the steps' result. Nothing is awaited between their end and the task: records that a
-        cancelled task did not get, the next one gets."""
+        """Return the steps' result. The task awaits nothing after their end: the next read gets the records
+        that a cancelled task did not get."""
         self._check_not_called_back()
         self._check_usable()
         others = [each for each in self._iterations if each is not None and each is not task]

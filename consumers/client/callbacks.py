@@ -57,7 +57,7 @@ class Callbacks:
 
     @property
     def is_held(self) -> bool:
-        """Whether a callback runs that stops reading."""
+        """Return whether a callback runs that stops reading."""
         return self._call is not None and self._call.holds
 
     def call(

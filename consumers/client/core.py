@@ -152,7 +152,7 @@ class ConsumerCore(Reader, Generic[K, V]):
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the owner has work besides waiting for records."""
+        """Return whether the owner has work besides waiting for records."""
         is_wanted = self.attention.is_wanted or self.fetcher.rotation.stopped() is not None
         return is_wanted and not self.life.is_leaving
 

@@ -72,7 +72,7 @@ class Life:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether only the group's thread matters: brokers may be dead."""
+        """Return whether only the group's thread matters: brokers may be dead."""
         return self.stage in (Stage.LEAVING, Stage.CLOSING)
 
     @property
@@ -81,6 +81,7 @@ class Life:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a child of the process that opened the consumer. It has none of its threads, and
+        """Return whether this is a child of the process that opened the consumer. It has none of its
+        threads, and
         must not touch the shared sockets."""
         return self._process is not None and self._process != os.getpid()

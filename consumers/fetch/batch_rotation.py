@@ -31,7 +31,7 @@ class BatchRotation:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing can be taken: all that is buffered is paused."""
+        """Return whether nothing can be taken: all that is buffered is paused."""
         return not self._ready
 
     def add(self, partition: TopicPartition) -> None:
@@ -85,7 +85,7 @@ class BatchRotation:
         self.taken_bytes = 0
 
     def has_taken(self, partition: TopicPartition) -> bool:
-        """Whether a batch of it was taken since `keep`."""
+        """Return whether a batch of it was taken since `keep`."""
         state = self._taken.get(partition)
         return state is not None and state is self._states.get(partition)
 

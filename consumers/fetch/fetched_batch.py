@@ -40,7 +40,7 @@ class FetchedBatch:
 
     @property
     def is_worth_a_thread(self) -> bool:
-        """Whether decompressing it ahead pays."""
+        """Return whether decompressing it ahead pays."""
         is_large = self.header.codec == Codec.ZSTD and self.header.length >= WORTH_A_THREAD_BYTES
         return is_large and compression.THREADS > 1
 

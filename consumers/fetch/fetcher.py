@@ -321,7 +321,7 @@ class Fetcher:
                 self._fetch(InFlightFetch(address, states, self._cluster.version))
 
     def _has_room(self) -> bool:
-        """Whether the buffer takes more. If only paused partitions fill it, drop theirs."""
+        """Return whether the buffer takes more. If only paused partitions fill it, drop theirs."""
         if self._budget.used >= self._config.buffer_bytes and self.rotation.is_idle:
             for state in self._states.values():
                 if state.buffer.size:
@@ -347,7 +347,7 @@ class Fetcher:
         return due
 
     def _is_there(self, state: PartitionFetchState, now: float) -> bool:
-        """Whether the brokers know this topic; otherwise refresh the metadata."""
+        """Return whether the brokers know this topic; otherwise refresh the metadata."""
         topic = state.partition.topic
         known = self._cluster.topic_id(topic)
         if known is not None and state.topic_id in ("", known):
@@ -493,7 +493,7 @@ class Fetcher:
         Drop those that the application does not have. If it has some, raise LogTruncated; with a reset policy
         only log it, and continue where the logs part: no record is skipped.
         """
-        # Nothing was handed out yet while a time is still sought.
+        # No record was handed out yet while a time is still sought.
         has_taken = self.rotation.has_taken(state.partition)
         if state.start.since is not None and not has_taken:
             self._start_at(state, min(parts_at, state.hand_out), state.start.since)

@@ -75,12 +75,12 @@ class PartitionBuffer:
 
     @property
     def has_taken(self) -> bool:
-        """Whether records were taken since `keep`."""
+        """Return whether records were taken since `keep`."""
         return self._turn > 0 or self._row > self._kept
 
     @property
     def has_more(self) -> bool:
-        """Whether a batch is left to take."""
+        """Return whether a batch is left to take."""
         return self._turn < len(self._opened) or bool(self._fetched)
 
     def drop_fetched(self) -> None:

@@ -24,7 +24,7 @@ class InFlightFetch:
     address: str
     named: Sequence["PartitionFetchState"]
     metadata_version: int
-    """Of the time when all of them were named."""
+    """The time when all of them were named."""
     members: dict[TopicPartition, "PartitionFetchState"] = field(default_factory=dict)
     """The partitions that wait for an answer."""
     stale: bool = False
@@ -34,7 +34,7 @@ class InFlightFetch:
 
 @dataclass(slots=True)
 class Start:
-    """Where reading begins, as long as the offset is unknown."""
+    """The start of reading while the offset is unknown."""
 
     look_up: int = EARLIEST
     """A time (ms), EARLIEST or LATEST, whose offset the leader is asked for."""
@@ -109,7 +109,7 @@ class PartitionFetchState:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all known records are fetched: the next fetch waits at the broker."""
+        """Return whether all known records are fetched: the next fetch waits at the broker."""
         return self.offset is not None and 0 <= self.end <= self.offset
 
     @property

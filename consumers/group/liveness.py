@@ -95,7 +95,7 @@ class Liveness:
         return ends
 
     def needs_heartbeat(self, now: float) -> bool:
-        """Whether to send a heartbeat now: not while the last one is unanswered."""
+        """Return whether to send a heartbeat now: not while the last one is unanswered."""
         if now < self._heartbeat_at:
             return False
         self._heartbeat_at = now + self._session_timeout / self._timing.heartbeats

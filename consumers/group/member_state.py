@@ -68,7 +68,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     protocol: int = PROTOCOL
     pid: int = 0
-    """Of its process, for people."""
+    """The host of its process, for people."""
 
     def info(self) -> MemberInfo:
         """Return what the member publishes."""
@@ -384,14 +384,14 @@ class GroupMember:
         self._effects.append(Rebalanced(plan.generation, len(plan.members), tuple(self._mine)))
 
     def _is_wanted(self, partition: TopicPartition, topic_id: str) -> bool:
-        """Whether our share has the partition, of a topic with this id (any: "")."""
+        """Return whether our share has the partition, of a topic with this id (any: "")."""
         if not topic_id:
             return partition in self._mine
         trusting = self.phase is Phase.MEMBER and self._is_trusting()
         return trusting and self._mine.get(partition) == topic_id
 
     def _is_ours(self, owner: Owner) -> bool:
-        """Whether it is an earlier process with our instance id, or an earlier claim of ours."""
+        """Return whether it is an earlier process with our instance id, or an earlier claim of ours."""
         return owner.nonce == self._nonce or owner.member == membership.assignee(self.name or "")
 
     # -- decisions --------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class GroupMember:
 
     @property
     def is_without_topics(self) -> bool:
-        """Whether none of the wanted topics exists."""
+        """Return whether none of the wanted topics exists."""
         wanted = len(self.info.topics) + bool(self.info.pattern)
         return 0 < wanted == len(self.missing)
 
@@ -457,7 +457,7 @@ class GroupMember:
         self.alarms = tuple(found)
 
     def _is_trusting(self) -> bool:
-        """Whether ZooKeeper and the application seem alive."""
+        """Return whether ZooKeeper and the application seem alive."""
         return not self.liveness.fenced and self.liveness.poll_state is PollState.ACTIVE
 
     def _may_claim(self) -> bool:

@@ -157,7 +157,7 @@ class OwnedPartitions:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is owned, no claim can succeed any more, no commit is in flight."""
+        """No partition is owned, no claim can succeed any more, no commit is in flight."""
         claiming = any(wanted.asked for wanted in self._wanted.values())
         return not self._owned and not claiming and self._committing is None
 

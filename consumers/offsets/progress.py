@@ -93,7 +93,7 @@ class Positions:
         self._done.append((partition, start, end))
 
     def is_done(self, partition: TopicPartition) -> bool:
-        """Whether no record of the partition is under way, by `done`."""
+        """Return whether no record of the partition is under way, by `done`."""
         self._look_at_done()
         progress = self._progress.get(partition)
         unfinished = None if progress is None else progress.unfinished

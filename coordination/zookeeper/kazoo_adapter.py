@@ -102,8 +102,8 @@ class KazooSession:
     gives operations to kazoo: every attempt to connect is refused from then on. Another thread stops the
     client, since the connection thread cannot wait for itself.
 
-    **Silence.** While no server answers, the session may live or not: a server that was paused ends old
-    sessions when it resumes, and one that restarts gives each its full time again. So the session stays
+    **Silence.** While no server answers, the session may live or not. A paused server ends old sessions
+    when it resumes. A restarted one gives each its full time again. So the session stays
     SUSPENDED until a server decides. A holder must not wait for that: it fences itself when
     `last_acknowledged()` plus its share of the session timeout has passed. Pings do not count there: a
     holder sends an operation now and then.
