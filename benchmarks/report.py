@@ -20,7 +20,7 @@ PAGES: Final = (
 )
 HEADLINE: Final = (
     ("produce record by record, `acks=1`", "produce, Folkmoot send(), 4,000 keys"),
-    ("produce record by record, `acks=all`, three replicas", "acks=all, send()"),
+    ("produce record by record, `acks=all`, three replicas, page cache", "acks=all, send()"),
     ("consume record by record", "consume, Folkmoot, record by record"),
     ("consume as Arrow columns", "consume, Folkmoot arrow()"),
     ("latency, p99, 1,000 records/s, linger 5 ms", "latency, p99, 1,000 records/s, linger 5 ms"),
