@@ -280,13 +280,13 @@ class ReportDamageEntry(_Entry, frozen=True):
 
 
 class ReportDamageRequest(_Message, frozen=True):
-    """Have batches checked. The broker trusts only its own check, and makes it later."""
+    """Have batches checked. The broker trusts only its own check, and answers after it."""
 
     entries: Annotated[list[ReportDamageEntry], Meta(max_length=MAX_REPORTS)]
 
 
 class ReportDamageResult(_Result, frozen=True):
-    """Outcome of one entry: no error means that it will be checked, or was found before."""
+    """Outcome of one entry: no error means that it was checked, or found before."""
 
     leader: BrokerInfo | None = None
 

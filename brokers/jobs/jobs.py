@@ -132,6 +132,8 @@ class Lane(Enum):
     """Facts of topics, noted in the directories of their partitions."""
     READ = "read", 8
     """Reads of segments; a slow disk may hold each up."""
+    REPORTS = "reports", 1
+    """Batches that readers report as damaged, one at a time."""
     INDEX = "index", 1
     """Indexes, summaries and producers, for a first read or append."""
     COMPACTION = "compaction", 1

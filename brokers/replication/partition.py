@@ -164,8 +164,9 @@ class Partition:
         self._role = Role.WAITING
         self._asked: Position | None = None
         """The position that the leader was asked for and has not answered."""
-        self._is_blocked = False
-        """An operation is about to cut the log, begin it anew or prepare it: nothing is asked or appended."""
+        self._blocking = 0
+        """Operations that are about to cut the log, begin it anew or prepare it: nothing is asked or
+        appended."""
         self._produces: deque[WaitingProduce] = deque()
         self._expires_at = inf
         self._deletions: list[_Deletion] = []
@@ -283,10 +284,13 @@ class Partition:
     def _carry_out(self, step: Step) -> None:
         """Take the step that the state machine asks for, and what a change of roles requires."""
         state, log = self.state, self.log
-        if self._role is not Role.CLOSED:
-            self._enter(state.role)
         former, self.leader = self.leader, state.leader
         log.is_led = self.leader is not None
+        if self._role is not Role.CLOSED:
+            if former is not None and self.leader is None:
+                # If ZooKeeper was set back, another may lead in this epoch.
+                self._enter(Role.WAITING)
+            self._enter(state.role)
         if (former is None) is not (self.leader is None):
             if former is not None:
                 logger.info("%s: not the leader any more", log.name)
@@ -376,7 +380,7 @@ class Partition:
     def _claim(self, write: StateWrite) -> None:
         """Write in ZooKeeper that this broker leads, or that it cannot."""
         log = self.log
-        if write.state.active and (log.failed is not None or self._is_blocked):
+        if write.state.active and (log.failed is not None or self._blocking):
             self.state.failed()
             self._try_again()
             return
@@ -662,7 +666,7 @@ class Partition:
         """Ask the leader for the next records, once all that is here counts. `again`: even if it has not
         answered yet."""
         follower, log, shared = self.state.follower, self.log, self._shared
-        if follower is None or self._is_blocked or (self._asked is not None and not again):
+        if follower is None or self._blocking or (self._asked is not None and not again):
             return
         if not log.is_open or log.failed is not None:
             return
@@ -763,7 +767,7 @@ class Partition:
         is_out_of_range = result.error == OffsetOutOfRange.code
         if is_out_of_range and follower.damaged_at is not None:
             follower.checked(NO_EPOCH, result.log_start)
-        elif is_out_of_range and result.log_start >= asked.log_end and not self._is_blocked:
+        elif is_out_of_range and result.log_start >= asked.log_end and not self._blocking:
             why = f"broker {follower.leader} has nothing before offset {result.log_start}"
             self._change_log(partial(self._begin_anew, follower, result.log_start, why))
             return
@@ -803,12 +807,12 @@ class Partition:
 
     def _change_log(self, change: _Change) -> None:
         """Run an operation during which nothing is asked or appended."""
-        self._is_blocked = True
+        self._blocking += 1
         self.log.queue.add(self._while_blocked(change))
 
     async def _while_blocked(self, change: _Change) -> None:
         pause = await change()
-        self._is_blocked = False
+        self._blocking -= 1
         if pause:
             self._try_again(pause)
         else:
@@ -862,10 +866,14 @@ class Partition:
                     self.state.may_lead = self.state.may_lead_alone = False
         except (FolkmootError, ValueError) as error:
             self.fail(f"it cannot follow its leader: {error}")
-            cause = error.__cause__
-            if isinstance(cause, OSError) and cause.errno in (errno.EIO, errno.EROFS):
-                self._shared.flusher.disk_failed(DiskFailed(f"a log could not be cut: {error}"))
+            self._report_disk(error)
         return 0.0
+
+    def _report_disk(self, error: Exception) -> None:
+        """End the broker if its disk is broken."""
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.EIO, errno.EROFS):
+            self._shared.flusher.disk_failed(DiskFailed(f"a log could not be cut: {error}"))
 
     @property
     def _is_lost_by_election(self) -> bool:
@@ -925,6 +933,9 @@ class Partition:
         except (FolkmootError, OSError) as error:
             self._warn(error)
             pause = DISK_AGAIN_AFTER
+            if log.failed is not None:
+                self.wake_all()
+                self._report_disk(error)
         log.epoch_starts.changed = True  # their file is gone
         while log.is_open:
             try:

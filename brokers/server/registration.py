@@ -330,7 +330,7 @@ class ClusterWatcher:
         while reads := reader.reads():
             execute_all(session, reads)
         changed, reader.changed = reader.changed, {}
-        known = {topic.topic_id for topic in reader.topics.values()}
+        known = {topic.topic_id for topic in reader.topics.values()} if reader.deletions else set()
         deleted = {
             topic_id: found
             for topic_id, found in reader.deletions.items()

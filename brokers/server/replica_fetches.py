@@ -226,16 +226,17 @@ class ReplicaFetches:
                     raise NotLeader(f"{log.name} is not led here any more")
                 if entry.log_end < log.log_start:
                     raise OffsetOutOfRange(f"{log.name} begins with offset {log.log_start}")
-                chunk = log.read(
-                    *(entry.log_end, max_bytes - found), at_least_one=not found, committed=False
-                )
+                try:
+                    chunk = log.read(
+                        *(entry.log_end, max_bytes - found), at_least_one=not found, committed=False
+                    )
+                except NotCached as cold:
+                    self._begin(partition, cold.job)
+                    continue
                 if found and not len(chunk) and entry.log_end < log.log_end:
                     session.changed[partition] = None  # there is no room for its next batch
                     return
                 answer = session.answer(partition, chunk)
-            except NotCached as cold:
-                self._begin(partition, cold.job)
-                continue
             except FolkmootError as error:
                 answer = _failed(entry, error, log.log_start)
             answers.append(answer)

@@ -59,6 +59,8 @@ ENTRIES_PER_STEP: Final = 10
 GROUPED_PER_STEP: Final = 500
 PREPARED_AT_ONCE: Final = 250
 """At most as many entries of a request have their disk read by one trip to the background."""
+MOST_REPORTS: Final = 100
+"""Damaged batches that wait to be read again; further reports are refused."""
 BYTES_PER_STEP: Final = 4 * 1024 * 1024
 
 Outcome = Response | DelayedResponse | None
@@ -128,6 +130,7 @@ class RequestHandlers:
     replica_fetches: ReplicaFetches = field(init=False)
     updates: ViewUpdates = field(init=False)
     _preparing: set[Job] = field(default_factory=set, init=False)
+    _reports: dict[tuple[Log, int], list[_Answer]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.replica_fetches = ReplicaFetches(self.partitions, self.purgatory, self._begin)
@@ -466,8 +469,7 @@ class RequestHandlers:
         return self._each(body, messages.DeleteRecordsResult, self._delete_records)
 
     def report_damage(self, body: messages.ReportDamageRequest) -> Steps:
-        report = partial(self._report_damage, set())
-        return self._each(body, messages.ReportDamageResult, report)
+        return self._each(body, messages.ReportDamageResult, self._report_damage)
 
     def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
         describe = partial(self._describe_producer, now.monotonic + body.timeout)
@@ -523,22 +525,34 @@ class RequestHandlers:
                 WaitingProduce(log.log_end, 0, deadline, lambda error: answer(error or found))
             )
 
-    def _report_damage(
-        self,
-        checked: set[tuple[Log, int]],
-        entry: messages.ReportDamageEntry,
-        answer: _Answer,
-    ) -> None:
-        """`checked`: the batches that this request has had read again already."""
+    def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> None:
+        """Answer once the batch was read again. Later requests of the same peer do not wait for that."""
         partition = self.partitions.find(entry.topic_id, entry.partition)  # a follower's, too
         log = (partition or self.metadata.led(entry)).log
         if not log.log_start <= entry.offset < log.log_end:
             raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
         report = log, entry.offset
-        if report not in checked and (job := damage_job(*report)) is not None:
-            checked.add(report)
-            raise NotCached(job)
-        answer(())
+        if (waiting := self._reports.get(report)) is not None:
+            waiting.append(answer)
+            return
+        if len(self._reports) >= MOST_REPORTS:
+            raise Overloaded(f"{MOST_REPORTS} batches wait to be read again: retry later")
+        if (job := damage_job(*report)) is None:
+            answer(())
+            return
+
+        def checked(outcome: Any) -> None:
+            waiting = self._reports.pop(report)
+            job.finish(outcome)
+            for each in waiting:
+                each(())
+
+        self._reports[report] = [answer]
+        try:
+            self.submit(job.lane, job.run, checked)
+        except Overloaded:
+            del self._reports[report]
+            raise
 
     def get_schema(self, body: messages.GetSchemaRequest) -> Steps:
         return Response((yield from self.schemas.resolve((body.context, body.schema_id))))
@@ -554,9 +568,6 @@ class RequestHandlers:
             if number % GROUPED_PER_STEP == 0:
                 yield None
         return Response(messages.LogSizesResponse(found))
-
-
-_Handler = Callable[[RequestHandlers, Request, Sequence[memoryview], Now], Outcome | Steps]
 
 
 def _divergence(log: Log, entry: messages.FetchEntry) -> EpochEnd:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from folkmoot.brokers.jobs.jobs import Job, Lane, Now, SharedJob, Submit, log_failure
+from folkmoot.brokers.jobs.jobs import Job, Lane, Now, SharedJob, Submit, log_failure, result_of
 from folkmoot.coordination.schemas import lookups
 from folkmoot.coordination.schemas.nodes import Content
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
@@ -120,7 +120,9 @@ class Schemas:
         if not wanted <= known.ids:
             job = self._reads.get(subject)
             if job is None:
-                job = SharedJob(partial(self._read, subject), known.take, Lane.SUBJECTS)
+                # A failure is shared, too: while ZooKeeper does not answer, each read takes its timeout.
+                read = partial(result_of, partial(self._read, subject))
+                job = SharedJob(read, known.take, Lane.SUBJECTS)
                 self._reads[subject] = job
             yield job
             if known.error is None and not wanted <= known.ids:

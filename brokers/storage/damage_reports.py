@@ -22,7 +22,7 @@ def damage_job(log: Log, offset: int) -> SharedJob | None:
         return None
     segment.save_index()  # the index says where a damaged batch ends
     work = partial(_read, segment.reader(), offset)
-    return SharedJob(work, partial(_mark, log, segment, offset), Lane.READ)
+    return SharedJob(work, partial(_mark, log, segment, offset), Lane.REPORTS)
 
 
 def _read(reader: SegmentReader, offset: int) -> list[Damage]:

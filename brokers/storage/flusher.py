@@ -214,8 +214,12 @@ class Flusher:
         Calls during a write share the next one.
         """
         self._unnoted.append(done)
-        if len(self._unnoted) == 1:
-            self._notes.add(self._write_notes())
+        if self._notes.is_idle:
+            self._notes.add(self._write_all_notes())
+
+    async def _write_all_notes(self) -> None:
+        while self._unnoted:
+            await self._write_notes()
 
     async def _write_notes(self) -> None:
         logs, waiting, self._unnoted = self._logs, self._unnoted, []

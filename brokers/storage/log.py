@@ -44,11 +44,13 @@ from folkmoot.brokers.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     Damage,
+    NotCached,
     OpenSegments,
     Segment,
     SegmentName,
     SegmentReader,
     Stamped,
+    SummaryJob,
     headers_from,
 )
 from folkmoot.brokers.storage.segment_index import largest_timestamp
@@ -482,6 +484,10 @@ class Log:
         time may lie in damage that another replica may have, StorageError.
         """
         self.require_open()
+        unread = [each for each in self.sealed_segments if each.is_unread]
+        if unread and not self._files.may_wait:  # one job for all, and no index stays in memory
+            summaries = SummaryJob(unread)
+            raise NotCached(SharedJob(summaries.run, lambda _, found: summaries.finish(found)))
         offset = self.high_watermark
         for segment in self.segments:
             if not segment.size:
@@ -855,7 +861,8 @@ class Log:
         try:
             await self._job_of_cut(partial(delete_all, self.directory, offset), pause)
         except StorageError as error:
-            self.fail(f"it could not begin anew: {error}")
+            if self.is_open:
+                self.fail(f"it could not begin anew: {error}")
             raise
         self.release()
         self.segments = []
@@ -1007,7 +1014,9 @@ def delete_all(directory: Path, log_start: int) -> None:
 
 
 def _delete(directory: Path, suffixes: Sequence[str]) -> None:
-    for path in directory.iterdir():
+    for path in sorted(
+        directory.iterdir()
+    ):  # the last segment last: without it a cut is not done again
         if path.suffix in suffixes:
             path.unlink(missing_ok=True)
 
@@ -1033,7 +1042,8 @@ def cut_files(
     """
     position: int | None = None
     end = 0 if last is None else log_start
-    if last is not None and last.path.exists():  # else it is done again
+    # Without any segment it is done again.
+    if last is not None and any(path.suffix == LOG_SUFFIX for path in directory.iterdir()):
         position, end = last.end_before(offset)
         if end < log_start:
             position, end = None, log_start

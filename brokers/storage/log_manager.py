@@ -65,7 +65,7 @@ from folkmoot.protocol.records import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 """The version of what lies in a data directory; another one is refused."""
 
 LOCK_FILE: Final = ".lock"
@@ -208,6 +208,8 @@ class LogManager:
         """By topic id, the names of directories that are being removed."""
         self._left_behind: set[str] = set()
         """Those of them whose removal has failed."""
+        self._kept: set[str] = set()
+        """Directories whose removal has begun, and was taken back: it is not retried if it fails."""
         self._doomed: dict[Log, list[Path]] = {}
         """Files of logs to be removed, in order."""
         self._remove_again_at = 0.0
@@ -268,7 +270,13 @@ class LogManager:
             log.abandon()
         for kept in (self._topics, self._ids, self.lost, self.dirty, self._deleted, self._doomed):
             kept.clear()
-        for names in (self._scheduled, self._unreported, self._going, self._left_behind):
+        for names in (
+            self._scheduled,
+            self._unreported,
+            self._going,
+            self._left_behind,
+            self._kept,
+        ):
             names.clear()
         if self._lock >= 0:
             lock, self._lock = self._lock, -1
@@ -289,7 +297,7 @@ class LogManager:
         found = path.read_bytes() if path.exists() else b""
         if found != STOPPED and (found != boot or not boot):
             self.suspects = {log.directory.name for log in self}
-        if found != boot and not self.suspects:
+        if not self.suspects and (found != boot or not path.exists()):
             write = overwrite if path.exists() else write_atomic
             write(path, boot)
 
@@ -459,9 +467,11 @@ class LogManager:
         self._scheduled.pop(topic_id, None)
         if topic_id in self._unreported:
             self._unreported.discard(topic_id)
-            kept = {name for name in self._left_behind if _topic_id_of(name) == topic_id}
-            self._left_behind -= kept
-            self._going[topic_id] -= kept
+            going = self._going.get(topic_id, set())
+            failed = self._left_behind & going
+            self._left_behind -= failed
+            self._kept |= going - failed
+            going -= failed
 
     def scheduled(self) -> list[str]:
         """The ids of topics that are deleted once their delay is over."""
@@ -492,6 +502,7 @@ class LogManager:
                         "topic %s (id %s): %d directories are renamed to *%s, and removed",
                         *(topic.name, topic_id, len(topic.logs), DELETED),
                     )
+                self._kept = {each for each in self._kept if _topic_id_of(each) != topic_id}
                 self.delete_topic(topic_id)
                 self._unreported.add(topic_id)
                 self._report_carried_out(topic_id)
@@ -570,6 +581,9 @@ class LogManager:
 
     def _gone(self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception) -> None:
         left = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
+        kept = self._kept & left.keys()
+        self._kept.difference_update(names)
+        left = {name: error for name, error in left.items() if name not in kept}
         if left:
             why = next(iter(left.values()))
             logger.error("%s: %d directories are left for now: %s", self.data, len(left), why)
@@ -579,6 +593,9 @@ class LogManager:
             if name not in left:
                 self._going[topic_id].discard(name)
             self._report_carried_out(topic_id)
+        for topic_id in {_topic_id_of(name) for name in names}:
+            if not self._going[topic_id]:
+                del self._going[topic_id]
 
     def _report_carried_out(self, topic_id: str) -> None:
         if topic_id in self._unreported and not self._going.get(topic_id):
@@ -602,6 +619,13 @@ class LogManager:
         self._doomed.pop(log, None)
         if left := files[removed:]:  # what was removed is not retried: its name may be in use again
             self._doomed[log] = left  # behind other logs, so that each has its turn
+
+    def remove_later(self, log: Log, files: Sequence[Path]) -> None:
+        """As `remove`, in an operation of its own. From here on `is_removing`: a cut that comes first removes
+        them itself, before a new segment has the name of one."""
+        if files:
+            self._doomed[log] = [*self._doomed.get(log, ()), *files]
+            log.queue.add(self.remove(log, ()))
 
     def is_removing(self, log: Log) -> bool:
         """True while files of a log are left to be removed."""

@@ -189,7 +189,7 @@ class Retention:
             raise disk_error(f"{log.directory}: nothing was deleted", error) from error
         if not log.is_open:
             raise _why_closed(log)
-        log.queue.add(self._logs.remove(log, log.advance_log_start(offset)))
+        self._logs.remove_later(log, log.advance_log_start(offset))
 
 
 def _expired(log: Log, now: Now) -> int:

@@ -1,5 +1,6 @@
 """Looking for rot in sealed segments, one after another, all of them within a set period."""
 
+import heapq
 import logging
 from functools import partial
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from folkmoot.brokers.storage.segment import Damage, Segment, SegmentReader
 logger = logging.getLogger(__name__)
 
 STEP_BYTES: Final = 8 * 1024 * 1024
+LOGS_AT_ONCE: Final = 200
 NOTHING_TO_DO: Final = 600.0
 LEAST_SHARE: Final = 0.1
 """The rest of a late round takes at least this part of its period: it leaves the disk to others."""
@@ -37,9 +39,7 @@ class Scrubber:
     A job reads STEP_BYTES at a time, on descriptors of its own. The pauses between jobs make a round take
     its period. A round visits logs in the order of their directories' names, so that its position means the
     same after a restart. Each checkpoint notes the position; a crash repeats what came since. Segments that
-    are sealed after the visit to their log has begun belong to the next round.
-
-    Owner: the event loop.
+    are sealed after a round has listed their log belong to the next round.
     """
 
     def __init__(self, logs: LogManager, submit: Submit, period: float) -> None:
@@ -48,8 +48,8 @@ class Scrubber:
         self._period = period
         self._place: ScrubPlace | None = None
         self._busy = False
-        self._left: list[Log] = []
-        """The logs of this round that are not visited yet, the next one last."""
+        self._unlisted: list[Log] = []
+        self._left: list[tuple[str, int, int, Log]] = []
         self._listed_bytes = self._left_bytes = 0
         self._log: Log | None = None
         self._last_base = 0
@@ -58,8 +58,8 @@ class Scrubber:
 
     @property
     def share_read(self) -> float:
-        """How much of the bytes at the begin of this round is read: 0 to 1."""
-        if self._place is None:
+        """How much of the bytes that this round has listed is read: 0 to 1."""
+        if self._place is None or self._unlisted:
             return 0.0
         return 1.0 - max(0, self._left_bytes) / self._listed_bytes if self._listed_bytes else 1.0
 
@@ -68,16 +68,22 @@ class Scrubber:
         if self._busy:
             return _BUSY
         if self._place is None:
-            self._begin_round(self._logs.notes.scrub or ScrubPlace(now.wall))
-        assert self._place is not None
+            noted = self._logs.notes.scrub
+            is_behind = noted is not None and noted.began <= now.wall
+            self._begin_round(noted if noted is not None and is_behind else ScrubPlace(now.wall))
+            return 0.0
         if self._place.began > now.wall:  # the clock was ahead then
             self._place = replace(self._place, began=now.wall)
-        if self._segment is None:
-            self._segment = self._next_segment(self._place)
-        segment = self._segment
-        if segment is None:
+        if self._unlisted:
+            self._list_some(self._place)
+            return 0.0
+        if self._segment is None and not self._next_segment(self._place):
             return self._end_round(self._place, now)
-        size = min(STEP_BYTES, segment.size - self._position)
+        segment = self._segment
+        assert segment is not None
+        size = max(
+            1, min(STEP_BYTES, segment.size - self._position)
+        )  # compaction may have emptied it
         rest = self._place.began / 1000 + self._period - now.wall / 1000
         rest = min(max(rest, 0.0), self._period)
         pause = rest * size / max(size, self._left_bytes)
@@ -85,38 +91,45 @@ class Scrubber:
         self._left_bytes -= size
         self._busy = True
         step = partial(_read_step, segment.reader(), self._position, self._offset)
-        self._submit(Lane.SCRUB, step, partial(self._take, segment))
+        self._submit(Lane.SCRUB, step, self._take)
         return max(_SHORTEST_PAUSE, pause, least)
 
     # -- a round ------------------------------------------------------------------------------------
 
     def _begin_round(self, place: ScrubPlace) -> None:
         self._place = place
-        left = (log for log in self._logs if log.directory.name >= place.directory)
-        self._left = sorted(left, key=lambda log: log.directory.name, reverse=True)
-        self._listed_bytes = 0
-        for log in self._left:
-            first = place.base_offset if log.directory.name == place.directory else 0
-            found = (each.size for each in log.sealed_segments if each.base_offset >= first)
-            self._listed_bytes += sum(found)
-        self._left_bytes = self._listed_bytes
+        self._unlisted = list(self._logs)
+        self._listed_bytes = self._left_bytes = 0
 
-    def _next_segment(self, place: ScrubPlace) -> Segment | None:
-        while self._log is not None or self._left:
+    def _list_some(self, place: ScrubPlace) -> None:
+        """Put some logs in the order of their directories' names."""
+        for _ in range(min(LOGS_AT_ONCE, len(self._unlisted))):
+            log = self._unlisted.pop()
+            name = log.directory.name
+            sealed = log.sealed_segments
+            if sealed and name >= place.directory:
+                heapq.heappush(self._left, (name, id(log), sealed[-1].base_offset, log))
+                first = place.base_offset if name == place.directory else 0
+                found = sum(each.size for each in sealed if each.base_offset >= first)
+                self._listed_bytes += found
+                self._left_bytes += found
+
+    def _next_segment(self, place: ScrubPlace) -> bool:
+        while True:
             if self._log is None:
-                self._log = self._left.pop()
-                name, sealed = self._log.directory.name, self._log.sealed_segments
-                self._last_base = sealed[-1].base_offset if sealed else -1
-                if name != place.directory:
-                    place = ScrubPlace(place.began, name)
+                if not self._left:
+                    return False
+                name, _, self._last_base, self._log = heapq.heappop(self._left)
+                base = place.base_offset if name == place.directory else 0
+                place = ScrubPlace(place.began, name, base)
             for segment in self._log.sealed_segments if self._log.is_open else ():
                 if place.base_offset <= segment.base_offset <= self._last_base:
+                    self._segment = segment
                     self._position, self._offset = 0, segment.base_offset
                     self._place = ScrubPlace(place.began, place.directory, segment.base_offset)
                     self._logs.notes.scrub = self._place
-                    return segment
+                    return True
             self._log = None
-        return None
 
     def _end_round(self, place: ScrubPlace, now: Now) -> float:
         over = place.began + round(self._period * 1000)
@@ -127,18 +140,20 @@ class Scrubber:
 
     # -- a step -------------------------------------------------------------------------------------
 
-    def _take(self, segment: Segment, outcome: _Step | Exception) -> None:
+    def _take(self, outcome: _Step | Exception) -> None:
         self._busy = False
-        log, place = self._log, self._place
+        segment, log, place = self._segment, self._log, self._place
+        assert segment is not None
         assert log is not None
         assert place is not None
+        if isinstance(outcome, _Step):
+            self._position, self._offset = outcome.position, outcome.offset
         if not log.is_open or log.sealed(segment.base_offset) is not segment:
             self._position = segment.size  # it was deleted, or compacted, meanwhile
         elif isinstance(outcome, Exception):
             logger.error("%s: cannot be read to its end: %s", segment.path, outcome)
             self._position = segment.size
         else:
-            self._position, self._offset = outcome.position, outcome.offset
             for damage in outcome.damage:
                 segment.mark(damage)
         if self._position >= segment.size:

@@ -155,7 +155,7 @@ class OpenSegments:
         self.index_bytes += memory_bytes - self._indexes.pop(segment, 0)
         if memory_bytes:
             self._indexes[segment] = memory_bytes
-        if self.index_bytes > self._index_limit and len(self._indexes) > 1:
+        while memory_bytes and self.index_bytes > self._index_limit and len(self._indexes) > 1:
             oldest = next(iter(self._indexes))
             oldest.save_index()
             oldest.drop_index()
@@ -496,8 +496,8 @@ class Segment(SegmentReader):
         self._is_mapped = True
         # The least bytes that a job reads; None: reads may wait for the disk.
         self._read_ahead: int | None = None
-        # By position; None: the job has ended, and the next read there may wait for the disk.
-        self._read_jobs: dict[int, SharedJob | None] = {}
+        # By position, with the end; None: the job has ended, and a read up to there may wait for the disk.
+        self._read_jobs: dict[int, tuple[int, SharedJob | None]] = {}
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
@@ -659,7 +659,7 @@ class Segment(SegmentReader):
             yield
         finally:
             self._read_ahead = None
-        for position in [each for each, job in self._read_jobs.items() if job is None]:
+        for position in [each for each, (_, job) in self._read_jobs.items() if job is None]:
             del self._read_jobs[position]
 
     def read(self, position: int, count: int) -> memoryview:
@@ -693,17 +693,20 @@ class Segment(SegmentReader):
         return self._files.mapped.is_used(self)
 
     def _read_job(self, position: int, end: int) -> SharedJob | None:
-        if position not in self._read_jobs:
-            self._read_jobs[position] = SharedJob(
+        end = min(end, self.size)
+        known = self._read_jobs.get(position)
+        if known is None or known[0] < end:  # a large batch needs more than its header
+            job = SharedJob(
                 partial(_read_through, self.reader(), position, end),
-                partial(self._read_ended, position),
+                partial(self._read_ended, position, end),
                 Lane.READ,
             )
-        return self._read_jobs[position]
+            known = self._read_jobs[position] = end, job
+        return known[1]
 
-    def _read_ended(self, position: int, job: SharedJob, _: object) -> None:
-        if self._read_jobs.get(position) is job:
-            self._read_jobs[position] = None
+    def _read_ended(self, position: int, end: int, job: SharedJob, _: object) -> None:
+        if self._read_jobs.get(position) == (end, job):
+            self._read_jobs[position] = end, None
 
     def fetch(
         self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
@@ -935,6 +938,12 @@ class Segment(SegmentReader):
     def learn(self, summary: Summary | None) -> None:
         """Take over what a SummaryJob has read; None: it could not."""
         self._summary = summary
+        self._was_tried |= summary is None
+
+    @property
+    def is_unread(self) -> bool:
+        """Return whether its summary is unknown, and no job has failed to read it."""
+        return self.summary is None and not self._was_tried
 
     def load_summary(self) -> Summary:
         """Return the summary, with the index if it was not read yet. Raises NotCached, StorageError."""

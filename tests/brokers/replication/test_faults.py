@@ -22,7 +22,12 @@ from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.segment import Segment
 from folkmoot.coordination.partition_states import VersionedState
-from folkmoot.protocol.errors import DiskFull, RequestTimeout, StorageError
+from folkmoot.protocol.errors import (
+    DiskFull,
+    NotEnoughReplicasAfterAppend,
+    RequestTimeout,
+    StorageError,
+)
 from tests.brokers.batches import read_now, values_of
 from tests.brokers.replication.brokers import PRODUCE_TIMEOUT, TOPIC_ID, Cluster, Node
 
@@ -201,6 +206,40 @@ def test_a_leader_writes_once_where_zookeeper_was_set_back(cluster: Cluster) -> 
     cluster.later(1.0)
     assert len(cluster.writes) - written == 1
     assert one.replica.state.leader is None
+
+
+def test_a_leader_in_whose_epoch_another_leads_after_zookeeper_was_set_back_acks_nothing(
+    cluster: Cluster,
+) -> None:
+    one, three, before = cluster.nodes[1], cluster.nodes[3], cluster.state
+    cluster.designate(1, 1, 3)
+    for _ in range(2):
+        cluster.show()
+    cluster.kill(2)
+    cluster.show()
+    cluster.run()
+    cluster.later(1.0)
+    cluster.cut |= {(3, 1)}
+    answer = one.produce(b"a")
+    assert one.replica.leader is not None
+    assert not answer
+
+    cluster.state = VersionedState(before.state, before.partition_epoch)
+    cluster.designate(2, 1, 2, 3)
+    cluster.start(2)
+    for _ in range(2):
+        cluster.show(2)
+    cluster.nodes[2].turn()
+    leading = cluster.state
+    cluster.state = VersionedState(leading.state, leading.partition_epoch + 9)
+    for broker in (1, 1, 3):
+        cluster.show(broker)
+    cluster.mend()
+    cluster.cut |= {(2, 1)}
+    for node in (three, one) * 3:
+        node.turn()
+    cluster.run()
+    assert [result.error for result in answer] == [NotEnoughReplicasAfterAppend.code]
 
 
 # -- exceptions -----------------------------------------------------------------------------------------

@@ -2016,7 +2016,7 @@ def test_who_is_told_to_lead_while_its_log_is_cut_leads_when_that_has_ended(
     one.hands.jobs.reverse()
     led = []
     while one.hands.jobs:
-        led.append((one.replica._is_blocked, leads(one)))
+        led.append((one.replica._blocking > 0, leads(one)))
         one.hands.work()
     assert (True, True) not in led
     one.by_hand = False
@@ -2122,10 +2122,10 @@ def test_a_cut_waits_for_room_and_for_descriptors(
     cluster.show()
     cluster.cut.clear()
     cluster.run()
-    assert (one.replica._is_blocked, one.log.log_end) == (True, 2)
+    assert (one.replica._blocking, one.log.log_end) == (1, 2)
     for _ in range(4):
         cluster.later(1.0)
-    assert (one.log.failed, one.replica._is_blocked, len(tried)) == (None, False, 3)
+    assert (one.log.failed, one.replica._blocking, len(tried)) == (None, 0, 3)
     answer = cluster.nodes[2].produce(b"b")
     cluster.run()
     assert ([each.error for each in answer], isr(cluster)) == ([0], (1, 2, 3))

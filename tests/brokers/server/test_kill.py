@@ -113,7 +113,7 @@ class Brokers:
         self._next = self._spawn()
 
     def _spawn(self) -> subprocess.Popen[str]:
-        root = Path(__file__).parents[2]
+        root = Path(__file__).parents[3]
         paths = os.pathsep.join([str(root), str(root / "src")])
         return subprocess.Popen(
             [sys.executable, "-m", "tests.brokers.killed_broker", str(self._data)],

@@ -96,6 +96,30 @@ def test_the_answer_comes_when_the_new_start_is_on_disk_and_all_is_readable_unti
     assert len(list(log.directory.glob("*.log"))) == len(log.segments) == 3
 
 
+def test_a_cut_behind_a_deletion_removes_its_files_before_a_new_segment_has_the_name_of_one(
+    logs: LogManager, hands: Hands, deleting: Retention
+) -> None:
+    """As after an unclean election, whose leader lacks the records that the log begins with."""
+    log = filled(logs)
+    ended = []
+
+    async def cut() -> None:
+        assert logs.is_removing(log)
+        await logs.remove(log, ())
+        log.take_back_committed(0, "an unclean election has lost")
+        await log.cut(0)
+        ended.append(True)
+
+    outcomes = ask(deleting, log, 12)
+    log.queue.add(cut())
+    while not ended:
+        hands.work()
+    append(log, a_batch(b"acknowledged"))
+    hands.work_all()
+    assert outcomes == [None]
+    assert log.segments[0].path.exists()
+
+
 def test_nothing_of_it_is_flushed_or_written_on_the_event_loop(
     logs: LogManager, deleting: Retention, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,11 @@
 """Group commit, flushes by time, and what an unclean stop leaves to be read."""
 
 import errno
+import gc
 import inspect
 import os
 import shutil
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -762,3 +764,20 @@ def test_a_log_is_not_made_anew_before_the_recovery_point_of_the_one_before_is_o
         assert b"first-0" not in each.points()
         assert not each.logs.is_going(directory)
         each.logs.close()
+
+
+def test_notes_that_wait_at_a_stop_leave_nothing_behind(tmp_path: Path) -> None:
+    """An operation that was never begun would be a warning of Python's."""
+    hands = Hands()
+    logs = LogManager(tmp_path / "data", 1, SMALL, submit=hands.submit)
+    logs.start()
+    flusher = Flusher(logs)
+    flusher.note()
+    flusher.note()
+    hands.jobs.clear()
+    logs.close()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del flusher, logs, hands
+        gc.collect()
+    assert not caught

@@ -228,12 +228,12 @@ def test_a_data_path_that_is_a_file_is_a_config_error(tmp_path: Path) -> None:
             logs_in(data).start()
 
 
-@pytest.mark.parametrize("layout", [b"", b',"layout":1', b',"layout":4'])
+@pytest.mark.parametrize("layout", [b"", b',"layout":1', b',"layout":5'])
 def test_another_layout_is_refused_in_one_line_and_left_as_it_is(data: Path, layout: bytes) -> None:
     (data / "flights-0").mkdir(parents=True)
     (data / "broker.json").write_bytes(b'{"broker_id":1%b}' % layout)
     before = {path: path.is_file() and path.read_bytes() for path in data.rglob("*")}
-    with pytest.raises(ConfigError, match=r"has layout [14], .* reads layout 3") as refused:
+    with pytest.raises(ConfigError, match=r"has layout [15], .* reads layout 4") as refused:
         logs_in(data).start()
     assert "\n" not in str(refused.value)
     after = {path: path.is_file() and path.read_bytes() for path in data.rglob("*")}

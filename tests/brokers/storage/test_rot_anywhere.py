@@ -131,7 +131,7 @@ class History:
         return found
 
     def _report(self, log: Log, offset: int) -> None:
-        """The broker looks again, as DamageReports does."""
+        """The broker reads the batch again, as after a report."""
         segment = log.segment_at(offset)
         for each in segment.reader().batches():
             if isinstance(each, Damage):

@@ -216,16 +216,23 @@ def test_segments_that_are_deleted_under_it_are_passed_over(scrubbed: Scrubbed) 
     scrubbed.logs.close()
 
 
-def test_nothing_is_read_on_the_event_loop(
+def test_nothing_is_read_on_the_event_loop_and_logs_are_listed_some_at_a_time(
     scrubbed: Scrubbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(3):
-        with monkeypatch.context() as slow:
-            for name in ("open", "pread", "fsync", "rename", "replace", "scandir"):
-                slow.setattr(os, name, None)
+    monkeypatch.setattr(scrubbing, "LOGS_AT_ONCE", 2)
+    with monkeypatch.context() as slow:
+        for name in ("open", "pread", "fsync", "rename", "replace", "scandir"):
+            slow.setattr(os, name, None)
+        scrubbed.scrubber.task(scrubbed.now)
+    scrubbed.hands.work_all()
+    listed = 0
+    with monkeypatch.context() as slow:
+        for name in ("open", "pread", "fsync", "rename", "replace", "scandir"):
+            slow.setattr(os, name, None)
+        while not scrubbed.hands.jobs:
             scrubbed.scrubber.task(scrubbed.now)
-        assert scrubbed.hands.jobs
-        scrubbed.hands.work_all()
+            listed += 1
+    assert listed == 3
     scrubbed.logs.close()
 
 
@@ -267,3 +274,19 @@ def test_the_end_of_a_sealed_segment_that_is_missing_is_found(
     assert segment is not None
     assert [each.offset for each in segment.damage] == [9]
     scrubbed.logs.close()
+
+
+def test_a_segment_that_compaction_has_emptied_holds_up_no_round(tmp_path: Path) -> None:
+    hands = Hands()
+    logs = LogManager(tmp_path / "data", 1, SMALL, submit=hands.submit)
+    logs.start()
+    log = create(logs, "t", "first", 0)
+    for number in range(12):
+        append(log, a_batch(bytes([number]) * 300))
+    for segment in log.sealed_segments:
+        segment.size = 0
+    scrubber = Scrubber(logs, hands.submit, 1000.0)
+    for _ in range(5):
+        scrubber.task(Now(0.0, 1_700_000_000_000))
+        hands.work_all()
+    logs.abandon()
