@@ -520,7 +520,9 @@ class Admin:
         there = self._execute(membership.names(group))
         plan = self._execute(planning.get(group)).plan
         last = self._execute(history.departure(group, plan, there))
-        found = [*self._execute(history.entries(group)), *([last] if last else [])]
+        names = self._execute(history.entry_names(group))
+        read = self._execute_all(history.entry(group, name) for name in names)
+        found = [*filter(None, read), *([last] if last else [])]
         return sorted(found, key=lambda each: each.at_ms or math.inf)
 
     # -- resets -----------------------------------------------------------------------------------

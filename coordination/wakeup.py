@@ -73,14 +73,23 @@ class Wakeup:
         if self._open:
             self.close()
 
+    def _forked(self) -> None:
+        """In a child process: the pipe is the parent's, and a thread of the parent may hold the lock."""
+        self._lock, self._awake = RLock(), False
+        if self._open:
+            for mine, shared in zip(
+                os.pipe2(os.O_NONBLOCK), (self._reader, self._writer), strict=True
+            ):
+                os.dup2(mine, shared, inheritable=False)
+                os.close(mine)
+
 
 _all: WeakSet[Wakeup] = WeakSet()
 
 
 def _forget_after_fork() -> None:
     for wakeup in list(_all):
-        wakeup._lock = RLock()  # a thread of the parent's may hold the old one
-        wakeup.close()
+        wakeup._forked()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -124,7 +124,9 @@ class BrokerChoice:
     def succeeded(self) -> None:
         """There is metadata."""
         known = {*self._metadata.addresses(), *self._found}
-        self.failed = {address: None for address in self.failed if address in known}
+        failed = [address for address in self.failed if address in known]
+        # The one that failed first is tried again: it may be back, and this one may have been replaced.
+        self.failed = dict.fromkeys(failed[1:])
         self._slack, self.trouble = 1.0, None
 
     def note(self, error: FolkmootError, level: int = logging.WARNING) -> None:

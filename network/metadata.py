@@ -73,7 +73,8 @@ class Metadata:
         self._answered_at = -inf
         self._not_before = -inf
         self._unhelpful = 0.0
-        self._doubt_until = -inf
+        self._doubted: dict[TopicPartition, tuple[int, float]] = {}
+        """Partitions whose leader has said that it is none: its epoch, and until when that counts."""
         self.version = 0
         self.answers = 0
         """The number of answers."""
@@ -238,7 +239,12 @@ class Metadata:
         if self._next:
             self._expired, self._not_before = True, now
             return
-        self._expired = not self._is_complete() or now < self._doubt_until
+        self._doubted = {
+            partition: (epoch, until)
+            for partition, (epoch, until) in self._doubted.items()
+            if now < until and self._epoch(partition) == epoch
+        }
+        self._expired = not self._is_complete() or bool(self._doubted)
         # A topic that exists has a leader soon: then the pauses grow by a fifth, else they double.
         exists = self._topics.keys() >= self._wanted
         self._unhelpful += 0.25 if exists else 1.0
@@ -259,12 +265,17 @@ class Metadata:
         former = known.leaders[partition.partition]
         if self._brokers.get(former.broker_id) != address:
             return
-        self._doubt_until = now + DOUBT
+        self._doubted[partition] = former.epoch, now + DOUBT
         named = None if leader is None else leader.listeners.get(self._listener)
         if leader is not None and named is not None and named != address:
             self._brokers[leader.broker_id] = named
             known.leaders[partition.partition] = former._replace(broker_id=leader.broker_id)
             self.version += 1
+
+    def _epoch(self, partition: TopicPartition) -> int | None:
+        known = self._topics.get(partition.topic)
+        leaders = () if known is None else known.leaders[partition.partition :]
+        return leaders[0].epoch if leaders else None
 
     def _take(self, topic: TopicMetadata, now: float) -> None:
         if topic.topic not in self._wanted:
@@ -288,7 +299,6 @@ class Metadata:
             known = _Topic(topic.topic_id, [leaders[number] for number in range(len(numbers))])
             if known != former:
                 self.version += 1
-                self._doubt_until = -inf
             self._topics[topic.topic] = known
 
     def _is_complete(self) -> bool:

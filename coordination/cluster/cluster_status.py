@@ -64,7 +64,7 @@ def read_cluster(
     if names is None:
         wanted = execute(session, topics.names(), timeout)
     else:
-        wanted = [check_name("topic", each) for each in names]
+        wanted = list(dict.fromkeys(check_name("topic", each) for each in names))
     found = execute_all(session, map(topics.read, wanted), timeout=timeout)
     rows: list[tuple[str, TopicInfo, int, int]] = []
     for name, topic in zip(wanted, found, strict=True):

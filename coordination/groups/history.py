@@ -32,7 +32,7 @@ HISTORY_BYTES: Final = 1_000_000
 SMALLEST_ENTRY: Final = 500
 """Bytes that an entry counts at least: so there are at most 2,000."""
 ENTRY_BYTES: Final = 32 * 1024
-"""Limit of a compressed entry; moves and resets beyond it are left out."""
+"""Limit of a compressed entry; moves and resets beyond it are left out, members are not."""
 MOST_NOTES: Final = 200
 """Limit of the notes that one plan takes in; the next plan takes others."""
 MOST_LETTERS: Final = 200
@@ -66,7 +66,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     reset: dict[str, int] = {}
 
 
-_NAME: Final = re.compile(r"log-\d{5}-\d{10}")
+_NAME: Final = re.compile(r"log-(\d{5,7})-\d{10}")
 _decoder = msgspec.msgpack.Decoder(Entry)
 
 
@@ -106,16 +106,19 @@ def record_reset(group: str, by: str, offsets: Mapping[TopicPartition, int]) -> 
         yield zk.Multi(tuple(_append(group, events, entry)))
 
 
-def entries(group: str) -> Recipe[list[Entry]]:
-    """Return the legible entries, oldest first, each with the time when ZooKeeper created it."""
-    found: list[Entry] = []
-    for name in _logged((yield from children(paths.events(group)))):
-        node = yield from get_node(f"{paths.events(group)}/{name}")
-        if node is not None:
-            with suppress(msgspec.MsgspecError, ValueError):
-                entry = _decoder.decode(decompress(node.data))
-                found.append(msgspec.structs.replace(entry, at_ms=node.stat.ctime))
-    return found
+def entry_names(group: str) -> Recipe[list[str]]:
+    """Return the names of the entries' nodes, oldest first."""
+    return _logged((yield from children(paths.events(group))))
+
+
+def entry(group: str, name: str) -> Recipe[Entry | None]:
+    """Return an entry with the time when ZooKeeper created it, None if it is gone or illegible."""
+    node = yield from get_node(f"{paths.events(group)}/{name}")
+    if node is not None:
+        with suppress(msgspec.MsgspecError, ValueError):
+            found = _decoder.decode(decompress(node.data))
+            return msgspec.structs.replace(found, at_ms=node.stat.ctime)
+    return None
 
 
 def departure(group: str, plan: Plan, names: Collection[str]) -> Recipe[Entry | None]:
@@ -147,7 +150,7 @@ def _rebalance(
         for each in sorted(before.owners.keys() | after.owners.keys())
         if before.owners.get(each) != after.owners.get(each)
     ]
-    were, are = _present(before), _present(after)
+    were, are = dict.fromkeys(_present(before)), dict.fromkeys(_present(after))
     left = {each: reasons.get(each, "its session ended") for each in were if each not in are}
     for each in left.keys() & after.static.keys():
         left[each] += f", is waited for, {after.static[each].rejoin_timeout:g} s"
@@ -181,7 +184,7 @@ def _append(group: str, events: Collection[str], entry: Entry) -> list[zk.Write]
     room = HISTORY_BYTES - max(len(data), SMALLEST_ENTRY)
     deletions = []
     for name in reversed(_logged(events)):
-        room -= max(int(name[4:9]), SMALLEST_ENTRY)
+        room -= max(int(name[4:-11]), SMALLEST_ENTRY)
         if room < 0:
             deletions.append(zk.Delete(f"{paths.events(group)}/{name}"))
     return [creation, *deletions]

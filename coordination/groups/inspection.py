@@ -5,6 +5,8 @@ writes the owner there, and one list for each topic says whose nodes still exist
 """
 
 from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -90,49 +92,60 @@ def names() -> Recipe[list[str]]:
 def describe(
     session: Session, groups: Iterable[str], timeout: float | None = None
 ) -> list[GroupState]:
-    """Return those of these groups that exist. Each step has the `timeout` of `execute_all`."""
+    """Return those of these groups that exist, read side by side in three steps.
+
+    Each step has the `timeout` of `execute_all`.
+    """
     outlines = execute_all(session, map(_outline, groups), timeout=timeout)
-    return [_describe(session, timeout, *each) for each in outlines if each is not None]
+    found = [each for each in outlines if each is not None]
+    reads = (membership.read(each.group, name) for each in found for name in each.names)
+    members = iter(execute_all(session, reads, timeout=timeout))
+    looks = (
+        partition(each.group, key, each.plan.owners.get(key), key in each.owned)
+        for each in found
+        for key in each.partitions
+    )
+    partitions = iter(execute_all(session, looks, timeout=timeout))
+    states = []
+    for each in found:
+        present = [member for member in islice(members, len(each.names)) if member is not None]
+        by_assignee = {membership.assignee(member.name): member for member in present}
+        planned = _planned(each.plan)
+        rows = [
+            row
+            for row in islice(partitions, len(each.partitions))
+            if row.partition in planned or row.owner is not None or row.has_offset
+        ]
+        states.append(GroupState(each.group, each.plan, by_assignee, rows))
+    return states
 
 
-_Outline = tuple[str, Plan, Iterable[str], set[TopicPartition], set[TopicPartition]]
+class _Outline(NamedTuple):
+    """The members and partitions of a group that must be read."""
+
+    group: str
+    plan: Plan
+    names: list[str]
+    owned: set[TopicPartition]
+    partitions: list[TopicPartition]
 
 
 def _outline(group: str) -> Recipe[_Outline | None]:
-    """Read which members and partitions there are to read."""
     if not (yield from children(paths.group(group))):
         return None
     names = membership.assignees((yield from membership.names(group))).values()
     plan = (yield from planning.get(group)).plan
     owned = yield from with_owners(group)
-    return group, plan, names, owned, (yield from with_offsets(group))
+    every = _planned(plan) | (yield from with_offsets(group))
+    return _Outline(group, plan, list(names), owned, sorted(every))
 
 
-def _describe(
-    session: Session,
-    timeout: float | None,
-    group: str,
-    plan: Plan,
-    names: Iterable[str],
-    owned: set[TopicPartition],
-    with_offset: set[TopicPartition],
-) -> GroupState:
-    planned = {
+def _planned(plan: Plan) -> set[TopicPartition]:
+    return {
         TopicPartition(topic, number)
         for topic, basis in plan.topics.items()
         for number in range(basis.partitions)
     }
-    every = sorted(planned | with_offset)
-    reads = (membership.read(group, name) for name in names)
-    members = [each for each in execute_all(session, reads, timeout=timeout) if each is not None]
-    looks = (partition(group, each, plan.owners.get(each), each in owned) for each in every)
-    rows = [
-        row
-        for row in execute_all(session, looks, timeout=timeout)
-        if row.partition in planned or row.owner is not None or row.has_offset
-    ]
-    by_assignee = {membership.assignee(each.name): each for each in members}
-    return GroupState(group, plan, by_assignee, rows)
 
 
 def partition(

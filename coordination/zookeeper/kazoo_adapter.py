@@ -266,8 +266,10 @@ class KazooSession:
     def _stop_client(self) -> threading.Thread:
         def stop() -> None:
             try:
-                self._client.stop()
-                self._client.close()
+                try:
+                    self._client.stop()
+                finally:
+                    self._client.close()
             except Exception:
                 log.debug("kazoo did not stop cleanly", exc_info=True)
 

@@ -64,7 +64,7 @@ def test_offsets_come_from_a_file_or_by_a_time(shell: Shell, tmp_path: Path) -> 
         (("--before", "x=1"), 2, "write PARTITION=OFFSET"),
         (("--before", "0=-1"), 2, "is no offset"),
         (("--before", "0=1", "--before", "0=2"), 2, "named twice"),
-        (("--before-time", "yesterday"), 2, "or as in -15m for so long ago"),
+        (("--before-time", "yesterday"), 2, "or as in -15m for 15 minutes ago"),
         (("--file", "no-such-file"), 2, "no-such-file cannot be read: No such file or directory\n"),
         (("--before", "0=1"), 1, "ends at 0"),
         (("--before", "2=0"), 1, "only 0 to 1"),

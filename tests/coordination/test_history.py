@@ -13,7 +13,7 @@ from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.plan import Plan, StaticMember, TopicBasis
 from folkmoot.coordination.groups.planning import GroupSnapshot, VersionedPlan
 from folkmoot.coordination.zookeeper.execute import execute
-from folkmoot.coordination.zookeeper.operations import Create, Delete, Get, Node, Set, Write
+from folkmoot.coordination.zookeeper.operations import Create, Delete, Get, Node, Recipe, Set, Write
 from folkmoot.coordination.zookeeper.recipes import children
 from folkmoot.protocol.records import TopicPartition
 from tests.contracts.backends import Backend
@@ -30,6 +30,13 @@ def plan(generation: int, *owners: str, static: dict[str, StaticMember] | None =
     return Plan(generation, seats, basis, {"t": list(owners)}, static or {})
 
 
+def entries(group: str) -> Recipe[list[Entry]]:
+    found = []
+    for name in (yield from history.entry_names(group)):
+        found.append((yield from history.entry(group, name)))
+    return [each for each in found if each is not None]
+
+
 def note(
     someone: Someone, before: Plan, after: Plan, *names: str, **infos: MemberInfo
 ) -> list[Entry]:
@@ -43,7 +50,7 @@ def note(
         VersionedPlan(before, now.version), infos, {}, names=frozenset(names or infos)
     )
     assert execute(someone.session, planning.write(GROUP, someone.name, snapshot, after)) is True
-    return execute(someone.session, history.entries(GROUP))
+    return execute(someone.session, entries(GROUP))
 
 
 def test_who_came_and_went_and_what_moved(a: Someone) -> None:
@@ -103,7 +110,7 @@ def test_what_is_said_of_a_member_is_kept_for_the_plan_without_it(
     *_, entry = note(a, plan(1, a.name, b.name), plan(2, b.name, a.name))
     assert entry.left == {}
     execute(a.session, history.record_reset(GROUP, "somebody", {P0: 3}))
-    assert execute(a.session, history.entries(GROUP))[-1].reset == {"t-0": 3}
+    assert execute(a.session, entries(GROUP))[-1].reset == {"t-0": 3}
     *_, entry = note(a, plan(2, a.name, b.name), plan(3, a.name, a.name))
     assert entry.left == {b.name: "left"}
 
@@ -176,6 +183,25 @@ def test_large_entries_leave_room_for_fewer(a: Someone, monkeypatch: pytest.Monk
     assert 1 < len(found) < 11
 
 
+def test_an_entry_with_thousands_of_members_counts_and_goes_like_the_others(
+    a: Someone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members are not left out, so an entry may have more digits than others."""
+    chance = random.Random(7)
+    before, found = Plan(), list[Entry]()
+    for generation in range(1, 4):
+        owners = [f"{chance.getrandbits(800):x}=" for _ in range(1_100)]
+        after = plan(generation, *owners)
+        found = note(a, before, after)
+        before = after
+    assert len(logged(a)[-1].data) > 99_999
+    assert [each.generation for each in found] == [1, 2, 3]
+    monkeypatch.setattr(history, "HISTORY_BYTES", 150_000)
+    found = note(a, before, plan(4, "x"))
+    assert found[-1].generation == 4
+    assert len(found) < 3
+
+
 def test_an_entry_that_is_too_large_has_its_first_moves(a: Someone) -> None:
     chance = random.Random(5)
     owners = [f"member-{chance.randrange(200):016x}" for _ in range(20_000)]
@@ -186,7 +212,7 @@ def test_an_entry_that_is_too_large_has_its_first_moves(a: Someone) -> None:
     assert entry.moves[1] == Move("t", 1, None, owners[1])
     offsets = {TopicPartition("t", each): chance.getrandbits(40) for each in range(20_000)}
     execute(a.session, history.record_reset(GROUP, "somebody", offsets))
-    *_, entry = execute(a.session, history.entries(GROUP))
+    *_, entry = execute(a.session, entries(GROUP))
     assert entry.moved == 20_000
     assert 500 < len(entry.reset) < 20_000
     assert max(len(each.data) for each in logged(a)) <= history.ENTRY_BYTES
@@ -224,7 +250,7 @@ def test_nonsense_among_what_was_noted_is_left_out(a: Someone) -> None:
     (name,) = execute(a.session, children(paths.events(GROUP)))
     for nonsense in (b"", b"\xff", b"[]", b"\x90", b"\x28\xb5\x2f\xfd123"):
         execute(a.session, Set(f"{paths.events(GROUP)}/{name}", nonsense))
-        assert execute(a.session, history.entries(GROUP)) == []
+        assert execute(a.session, entries(GROUP)) == []
     for name in ("something", "log-", "log-0000000009", "log-large-0000000009"):
         execute(a.session, Create(f"{paths.events(GROUP)}/{name}"))
     assert len(note(a, Plan(), plan(2, "x"))) == 1
@@ -235,7 +261,7 @@ def test_a_reset_is_noted_or_not_whichever_reply_is_lost(a: Someone, executed: b
     for lost in range(ENOUGH):
         steps = Steps(a.session)
         steps.run(history.record_reset(f"group-{lost}", "me", {P0: 3}), lost, executed=executed)
-        assert len(execute(a.session, history.entries(f"group-{lost}"))) <= 1
+        assert len(execute(a.session, entries(f"group-{lost}"))) <= 1
         if steps.taken <= lost:
             return
     pytest.fail("this recipe does not end")

@@ -630,3 +630,27 @@ def test_a_broker_that_owes_one_answer_is_found_out_though_it_gives_others() -> 
                 ended = late in [each.correlation_id for each in replies]
             assert answers > 2
             assert cluster.leader_address(T0) == two.address
+
+
+def test_a_replaced_leader_that_answers_metadata_does_not_hide_a_broker_that_was_away() -> None:
+    """`two` was restarted. `one` is cut off from ZooKeeper and other brokers, and says what it knows."""
+    world = World()
+    with world.broker(2) as two, world.broker(1) as one:
+        world.brokers = {1: one.address, 2: two.address}
+        with Cluster(Connections("me"), lambda: [one.address, two.address]) as cluster:
+            poll_until(cluster, lambda: cluster.leader_address(T0) == one.address)
+            cluster._choice.fail(two.address, BrokerUnreachable("a restart"))
+            for _ in range(2):
+                answers = cluster.answers
+                cluster.refresh()
+                poll_until(cluster, lambda: cluster.answers > answers)  # noqa: B023
+            brokers = [BrokerInfo(each, {"client": at}) for each, at in world.brokers.items()]
+            partition = PartitionMetadata(0, 1, 1, [1, 2])
+            stale = MetadataResponse(brokers, [TopicMetadata("t", 0, "id", [partition])])
+            one.handler = lambda envelope, body, payloads: (
+                stale if envelope.api == Api.METADATA else None
+            )
+            world.leader = 2
+            cluster.send(one.address, Api.LIST_OFFSETS, ASK)
+            assert isinstance(one_reply(cluster).error, BrokerUnreachable)
+            assert cluster.leader_address(T0) == two.address
