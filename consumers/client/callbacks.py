@@ -15,9 +15,11 @@ Result = Callable[[], Any]
 def call_now(call: Callable[[], Any], outcome: "Future[Any] | None" = None) -> "Future[Any]":
     outcome = outcome or Future[Any]()
     try:
-        outcome.set_result(call())
+        result = call()
     except BaseException as error:
         outcome.set_exception(error)
+    else:
+        outcome.set_result(result)
     return outcome
 
 

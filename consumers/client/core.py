@@ -452,11 +452,13 @@ class ConsumerCore(Reader, Generic[K, V]):
     ) -> None:
         """Ask the leaders. Raises OffsetOutOfRange, or why none answered."""
         # The known brokers first: the group's session may have ended, which the commit reports.
-        known = self.cluster.addresses()
+        known = [self.cluster.addresses()]
+
+        def discover() -> Sequence[str] | None:
+            return (known.pop() if known else ()) or self.discovery()
+
         try:
-            ends = offsets_at(
-                *(LATEST, self.config, lambda: known or self.discovery(), beyond, timeout)
-            )[0]
+            ends = offsets_at(LATEST, self.config, discover, beyond, timeout)[0]
         except errors.ZooKeeperUnreachable:
             return  # the commit needs it as well
         for each, end in sorted(ends.items()):

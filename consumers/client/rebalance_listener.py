@@ -176,11 +176,11 @@ class RebalanceListener:
                 self.epochs[notice.partition] = notice.epoch
                 self._fetcher.add(notice.partition, notice.offset, notice.topic_id)
                 self._unaccepted.pop(notice.partition, None)
+            partitions = [notice.partition for notice in notices]
+            self.callbacks.call("on_assign", partitions, partial(self._accept, notices))
         except BaseException:
             self._reject(notices)
             raise
-        partitions = [notice.partition for notice in notices]
-        self.callbacks.call("on_assign", partitions, partial(self._accept, notices))
 
     def _accept(self, notices: list[events.Assigned], result: Result) -> None:
         """Start where the application wants; check all of it before anything is moved."""

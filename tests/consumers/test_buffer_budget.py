@@ -4,6 +4,7 @@ import multiprocessing
 import random
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ class Opened:
         return self._do(header, data)
 
 
+def _end_jobs(queue: Any) -> None:
+    """Wait until both threads have done what was asked of them: it would count in the next test."""
+    both = threading.Barrier(3)
+    last = SimpleNamespace(_claim=SimpleNamespace(setdefault=lambda *_: both.wait(20.0)))
+    for _ in range(2):
+        queue.put((last, None, None))
+    both.wait(20.0)
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     """A pool of two threads of the test's own."""
@@ -64,8 +74,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     fetched_batch._pool.cache_clear()
     yield found
     found.may_go.set()
-    if fetched_batch._pool.cache_info().currsize:
-        fetched_batch._pool().shutdown()  # a late job would count in the next test
+    if fetched_batch._pool.cache_info().currsize and (queue := fetched_batch._pool()) is not None:
+        _end_jobs(queue)
     fetched_batch._pool.cache_clear()
 
 

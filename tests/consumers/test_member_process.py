@@ -95,7 +95,9 @@ class Scene:
 
     def how_went(self, name: str) -> list[str]:
         """What the group has noted of that."""
-        left = [each.left for each in execute(self.session, history.entries(self.group))]
+        names = execute(self.session, history.entry_names(self.group))
+        found = [execute(self.session, history.entry(self.group, name)) for name in names]
+        left = [each.left for each in found if each is not None]
         return [why for each in left for who, why in each.items() if who.startswith(f"{name}-")]
 
     def check_each_counted_once(self) -> int:

@@ -123,7 +123,9 @@ def test_what_ended_the_group_thread_ends_the_query(scene: Scene) -> None:
 
 
 def test_records_gone_by_retention_end_the_query_or_are_passed_over() -> None:
-    said = r"flights-0: records 2 to 6 are gone \(retention\): failOnDataLoss=false goes on without"
+    said = (
+        r"flights-0: records 2 to 6 are gone \(retention\): failOnDataLoss=false continues without"
+    )
     for allowed in (False, True):
         scene = Scene(failOnDataLoss=not allowed)
         scene.group.gain(0, 2)
@@ -185,7 +187,9 @@ def test_a_log_that_has_lost_its_end_ends_the_query_or_is_read_as_it_is(
         scene.log_ends(p0=10)
         scene.logs.refuses = True
         if not allowed:
-            with pytest.raises(OffsetOutOfRange, match="flights-0 ends at 10, below 12"):
+            with pytest.raises(
+                OffsetOutOfRange, match="flights-0 ends at 10, below the position 12"
+            ):
                 scene.query.latest(EMPTY, limit)
             assert scene.group.committed == {}
             continue
