@@ -84,8 +84,10 @@ class BatchBuilder:
     def append(self, row: _Row, size: int, *, framed: bool) -> int:
         """Add a record and return its rank. `framed`: its value begins with a schema id."""
         value = row[1] if framed else row[1] and b""
-        self._rows.append(row)
         self.schema_id = joined_schemas(self.schema_id, written_schema(value))
+        self._rows += (
+            row,
+        )  # no call until the record is counted: a signal's handler runs only in calls
         self.size += size
         self.count += 1
         return self.count - 1

@@ -284,22 +284,23 @@ class SenderState:
     def _end_lingering(self, leader: str | None, now: float) -> None:
         """Make ready all that lingers for a broker, since one of its queues is."""
         for queue in self._lingering.pop(leader, ()):
-            at = queue.ready_at(hurry=True)
-            if at <= now:
-                self._make_ready(queue)
-            elif at < inf:  # a pause; any other queue waits for an event
-                self._lingering.setdefault(leader, {})[queue] = None
+            if queue.ready_at(hurry=True) <= now:
+                self._make_ready(queue)  # any other waits for an event, or pauses until its timer
 
     def _take_metadata(self) -> None:
         self._version = self._view.version
         ready, self._ready = self._ready, {}
-        lingering, self._lingering = self._lingering, {}
+        timers, self._timers, self._lingering = self._timers, [], {}
         for queue in chain.from_iterable(ready.values()):
             if queue.batches:
                 self._make_ready(queue)
-        for queue in chain.from_iterable(lingering.values()):
-            self._leader(queue)  # a new one changes when it is ready
-            self._examine(queue)
+        for at, partition in timers:  # of all that linger or pause
+            timed = self._queues.get(partition)
+            if timed is not None and timed.timer == at:
+                timed.timer = inf
+                if timed.batches:
+                    self._leader(timed)  # a new one changes when it is ready
+                    self._examine(timed)
         for queue in self._queues.values():
             topic, number = queue.partition
             if queue.batches and 0 < len(self._view.partitions(topic)) <= number:
@@ -476,8 +477,9 @@ class SenderState:
 
     def _left_of(self, whole: Batch) -> tuple[PartitionQueue, Batch]:
         """An unfinished batch, or a part of it, and its queue."""
-        own = self._queues[whole.topic_partition]
-        for queue in (own, *self._queues_of(whole.topic_partition.topic)):
+        topic, own = whole.topic_partition.topic, self._queues[whole.topic_partition]
+        others = (queue for each, queue in self._queues.items() if each.topic == topic)
+        for queue in chain((own,), others):  # as a rule it is the first of its own
             for batch in queue.batches:
                 if batch is whole or batch.part_of is whole:
                     return queue, batch

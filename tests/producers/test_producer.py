@@ -36,6 +36,7 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import Api
 from folkmoot.protocol.murmur2 import partition_for
 from folkmoot.protocol.records import TopicPartition
+from tests.consumers.test_forks import in_child
 from tests.producers.fakes import FakeCluster
 from tests.seeds import new_seed
 from tests.waiting import eventually
@@ -546,6 +547,20 @@ def test_after_a_fork_the_child_s_producer_is_closed(cluster: FakeCluster) -> No
         cluster.silent = False
         producer.send("t", b"parent").result(10)
     assert cluster.values().count(b"parent") == 2
+
+
+def test_a_producer_that_is_made_before_a_fork_works_when_the_child_starts_it(
+    cluster: FakeCluster,
+) -> None:
+    """As in a web server that forks its workers."""
+    made = make(cluster)
+
+    def use() -> None:
+        with made:
+            for number in range(3):
+                made.send("t", b"%d" % number).result(10)
+
+    assert in_child(use) == 0
 
 
 def test_a_thread_that_dies_takes_the_producer_down_with_the_cause(
