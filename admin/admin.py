@@ -18,7 +18,7 @@ from folkmoot.consumers.config import ConsumerConfig, names_of
 from folkmoot.consumers.lag import lag
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, first_timestamps, offsets_at
 from folkmoot.consumers.offsets.seek_target import ENDS
-from folkmoot.consumers.offsets.validation import partition_of, whole
+from folkmoot.consumers.offsets.validation import check_int, partition_of
 from folkmoot.coordination import brokers, topics
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import events, reassignments
@@ -179,11 +179,11 @@ class Admin:
         Raises TopicExists, BrokerUnreachable, InvalidReplicationFactor if fewer brokers are alive than
         `replicas`, ConfigError, InvalidName.
         """
-        count = whole("number of partitions", partitions)
+        count = check_int("number of partitions", partitions)
         live = self._execute(brokers.usable())
         copies = brokers.default_replicas(live)
         if replicas is not None:
-            copies = whole("number of replicas", replicas)
+            copies = check_int("number of replicas", replicas)
         own = as_texts(options or {})
         creation = topics.create(topic, count, racks_of(live), own, replicas=copies)
         self._execute_until_led(creation)
@@ -231,7 +231,7 @@ class Admin:
         BrokerUnreachable, InvalidReplicationFactor, ConfigError, InvalidName.
         """
         check_name("topic", topic)
-        count = whole("number of partitions", partitions)
+        count = check_int("number of partitions", partitions)
         alive = racks_of(self._execute(brokers.usable()))
         self._execute_until_led(topics.add_partitions(topic, count, alive))
 
@@ -260,7 +260,7 @@ class Admin:
         check_name("topic", topic)
         if (brokers is None) is (replicas is None):
             raise errors.ConfigError("say where to: either brokers, or a number of replicas")
-        count = None if replicas is None else whole("number of replicas", replicas)
+        count = None if replicas is None else check_int("number of replicas", replicas)
         on = None if brokers is None else _broker_ids(brokers)
         with self._moves() as moves:
             return moves.plan(topic, partitions, on, count)
@@ -277,8 +277,8 @@ class Admin:
         above the number of replicas, InvalidName.
         """
         check_name("topic", topic)
-        rate = whole("throttle", throttle)
-        checked = {whole("partition", each): _broker_ids(on) for each, on in targets.items()}
+        rate = check_int("throttle", throttle)
+        checked = {check_int("partition", each): _broker_ids(on) for each, on in targets.items()}
         self._execute(reassignments.start(topic, checked, rate))
 
     def throttle_reassignments(self, topic: str, throttle: int) -> list[int]:
@@ -287,7 +287,7 @@ class Admin:
         Raises UnknownTopicOrPartition, NoReassignmentInProgress, ConfigError, InvalidName.
         """
         check_name("topic", topic)
-        return self._execute(reassignments.set_throttle(topic, whole("throttle", throttle)))
+        return self._execute(reassignments.set_throttle(topic, check_int("throttle", throttle)))
 
     def cancel_reassignments(
         self, topic: str, partitions: Iterable[int] | None = None
@@ -315,21 +315,21 @@ class Admin:
         broker is the last in-sync replica of a partition, ReassignmentInProgress.
         """
         with self._moves() as moves:
-            return moves.plan_drain(whole("broker id", broker))
+            return moves.plan_drain(check_int("broker id", broker))
 
     def drain(self, broker: int, *, throttle: int = 0) -> list[PlannedMove]:
         """Give a broker no new replicas until `cancel_drain`, and start to move its replicas away.
 
         Raises what `plan_drain` raises; then nothing was changed.
         """
-        rate = whole("throttle", throttle)
+        rate = check_int("throttle", throttle)
         with self._moves() as moves:
-            return moves.drain(whole("broker id", broker), rate)
+            return moves.drain(check_int("broker id", broker), rate)
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
         """Give a broker replicas again, cancel the moves away from it, and return their partitions."""
         with self._moves() as moves:
-            return moves.cancel_drain(whole("broker id", broker))
+            return moves.cancel_drain(check_int("broker id", broker))
 
     def log_sizes(self, topics: Sequence[str] | None = None) -> list[ReplicaSize]:
         """Return the sizes of the logs of these topics, or of all, on the brokers that answer.
@@ -740,7 +740,7 @@ class Admin:
 
 
 def _broker_ids(given: Iterable[object]) -> list[int]:
-    return [whole("broker id", each) for each in given]
+    return [check_int("broker id", each) for each in given]
 
 
 def _end(place: str) -> int:

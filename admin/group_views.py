@@ -8,7 +8,7 @@ from folkmoot.consumers.lag import is_beyond, lag
 from folkmoot.consumers.offsets.offset_lookup import no_answer
 from folkmoot.coordination.groups.inspection import GroupState
 from folkmoot.coordination.groups.membership import MemberInfo, instance_of
-from folkmoot.network.leaderless import Waiting, said_of
+from folkmoot.network.leaderless import Waiting, describe_waiting
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
@@ -164,7 +164,7 @@ def _notes(
 ) -> Iterator[str]:
     """Yield a sentence for each thing that is not known of a group's progress."""
     if leaderless:
-        yield f"{said_of(leaderless)}; what is unread there is not known"
+        yield f"{describe_waiting(leaderless)}; what is unread there is not known"
     if unanswered:
         yield f"{no_answer(unanswered)}; what is unread there is not known"
     gone = sorted({each.partition.topic for each in rows if each.state == "deleted"})

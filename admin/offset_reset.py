@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, SupportsIndex
 
-from folkmoot.consumers.offsets.validation import HIGHEST, partition_of, whole
+from folkmoot.consumers.offsets.validation import HIGHEST, check_int, partition_of
 from folkmoot.protocol.errors import ConfigError, NoOffset, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
 
@@ -43,15 +43,15 @@ def checked_target(
         case Mapping():
             return {partition_of(each): whole_offset(each, at) for each, at in to.items()}
         case Shift(by):
-            return Shift(whole("shift", by, least=-HIGHEST))
+            return Shift(check_int("shift", by, least=-HIGHEST))
         case SupportsIndex():
-            return whole("offset", to)
+            return check_int("offset", to)
     return to
 
 
 def whole_offset(partition: tuple[str, int], offset: object) -> int:
     """Return the offset as an int. Raises ConfigError for a value that is no offset."""
-    return whole(f"offset of {partition_of(partition)}", offset)
+    return check_int(f"offset of {partition_of(partition)}", offset)
 
 
 def planned(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from folkmoot.network.client import REQUEST_TIMEOUT, Reply
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leaderless import said_of
+from folkmoot.network.leaderless import describe_waiting
 from folkmoot.protocol.errors import (
     FolkmootError,
     RequestTimeout,
@@ -108,7 +108,7 @@ class LeaderRequests:
         for partition in self._entries.keys() - self.results.keys() - self.failed.keys():
             why = f"no leader of {partition} answered within {timeout:g} s"
             if (awaited := self._cluster.leaderless.get(partition)) is not None:
-                why = said_of({partition: awaited})
+                why = describe_waiting({partition: awaited})
             self.failed[partition] = self._cluster.trouble or RequestTimeout(why)
 
     def _is_busy(self, address: str | None) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 from folkmoot.protocol.process.thread_log import thread_log
 from folkmoot.protocol.records import TopicPartition
 
-TOLD_AFTER: Final = 2.0
+REPORT_AFTER: Final = 2.0
 """Seconds without a leader after which a partition is logged. Elections normally end sooner."""
 MOST_NAMED: Final = 5
 
@@ -32,18 +32,18 @@ class Leaderless:
         new = {
             partition: brokers
             for partition, brokers in waiting.items()
-            if partition not in self._logged and now - self._since[partition] >= TOLD_AFTER
+            if partition not in self._logged and now - self._since[partition] >= REPORT_AFTER
         }
         over = sorted(self._logged - waiting.keys())
         self._logged = self._logged & waiting.keys() | new.keys()
         if new:
-            _log.warning("%s", said_of(new))
+            _log.warning("%s", describe_waiting(new))
         if over:
             has = "has" if len(over) == 1 else "have"
             _log.warning("%s %s a leader again", _names(over), has)
 
 
-def said_of(waiting: Waiting) -> str:
+def describe_waiting(waiting: Waiting) -> str:
     """One line: "orders-1 has no leader: it waits for broker 2"."""
     parts = []
     ordered = sorted(waiting, key=lambda partition: (waiting[partition], partition))
@@ -55,7 +55,7 @@ def said_of(waiting: Waiting) -> str:
     return "; ".join(parts)
 
 
-def unreadable_said(troubles: Mapping[TopicPartition, str]) -> Iterator[str]:
+def describe_unreadable(troubles: Mapping[TopicPartition, str]) -> Iterator[str]:
     """One line for each reason: "cannot fetch orders-1: broker 10.0.0.2:9191 is not reachable"."""
     for why in sorted({*troubles.values()}):
         alike = sorted(partition for partition, its in troubles.items() if its == why)

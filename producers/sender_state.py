@@ -9,7 +9,7 @@ from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from folkmoot.network.leaderless import said_of
+from folkmoot.network.leaderless import describe_waiting
 from folkmoot.producers.batch import WAITING, Batch, compress_together
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
@@ -489,7 +489,7 @@ class SenderState:
         """The reason why a batch waits, as the end of a sentence."""
         where = batch.topic_partition
         if (awaited := self._view.leaderless.get(where)) is not None:
-            return f": {said_of({where: awaited})}"
+            return f": {describe_waiting({where: awaited})}"
         asked = [each.address for each in self._shipments.values() if batch in each.batches]
         silent = f": broker {asked[0]} has not answered" if asked else ""
         cause = self._cause(batch)

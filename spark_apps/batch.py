@@ -108,5 +108,5 @@ def _complete(
     logs: LogWatch, partitions: Mapping[TopicPartition, str], found: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     if silent := partitions.keys() - found.keys():
-        raise RequestTimeout(logs.why_silent(silent))
+        raise RequestTimeout(logs.describe_silence(silent))
     return found

@@ -202,7 +202,7 @@ def _offsets(cluster: Cluster, topic: str, output: str) -> int:
     `records` counts offsets: compaction leaves fewer records.
     """
     from folkmoot.consumers.offsets.offset_lookup import no_answer
-    from folkmoot.network.leaderless import said_of
+    from folkmoot.network.leaderless import describe_waiting
 
     with cluster.admin() as admin:
         # Half of the time for each: together they end in time.
@@ -223,7 +223,7 @@ def _offsets(cluster: Cluster, topic: str, output: str) -> int:
     show(("partition", "earliest", "latest", "records", "bytes"), rows, output)
     missing = [each for each in latest if None in (earliest[each], latest[each])]
     if missing:
-        raise BrokerUnreachable(said_of(leaderless) if leaderless else no_answer(missing))
+        raise BrokerUnreachable(describe_waiting(leaderless) if leaderless else no_answer(missing))
     return 0
 
 

@@ -298,7 +298,7 @@ class _Reading:
         self, consumer: "Consumer", unread: dict["TopicPartition", int | None] | None
     ) -> None:
         """Raise NotReadToTheEnd when there was no progress for too long."""
-        from folkmoot.network.leaderless import said_of, unreadable_said
+        from folkmoot.network.leaderless import describe_unreadable, describe_waiting
 
         now, health = time.monotonic(), consumer.health()
         if unread != self.unread_before or not self.progress_at:
@@ -315,7 +315,7 @@ class _Reading:
         unreadable = {each: why for each, why in health.unreadable.items() if each in unread}
         known = dead.keys() | unreadable.keys()
         silent = ", ".join(str(each) for each in sorted(unread) if each not in known)
-        reasons = [*([said_of(dead)] if dead else []), *unreadable_said(unreadable)]
+        reasons = [*([describe_waiting(dead)] if dead else []), *describe_unreadable(unreadable)]
         reasons += [f"nothing came of {silent} for {timeout:g} s"] if silent else []
         raise NotReadToTheEnd(f"not everything was read: {'; '.join(reasons)}")
 

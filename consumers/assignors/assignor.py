@@ -24,15 +24,15 @@ class AssignmentInput:
     """The partitions, and the members that they are divided among.
 
     `sizes` is the number of partitions of each topic; `subscribers` are the members by name; `previous` are
-    the last owners; `racks` is the known rack of each partition's leader; `kept` are partitions that wait for
-    an absent member.
+    the last owners; `racks` is the known rack of each partition's leader; `reserved` are partitions that wait
+    for an absent member.
     """
 
     sizes: Mapping[str, int]
     subscribers: Mapping[str, Subscriber]
     previous: Mapping[TopicPartition, str] = field(default_factory=dict)
     racks: Mapping[TopicPartition, str] = field(default_factory=dict)
-    kept: frozenset[TopicPartition] = frozenset()
+    reserved: frozenset[TopicPartition] = frozenset()
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions to divide, sorted."""
@@ -40,7 +40,7 @@ class AssignmentInput:
             partition
             for topic in sorted(self.sizes)
             for number in range(self.sizes[topic])
-            if (partition := TopicPartition(topic, number)) not in self.kept
+            if (partition := TopicPartition(topic, number)) not in self.reserved
         ]
 
     def subscribed(self, topic: str) -> list[str]:
@@ -56,6 +56,6 @@ class Assignor(Protocol):
         """Its name in plans and members."""
         ...
 
-    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
+    def assign(self, inputs: AssignmentInput) -> dict[TopicPartition, str]:
         """Return the owner of each partition with a subscriber."""
         ...

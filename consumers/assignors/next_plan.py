@@ -36,28 +36,28 @@ KNOWN: Final[Mapping[str, Assignor]] = {
 Owners = dict[TopicPartition, str]
 
 
-def assignors_of(given: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
+def assignors_of(preferred: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
     """Return a consumer's assignors, preferred first, the default last. Raises ConfigError."""
-    found: dict[str, Assignor] = {}
-    for each in given:
+    by_name: dict[str, Assignor] = {}
+    for each in preferred:
         assignor: Any = KNOWN.get(each) if isinstance(each, str) else each
         if not (hasattr(assignor, "name") and hasattr(assignor, "assign")):
             raise ConfigError(
                 f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
             )
-        found.setdefault(assignor.name, assignor)
-    found.setdefault(DEFAULT.name, DEFAULT)
-    return tuple(found.values())
+        by_name.setdefault(assignor.name, assignor)
+    by_name.setdefault(DEFAULT.name, DEFAULT)
+    return tuple(by_name.values())
 
 
 def next_plan(
     snapshot: GroupSnapshot,
-    mine: Sequence[Assignor] = (DEFAULT,),
-    understands: int = PROTOCOL,
+    assignors: Sequence[Assignor] = (DEFAULT,),
+    protocol: int = PROTOCOL,
 ) -> Plan | None:
     """Return the plan for this snapshot, or None if the current one fits it.
 
-    `mine` and `understands` are the planner's own assignors and protocol.
+    `assignors` and `protocol` are the planner's own assignors and protocol.
     """
     current = snapshot.current.plan
     topics = {
@@ -65,16 +65,16 @@ def next_plan(
         for name, topic in snapshot.topics.items()
     }
     static = _static_members(current, snapshot)
-    away = [each for each, standing in static.items() if standing.absent]
+    away = [each for each, member in static.items() if member.absent]
     members = (*snapshot.members, *away)
     basis = (topics, static, snapshot.subscriptions)
     same = (current.topics, current.static, current.subscriptions) == basis
     if current.generation and same and set(current.members) == set(members):
         return None
-    previous = _still_there(current, topics)
-    kept = {partition: owner for partition, owner in previous.items() if owner in away}
-    assignor, divided = _divide(snapshot, _input(snapshot, topics, previous, kept), mine)
-    owners = kept | divided
+    previous = _surviving_owners(current, topics)
+    reserved = {partition: owner for partition, owner in previous.items() if owner in away}
+    assignor, divided = _divide(snapshot, _input(snapshot, topics, previous, reserved), assignors)
+    owners = reserved | divided
     protocols = (max(1, each.protocol) for each in snapshot.members.values())
     return Plan(
         generation=current.generation + 1,
@@ -86,7 +86,7 @@ def next_plan(
         },
         static=static,
         assignor=assignor,
-        protocol=min([understands, *protocols]),
+        protocol=min([protocol, *protocols]),
         subscriptions=snapshot.subscriptions,
         began_with=_began_with(current, topics),
         subscribed=_subscribed(current, snapshot.members.values()),
@@ -109,56 +109,61 @@ def _began_with(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, To
 
 
 def _subscribed(current: Plan, members: Iterable[MemberInfo]) -> tuple[str, ...]:
-    wishes = dict.fromkeys(wish for each in members for wish in each.wishes)
-    remembered = (each for each in current.subscribed if each not in wishes)
-    return (*wishes, *islice(remembered, MOST_REMEMBERED))
+    subscriptions = dict.fromkeys(subscription for each in members for subscription in each.wishes)
+    remembered = (each for each in current.subscribed if each not in subscriptions)
+    return (*subscriptions, *islice(remembered, MOST_REMEMBERED))
 
 
 def _divide(
-    snapshot: GroupSnapshot, given: AssignmentInput, mine: Sequence[Assignor]
+    snapshot: GroupSnapshot, inputs: AssignmentInput, assignors: Sequence[Assignor]
 ) -> tuple[str, Owners]:
     """Divide by the leader's preferred assignor, or by the default if that is missing or fails.
 
     Return the assignor's name, and the owners.
     """
     leader = next(iter(snapshot.members.values()), None)
-    wanted = leader.assignors[0] if leader is not None and leader.assignors else DEFAULT.name
-    assignor = {**KNOWN, **{each.name: each for each in mine}}.get(wanted, DEFAULT)
-    if assignor.name != wanted:
-        log.warning("the group leader prefers assignor %s, which this member does not have", wanted)
+    preferred = leader.assignors[0] if leader is not None and leader.assignors else DEFAULT.name
+    assignor = {**KNOWN, **{each.name: each for each in assignors}}.get(preferred, DEFAULT)
+    if assignor.name != preferred:
+        log.warning(
+            "the group leader prefers assignor %s, which this member does not have", preferred
+        )
     try:
-        owners = assignor.assign(given)
+        owners = assignor.assign(inputs)
         for partition, owner in owners.items():
-            if partition in given.kept or partition.topic not in given.subscribers[owner].topics:
+            if (
+                partition in inputs.reserved
+                or partition.topic not in inputs.subscribers[owner].topics
+            ):
                 raise ValueError(f"it gives {partition} to {owner}, who may not have it")
-        subscribed = {topic for each in given.subscribers.values() for topic in each.topics}
-        for partition in given.partitions():
+        subscribed = {topic for each in inputs.subscribers.values() for topic in each.topics}
+        for partition in inputs.partitions():
             if partition not in owners and partition.topic in subscribed:
                 raise ValueError(f"it gives {partition} to no member, though there are subscribers")
     except (Exception, SystemExit):
         if assignor is DEFAULT:
             raise
         log.exception("assignor %s has failed: %s is used instead", assignor.name, DEFAULT.name)
-        return DEFAULT.name, DEFAULT.assign(given)
+        return DEFAULT.name, DEFAULT.assign(inputs)
     return assignor.name, owners
 
 
 def _static_members(current: Plan, snapshot: GroupSnapshot) -> dict[str, StaticMember]:
     """Return the static members: live ones, and absent ones within their rejoin timeout."""
     waited_for = {
-        each: StaticMember(standing.rejoin_timeout, absent=True)
-        for each, standing in current.static.items()
+        each: StaticMember(member.rejoin_timeout, absent=True)
+        for each, member in current.static.items()
         if each not in snapshot.members and each not in snapshot.expired
     }
-    there = {
+    live = {
         each: StaticMember(info.rejoin_timeout)
         for each, info in snapshot.members.items()
         if info.rejoin_timeout > 0
     }
-    return waited_for | there
+    return waited_for | live
 
 
-def _still_there(current: Plan, topics: Mapping[str, TopicBasis]) -> Owners:
+def _surviving_owners(current: Plan, topics: Mapping[str, TopicBasis]) -> Owners:
     """Return the last owners, in topics with the same ids."""
     return {
         TopicPartition(topic, partition): owner
@@ -170,17 +175,17 @@ def _still_there(current: Plan, topics: Mapping[str, TopicBasis]) -> Owners:
 
 
 def _input(
-    snapshot: GroupSnapshot, topics: Mapping[str, TopicBasis], previous: Owners, kept: Owners
+    snapshot: GroupSnapshot, topics: Mapping[str, TopicBasis], previous: Owners, reserved: Owners
 ) -> AssignmentInput:
-    wishes = {(each.topics, each.pattern): each for each in snapshot.members.values()}
-    wanted = {
-        wish: frozenset(topic for topic in topics if each.wants(topic))
-        for wish, each in wishes.items()
+    subscriptions = {(each.topics, each.pattern): each for each in snapshot.members.values()}
+    topics_of = {
+        subscription: frozenset(topic for topic in topics if each.wants(topic))
+        for subscription, each in subscriptions.items()
     }
     return AssignmentInput(
         sizes={name: basis.partitions for name, basis in topics.items()},
         subscribers={
-            each: Subscriber(topics=wanted[info.topics, info.pattern], rack=info.rack)
+            each: Subscriber(topics=topics_of[info.topics, info.pattern], rack=info.rack)
             for each, info in snapshot.members.items()
         },
         previous=previous,
@@ -190,5 +195,5 @@ def _input(
             for number, replicas in enumerate(topic.partitions)
             if replicas and replicas[0] in snapshot.racks
         },
-        kept=frozenset(kept),
+        reserved=frozenset(reserved),
     )

@@ -18,17 +18,17 @@ class Range:
 
     name = "range"
 
-    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
+    def assign(self, inputs: AssignmentInput) -> dict[TopicPartition, str]:
         owners: dict[TopicPartition, str] = {}
         divided: dict[str, list[TopicPartition]] = {}
-        for partition in given.partitions():
+        for partition in inputs.partitions():
             divided.setdefault(partition.topic, []).append(partition)
         for topic, partitions in divided.items():
-            members = given.subscribed(topic)
-            share, larger = divmod(len(partitions), max(1, len(members)))
+            members = inputs.subscribed(topic)
+            quota, larger = divmod(len(partitions), max(1, len(members)))
             remaining = iter(partitions)
             for rank, member in enumerate(members):
-                some = islice(remaining, share + (rank < larger))
+                some = islice(remaining, quota + (rank < larger))
                 owners.update(dict.fromkeys(some, member))
         return owners
 
@@ -38,15 +38,15 @@ class RoundRobin:
 
     name = "round-robin"
 
-    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
-        members = sorted(given.subscribers)
+    def assign(self, inputs: AssignmentInput) -> dict[TopicPartition, str]:
+        members = sorted(inputs.subscribers)
         owners: dict[TopicPartition, str] = {}
-        turn = 0
-        for partition in given.partitions():
+        next_index = 0
+        for partition in inputs.partitions():
             for step in range(len(members)):
-                member = members[(turn + step) % len(members)]
-                if partition.topic in given.subscribers[member].topics:
+                member = members[(next_index + step) % len(members)]
+                if partition.topic in inputs.subscribers[member].topics:
                     owners[partition] = member
-                    turn += step + 1
+                    next_index += step + 1
                     break
         return owners

@@ -23,8 +23,8 @@ class Sticky:
 
     name = "sticky"
 
-    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
-        return _Division(given).divide()
+    def assign(self, inputs: AssignmentInput) -> dict[TopicPartition, str]:
+        return _Division(inputs).divide()
 
 
 class _Loads:
@@ -59,59 +59,61 @@ class _Loads:
 class _Division:
     """One division under way. Topics with the same subscribers are one group, known by its number."""
 
-    def __init__(self, given: AssignmentInput) -> None:
-        self._given = given
-        subscribed = {topic: tuple(given.subscribed(topic)) for topic in sorted(given.sizes)}
-        self._subscribers = sorted({each for each in subscribed.values() if each}, key=_pickiest)
+    def __init__(self, inputs: AssignmentInput) -> None:
+        self._inputs = inputs
+        subscribed = {topic: tuple(inputs.subscribed(topic)) for topic in sorted(inputs.sizes)}
+        self._subscribers = sorted(
+            {each for each in subscribed.values() if each}, key=_subscriber_count
+        )
         numbers = {group: number for number, group in enumerate(self._subscribers)}
         self._group_of = {topic: numbers[each] for topic, each in subscribed.items() if each}
         self._loads = _Loads(self._subscribers)
-        self._held: dict[str, dict[int, list[TopicPartition]]] = {
+        self._assigned: dict[str, dict[int, list[TopicPartition]]] = {
             member: {} for member in self._loads.of
         }
 
     def divide(self) -> dict[TopicPartition, str]:
-        loose = self._keep()
-        for group in sorted(loose):
-            self._hand_out(group, loose[group])
+        unassigned = self._keep()
+        for group in sorted(unassigned):
+            self._distribute(group, unassigned[group])
         self._even_out()
         return {
             partition: member
-            for member, held in self._held.items()
+            for member, held in self._assigned.items()
             for some in held.values()
             for partition in some
         }
 
     def _keep(self) -> dict[int, list[TopicPartition]]:
         """Keep the last owners, and return the partitions without one, in order."""
-        loose: dict[int, list[TopicPartition]] = {}
+        unassigned: dict[int, list[TopicPartition]] = {}
         wanted = [frozenset(group) for group in self._subscribers]
-        for partition in self._given.partitions():
+        for partition in self._inputs.partitions():
             group = self._group_of.get(partition.topic)
             if group is None:
                 continue
-            home = self._given.previous.get(partition)
-            if home is not None and home in wanted[group]:
-                self._take(home, group, partition)
+            owner = self._inputs.previous.get(partition)
+            if owner is not None and owner in wanted[group]:
+                self._assign(owner, group, partition)
             else:
-                loose.setdefault(group, []).append(partition)
-        return loose
+                unassigned.setdefault(group, []).append(partition)
+        return unassigned
 
-    def _take(self, member: str, group: int, partition: TopicPartition) -> None:
-        self._held[member].setdefault(group, []).append(partition)
+    def _assign(self, member: str, group: int, partition: TopicPartition) -> None:
+        self._assigned[member].setdefault(group, []).append(partition)
         self._loads.add(member, 1)
 
-    def _hand_out(self, group: int, partitions: list[TopicPartition]) -> None:
+    def _distribute(self, group: int, partitions: list[TopicPartition]) -> None:
         """Give each partition to the least loaded member, so that a topic is spread."""
         by_rack: dict[str, list[TopicPartition]] = {}
         for partition in reversed(partitions):
-            by_rack.setdefault(self._given.racks.get(partition, ""), []).append(partition)
+            by_rack.setdefault(self._inputs.racks.get(partition, ""), []).append(partition)
         for _ in partitions:
             _, member = self._loads.least(group)
-            rack = self._given.subscribers[member].rack
+            rack = self._inputs.subscribers[member].rack
             if rack not in by_rack:  # take from the largest rack: others find some in theirs
                 rack = max(by_rack, key=lambda each: (len(by_rack[each]), each))
-            self._take(member, group, by_rack[rack].pop())
+            self._assign(member, group, by_rack[rack].pop())
             if not by_rack[rack]:
                 del by_rack[rack]
 
@@ -133,7 +135,7 @@ class _Division:
                 stuck.append(giver)
                 continue
             for source, group, target in chain:
-                self._take(target, group, self._take_from(source, group, target))
+                self._assign(target, group, self._pop_from(source, group, target))
                 self._loads.add(source, -1)
             for member in (giver, chain[-1][2], *stuck):
                 insort(by_load, (loads[member], member))
@@ -141,7 +143,7 @@ class _Division:
             stuck_groups.clear()
 
     def _groups_of(self, member: str) -> list[int]:
-        return [group for group, held in self._held[member].items() if held]
+        return [group for group, held in self._assigned[member].items() if held]
 
     def _chain(self, giver: str, stuck_groups: set[int]) -> list[tuple[str, int, str]]:
         """Return the shortest way for a partition from the giver to a member with two fewer.
@@ -169,12 +171,12 @@ class _Division:
         stuck_groups.update(groups)
         return []
 
-    def _take_from(self, giver: str, group: int, taker: str) -> TopicPartition:
+    def _pop_from(self, giver: str, group: int, taker: str) -> TopicPartition:
         """Take one that is new to the giver, if there is one, and rather one in the taker's rack."""
-        held, racks = self._held[giver][group], self._given.racks
-        rack = self._given.subscribers[taker].rack
+        held, racks = self._assigned[giver][group], self._inputs.racks
+        rack = self._inputs.subscribers[taker].rack
         if rack and racks:
-            new = [each for each in held if self._given.previous.get(each) != giver]
+            new = [each for each in held if self._inputs.previous.get(each) != giver]
             near = [each for each in new or held if racks.get(each) == rack]
             if near:
                 held.remove(near[-1])
@@ -182,5 +184,5 @@ class _Division:
         return held.pop()  # new ones are last
 
 
-def _pickiest(group: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+def _subscriber_count(group: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
     return len(group), group

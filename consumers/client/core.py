@@ -22,7 +22,7 @@ from folkmoot.consumers.lag import is_beyond
 from folkmoot.consumers.offsets.offset_lookup import first_offsets, offsets_at
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, resolve_target, seek_to
-from folkmoot.consumers.offsets.validation import offset_and_metadata, partition_of, whole
+from folkmoot.consumers.offsets.validation import check_int, offset_and_metadata, partition_of
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.coordination import topics
@@ -288,7 +288,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         if self.group is None and not self.fetcher.partitions():
             raise errors.NotAssigned(READS_NOTHING)
         self.hand_out.take_back()
-        self.positions.end_turn()
+        self.positions.end_poll()
 
     # -- partitions and the group -----------------------------------------------------------------
 
@@ -556,7 +556,7 @@ class ConsumerCore(Reader, Generic[K, V]):
 
 
 def _limit(max_records: int | None, otherwise: int) -> int:
-    return otherwise if max_records is None else whole("max_records", max_records, least=1)
+    return otherwise if max_records is None else check_int("max_records", max_records, least=1)
 
 
 def _read_topic(

@@ -55,7 +55,7 @@ class GroupCommits:
         epochs = {**self._epochs}
         ours = {each: offset for each, offset in offsets.items() if each in epochs}
         with self._asking:
-            forward, behind = self._positions.group.ask(ours)
+            forward, behind = self._positions.group.request(ours)
             outcome = self._member.commit(forward, epochs, metadata) if forward else None
         if outcome is not None and deadline is not None:
             try:
@@ -67,7 +67,7 @@ class GroupCommits:
         refused = offsets.keys() - ours.keys()
         if outcome is not None and outcome.done():
             written = outcome.result()
-            self._positions.group.written(written.offsets)
+            self._positions.group.mark_committed(written.offsets)
             refused |= written.refused
         if refused:
             self.check_member()
@@ -129,7 +129,7 @@ class GroupCommits:
         if self._starts:
             starts, self._starts = self._starts, {}
             with self._asking:
-                self._member.commit(self._positions.group.ask(starts)[0], self._epochs)
+                self._member.commit(self._positions.group.request(starts)[0], self._epochs)
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is no longer ours."""

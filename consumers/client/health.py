@@ -11,7 +11,7 @@ from folkmoot.consumers.group.liveness import PollState
 from folkmoot.consumers.group.member_state import Phase
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination.zookeeper.session import SessionState
-from folkmoot.network.leaderless import said_of, unreadable_said
+from folkmoot.network.leaderless import describe_unreadable, describe_waiting
 from folkmoot.protocol.errors import NotAssigned
 from folkmoot.protocol.records import TopicPartition
 
@@ -87,8 +87,8 @@ def health_of(
             continue  # just given up
         lag[partition] = behind if partition not in leaderless | unreadable else None
     alarms = () if member is None else member.state.alarms
-    alarms += (said_of(leaderless),) if leaderless else ()
-    alarms += tuple(unreadable_said(unreadable))
+    alarms += (describe_waiting(leaderless),) if leaderless else ()
+    alarms += tuple(describe_unreadable(unreadable))
     alarms += tuple(
         f"{each}: the log ends at {end}, below {committed}, which the group has committed: it has lost "
         "records. A commit of what is there, or `folkmoot group reset`, ends that"

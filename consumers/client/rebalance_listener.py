@@ -148,7 +148,7 @@ class RebalanceListener:
         while self.member.notices:
             notice = self.member.notices.popleft()
             if isinstance(notice, events.Committed):
-                self._positions.group.written(notice.offsets)
+                self._positions.group.mark_committed(notice.offsets)
                 for partition in notice.offsets:
                     self._fetcher.committed(partition)
                 continue

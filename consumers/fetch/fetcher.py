@@ -44,7 +44,7 @@ from folkmoot.consumers.lag import is_beyond
 from folkmoot.consumers.records.batch_view import RecordBatchView
 from folkmoot.network.client import Reply, SupportsFileno
 from folkmoot.network.cluster import Cluster
-from folkmoot.network.leaderless import TOLD_AFTER, Waiting
+from folkmoot.network.leaderless import REPORT_AFTER, Waiting
 from folkmoot.protocol import errors
 from folkmoot.protocol.messages import (
     EARLIEST,
@@ -225,7 +225,7 @@ class Fetcher:
 
     def troubles(self) -> dict[TopicPartition, errors.FolkmootError]:
         """Return the errors of partitions whose fetches fail for some time. From any thread."""
-        since = self._clock() - TOLD_AFTER
+        since = self._clock() - REPORT_AFTER
         return {
             partition: error
             for partition, state in self._states.copy().items()

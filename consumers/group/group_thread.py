@@ -52,7 +52,7 @@ LONGEST_PAUSE: Final = 30.0
 class _Commit(NamedTuple):
     """A commit without an outcome yet."""
 
-    asked_at: float
+    requested_at: float
     partitions: frozenset[TopicPartition]
     outcome: Future[Committed]
 
@@ -61,8 +61,8 @@ class Member:
     """A running member. Call `start` once and `stop` once. Any thread may `commit`; the other methods
     belong to the consumer's thread.
 
-    A simulator calls `open` in place of `start`, and `turn` at each event or `deadline`, with its own `clock`
-    and `random`: then there is no thread.
+    A simulator calls `open` in place of `start`, and `run_once` at each event or `deadline`, with its own
+    `clock` and `random`: then there is no thread.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class Member:
         self._connect_at = 0.0
         self._pause = RECONNECT_PAUSE
         self._connecting = False
-        self._no_session = ""  # the error of the last attempt to open one
+        self._connect_error = ""  # the error of the last attempt to open one
         self._logged: tuple[str, ...] = ()  # alarms
-        self._other_assignor = ""  # the logged one
+        self._logged_assignor = ""
         self._stopping = False
-        self._over = False
+        self._has_ended = False
         self._end_at = inf
         self._thread = Thread(target=self._main, name="folkmoot-group", daemon=True)
 
@@ -151,7 +151,7 @@ class Member:
         outcome.set_running_or_notify_cancel()  # a waiter that gives up must not cancel it
         self._commits[token] = _Commit(self._clock(), frozenset(offsets), outcome)
         self._post(None, self._feed, self.state.owned.commit, token, known, metadata)
-        if self._over:
+        if self._has_ended:
             self._refuse_commits()
         return outcome
 
@@ -198,8 +198,8 @@ class Member:
 
     # -- the group thread -------------------------------------------------------------------------
 
-    def _post(self, session: int | None, call: Callable[..., None], *given: Any) -> None:
-        self._inbox.append((session, call, given))
+    def _post(self, session: int | None, call: Callable[..., None], *arguments: Any) -> None:
+        self._inbox.append((session, call, arguments))
         self._wakeup.wake()
 
     def _main(self) -> None:
@@ -210,14 +210,14 @@ class Member:
                     if now >= self._end_at:
                         break
                     self._wakeup.wait(max(0.0, due - now))
-                    self.turn()
+                    self.run_once()
             except BaseException as error:
                 is_plain = isinstance(error, ZooKeeperRefused)
                 message = "the group thread of %s ended: %s"
                 log.error(message, self.settings.group, error, exc_info=not is_plain)
                 self.error = error
             finally:
-                self._over = True
+                self._has_ended = True
                 if self.session is not None:
                     self.session.close()
                 self._refuse_commits()
@@ -227,9 +227,9 @@ class Member:
         """After the thread's end: nothing takes the inbox any more. From any thread."""
         with suppress(IndexError):
             while True:
-                _, call, given = self._inbox.popleft()
-                if call == self._connected and not isinstance(given[0], Exception):
-                    given[0].close()
+                _, call, arguments = self._inbox.popleft()
+                if call == self._connected and not isinstance(arguments[0], Exception):
+                    arguments[0].close()
         with suppress(KeyError):
             while True:
                 token, commit = self._commits.popitem()
@@ -244,7 +244,7 @@ class Member:
             due = self.state.due
         return min(due, self._next_reminder, self._end_at)
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Take all events, and act.
 
         Wakes the consumer at the reminder's time, and after half of `max_processing_time`: that cuts an
@@ -267,19 +267,19 @@ class Member:
             else:
                 self._feed(self.state.polled, self.polled_at)
         for _ in range(len(self._inbox)):
-            session, call, given = self._inbox.popleft()
+            session, call, arguments = self._inbox.popleft()
             if session is None or session == self._session_number:
-                call(*given)
+                call(*arguments)
         self._feed(self.state.tick)
         if self.state.alarms != self._logged:
             for alarm in [each for each in self.state.alarms if each not in self._logged]:
                 log.error("group %s: %s", self.settings.group, alarm)
             self._logged = self.state.alarms
 
-    def _feed(self, happened: Callable[..., None], *given: Any) -> None:
+    def _feed(self, event: Callable[..., None], *arguments: Any) -> None:
         """Give the member an event, and carry out the effects."""
-        heard = 0.0 if self.session is None else self.session.last_acknowledged()
-        effects = self.state.handle(self._clock(), heard, happened, *given)
+        acknowledged_at = 0.0 if self.session is None else self.session.last_acknowledged()
+        effects = self.state.handle(self._clock(), acknowledged_at, event, *arguments)
         if self.state.name not in (None, self._joined_as):
             self._joined_as = self.state.name or ""
         has_notices = False
@@ -304,17 +304,17 @@ class Member:
             case Committed(token):
                 commit = self._commits.pop(token)
                 self.commits += 1
-                self.commit_seconds += self._clock() - commit.asked_at
+                self.commit_seconds += self._clock() - commit.requested_at
                 commit.outcome.set_result(notice)
             case Replaced():
                 self.replaced = True
             case Rebalanced():
                 self.rebalances += 1
-                used, mine = self.state.plan.plan.assignor, self.state.info.assignors[:1]
-                if used not in (*mine, "", self._other_assignor):
-                    self._other_assignor = used
+                assignor, preferred = self.state.plan.plan.assignor, self.state.info.assignors[:1]
+                if assignor not in (*preferred, "", self._logged_assignor):
+                    self._logged_assignor = assignor
                     text = "group %s uses assignor %s, which the group leader prefers, not %s"
-                    log.warning(text, self.settings.group, used, *mine)
+                    log.warning(text, self.settings.group, assignor, *preferred)
 
     def _advance(self, task: Task, recipe: Recipe[Any], outcome: Outcome | None) -> None:
         """Give a recipe its last answer, and start its next step; at its end call `done`."""
@@ -335,30 +335,34 @@ class Member:
         else:
             number = self._session_number
             if isinstance(step, Beside):
-                self._begin(step.work, number, self._done_beside, task, recipe)
+                self._run_in_thread(step.work, number, self._work_done, task, recipe)
             else:
                 session.submit(step, partial(self._post, number, self._advance, task, recipe))
 
-    def _done_beside(self, task: Task, recipe: Recipe[Any], found: Any) -> None:
-        if isinstance(found, Exception):
-            raise found
-        self._advance(task, recipe, Outcome(found, None))
+    def _work_done(self, task: Task, recipe: Recipe[Any], result: Any) -> None:
+        if isinstance(result, Exception):
+            raise result
+        self._advance(task, recipe, Outcome(result, None))
 
-    def _begin(
-        self, work: Callable[[], Any], session: int | None, call: Callable[..., None], *given: Any
+    def _run_in_thread(
+        self,
+        work: Callable[[], Any],
+        session: int | None,
+        call: Callable[..., None],
+        *arguments: Any,
     ) -> None:
         """Work in another thread; `call` gets the result, or the exception, in this one."""
 
         def run() -> None:
             try:
-                found = work()
+                result = work()
             except Exception as error:
-                found = error
+                result = error
             if self._thread.ident is None:
-                call(*given, found)
+                call(*arguments, result)
                 return
-            self._post(session, call, *given, found)
-            if self._over:
+            self._post(session, call, *arguments, result)
+            if self._has_ended:
                 self._refuse_commits()
 
         if self._thread.ident is None:
@@ -368,12 +372,12 @@ class Member:
 
     # -- sessions ---------------------------------------------------------------------------------
 
-    def _watch(self, happened: Callable[..., None], *given: Any) -> WatchCallback:
+    def _watch(self, event: Callable[..., None], *arguments: Any) -> WatchCallback:
         """Make a watch's callback, the same one for the same arguments: repeated reads of a node then set
         one watch."""
         number = self._session_number
         return self._watches.setdefault(
-            (happened, *given), lambda: self._post(number, self._feed, happened, *given)
+            (event, *arguments), lambda: self._post(number, self._feed, event, *arguments)
         )
 
     def _open(self, session: Session) -> None:
@@ -393,20 +397,20 @@ class Member:
         if not self._connecting and self._clock() >= self._connect_at:
             self._connecting = True
             connect = partial(self._connect, self.settings.session_timeout)
-            self._begin(connect, None, self._connected)
+            self._run_in_thread(connect, None, self._connected)
 
-    def _connected(self, found: Any) -> None:
+    def _connected(self, result: Any) -> None:
         self._connecting = False
-        if isinstance(found, FolkmootError):  # it may go away, unlike at the start
-            if str(found) != self._no_session:
-                log.warning("group %s: %s", self.settings.group, found)
-            self._no_session = str(found)
+        if isinstance(result, FolkmootError):  # it may go away, unlike at the start
+            if str(result) != self._connect_error:
+                log.warning("group %s: %s", self.settings.group, result)
+            self._connect_error = str(result)
             self._connect_at = self._clock() + RECONNECT_PAUSE
-        elif isinstance(found, Exception):
-            raise found
+        elif isinstance(result, Exception):
+            raise result
         else:
-            self._no_session = ""
-            self._open(found)
+            self._connect_error = ""
+            self._open(result)
 
     def _end_session(self, why: str = "", *, has_failed: bool = False) -> None:
         """End the session and drop what it still answers. The next one opens at once if we had joined.

@@ -80,10 +80,10 @@ class Liveness:
         self._heartbeat_at, self._sent_at = inf, 0.0
         self.acknowledged_at, self.fenced, self.fence_at = 0.0, False, inf
 
-    def joined(self, now: float, share: float) -> None:
-        """The member has joined. The first heartbeat comes after this share of the usual time, so that
+    def joined(self, now: float, fraction: float) -> None:
+        """The member has joined. The first heartbeat comes after this fraction of the usual time, so that
         members that join together do not send heartbeats together."""
-        self._heartbeat_at = now + share * self._session_timeout / self._timing.heartbeats
+        self._heartbeat_at = now + fraction * self._session_timeout / self._timing.heartbeats
         self.polled_at = now if self.polled_at is None else self.polled_at
 
     def acknowledged(self, sent_at: float, now: float) -> bool:

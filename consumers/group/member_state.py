@@ -146,14 +146,14 @@ class GroupMember:
         self.schedule = PlanSchedule(self.info, timing, random)
         self.liveness = Liveness(timing, settings.max_processing_time, settings.revoke_timeout)
         self._last: tuple[str | None, str] = (None, "")  # the last name, and why it ended
-        self._mine: Mapping[TopicPartition, str] = {}
+        self._assignment: Mapping[TopicPartition, str] = {}
         """Our share of the plan, with the topics' ids."""
         self._published: dict[str, MemberInfo] = {}  # known members, for planning
         self._reading: dict[Source, bool] = {}  # in flight; value: it has changed since
         self._changed = True  # since the last `_reconsider`
         self._leave_sent = False
         self._heartbeats = 0
-        self._plan_trouble = ""
+        self._plan_error = ""
         self._is_notified = False  # our node was written: the next plan changes our share
         self._read_plan_at = inf
         self.due = inf
@@ -165,24 +165,26 @@ class GroupMember:
         return self.schedule.plan
 
     def handle(
-        self, now: float, heard: float, happened: Callable[..., None], *given: Any
+        self, now: float, acknowledged_at: float, event: Callable[..., None], *arguments: Any
     ) -> list[Effect]:
         """Take one event, and return the effects, in order.
 
-        `heard` is when the last answered operation was sent (0: none in this session). Our clock comes
-        before the answer: after a pause of this process, others may have taken its partitions.
+        `acknowledged_at` is when the last answered operation was sent (0: none in this session). Our clock
+        comes before the answer: after a pause of this process, others may have taken its partitions.
         """
         self._now = now
         liveness = self.liveness
         if now >= liveness.fence_at and not liveness.fenced:
             liveness.fenced = self._changed = True
-            self.owned.let_go_of_all("ZooKeeper has been silent for too long")
-            self.schedule.doubt()
-        if heard > liveness.acknowledged_at and liveness.acknowledged(heard, now):
+            self.owned.abandon_all("ZooKeeper has been silent for too long")
+            self.schedule.forget_absences()
+        if acknowledged_at > liveness.acknowledged_at and liveness.acknowledged(
+            acknowledged_at, now
+        ):
             # Our share is claimed again, from the committed offsets.
             self._changed = True
             self._read(Source.PLAN)
-        happened(*given)
+        event(*arguments)
         if self.phase is Phase.LEAVING:
             self._leave_if_idle()
         effects = self._effects.copy()
@@ -226,7 +228,7 @@ class GroupMember:
         self._changed = True
         if self.phase in (Phase.JOINING, Phase.MEMBER):
             self.phase = Phase.LEAVING
-            self.owned.give_up_claims()
+            self.owned.drop_claims()
             self.owned.revoke_all()
 
     def polled(self, at: float) -> None:
@@ -241,8 +243,8 @@ class GroupMember:
         if self.owned.has_changed:
             self.owned.has_changed, self._changed = False, True
         if releases := self.owned.release_drained():
-            asked = self.owned.me, releases
-            self._start(ownership.release, asked, partial(self._released, releases))
+            arguments = self.owned.me, releases
+            self._start(ownership.release, arguments, partial(self._released, releases))
         if self._changed or self._now >= self.due or self.due == inf:
             self._act_by_time(self._now)
             self._reconsider(self._now)
@@ -262,10 +264,10 @@ class GroupMember:
     def _start(
         self,
         recipe: Callable[..., Recipe[Any]],
-        given: tuple[Any, ...],
+        arguments: tuple[Any, ...],
         done: Callable[[Any], None],
     ) -> None:
-        self._effects.append(Task(recipe, given, done))
+        self._effects.append(Task(recipe, arguments, done))
 
     # -- answers of ZooKeeper -----------------------------------------------------------------------
 
@@ -302,7 +304,7 @@ class GroupMember:
     def _planned(self, result: object) -> None:
         self._changed = True
         self.schedule.ended(result, self._now)
-        self._plan_trouble = "" if isinstance(result, bool) else f"no plan: {result}"
+        self._plan_error = "" if isinstance(result, bool) else f"no plan: {result}"
         self._read(Source.PLAN)
         if result is not True:  # another member was faster, or our reads are outdated
             self._read(Source.MEMBERS)
@@ -322,7 +324,7 @@ class GroupMember:
         self.phase = Phase.LEFT
         self._effects.append(Left())
 
-    def _seen(self, source: Source, name: str, watched: bool, value: object) -> None:
+    def _source_read(self, source: Source, name: str, watched: bool, value: object) -> None:
         """Take a read source: whether the node `name` exists, names, a plan, topics."""
         self._changed = True
         again = self._reading.pop(source, False)
@@ -332,14 +334,14 @@ class GroupMember:
             case Source.OLDER, False if name == self._older():
                 self._read(Source.MEMBERS)
             case Source.MEMBERS, tuple(names):
-                self._saw_members(names, watched)
-            case Source.PLAN, VersionedPlan() as found:
-                if self.plan is not NO_PLAN and found.made != self.plan.made:
+                self._update_members(names, watched)
+            case Source.PLAN, VersionedPlan() as plan:
+                if self.plan is not NO_PLAN and plan.made != self.plan.made:
                     self._removed("the group's plan was removed")
-                elif found.version > self.plan.version:
-                    self._adopt(found, self._now)
+                elif plan.version > self.plan.version:
+                    self._adopt(plan, self._now)
             case Source.TOPICS, dict(topics):  # perhaps outdated: a plan reads them anew
-                self.schedule.saw_topics(topics)
+                self.schedule.update_topics(topics)
         if again:
             self._read(source)
 
@@ -353,11 +355,11 @@ class GroupMember:
             self._read_plan_at = self._now + self._random.uniform(spread / 4, spread)
             self.due = self._now
 
-    def _saw_members(self, names: tuple[str, ...], watched: bool) -> None:
+    def _update_members(self, names: tuple[str, ...], watched: bool) -> None:
         """Check that our node exists, and is that of the youngest process with our instance id."""
         assert self.name is not None
         older = self._older()
-        self.schedule.saw_members(names, self.name)
+        self.schedule.update_members(names, self.name)
         youngest = membership.assignees(names).get(membership.assignee(self.name), "")
         if youngest and membership.age(youngest) > membership.age(self.name):
             self._replaced()
@@ -369,26 +371,28 @@ class GroupMember:
         elif self._older() != older:
             self._read(Source.OLDER)
 
-    def _adopt(self, found: VersionedPlan, now: float) -> None:
+    def _adopt(self, versioned: VersionedPlan, now: float) -> None:
         assert self.name is not None
-        plan, is_next = found.plan, found.version == self.plan.version + 1
-        self.schedule.saw_plan(found)
+        plan, is_next = versioned.plan, versioned.version == self.plan.version + 1
+        self.schedule.update_plan(versioned)
         if self.schedule.is_leader and not self.schedule.is_current:
             self._read(Source.MEMBERS)
-        self._plan_trouble = ""
+        self._plan_error = ""
         assignee = membership.assignee(self.name)
-        self._mine = plan.share(assignee)
+        self._assignment = plan.share(assignee)
         wanted = plan.subscriptions.get(assignee)
         self.missing = () if wanted is None else wanted.unmet_by(plan.topics)
-        self.owned.keep(self._mine, is_next, now)
-        self._effects.append(Rebalanced(plan.generation, len(plan.members), tuple(self._mine)))
+        self.owned.apply_assignment(self._assignment, is_next, now)
+        self._effects.append(
+            Rebalanced(plan.generation, len(plan.members), tuple(self._assignment))
+        )
 
     def _is_wanted(self, partition: TopicPartition, topic_id: str) -> bool:
         """Return whether our share has the partition, of a topic with this id (any: "")."""
         if not topic_id:
-            return partition in self._mine
-        trusting = self.phase is Phase.MEMBER and self._is_trusting()
-        return trusting and self._mine.get(partition) == topic_id
+            return partition in self._assignment
+        is_alive = self.phase is Phase.MEMBER and self._is_alive()
+        return is_alive and self._assignment.get(partition) == topic_id
 
     def _is_ours(self, owner: Owner) -> bool:
         """Return whether it is an earlier process with our instance id, or an earlier claim of ours."""
@@ -410,13 +414,15 @@ class GroupMember:
                     self._read(Source.TOPICS)
         if self.phase is Phase.MEMBER:
             for partition in self.owned:
-                if self._mine.get(partition) != self.owned.topic_id(partition):
+                if self._assignment.get(partition) != self.owned.topic_id(partition):
                     self.owned.revoke(partition)
             if self._may_claim():
-                due = iter(self.owned.claim_due(self._mine, now, self.plan.plan.start_of).items())
-                while some := dict(islice(due, CLAIMS_PER_TRANSACTION)):
-                    asked = self.owned.me, some, self.plan.version, self._watch_owner
-                    self._start(ownership.claim, asked, self._claimed)
+                due = iter(
+                    self.owned.claim_due(self._assignment, now, self.plan.plan.start_of).items()
+                )
+                while chunk := dict(islice(due, CLAIMS_PER_TRANSACTION)):
+                    arguments = self.owned.me, chunk, self.plan.version, self._watch_owner
+                    self._start(ownership.claim, arguments, self._claimed)
         self._raise_alarms(now)
 
     @property
@@ -427,43 +433,43 @@ class GroupMember:
 
     def _raise_alarms(self, now: float) -> None:
         malformed = self.owned.malformed()
-        found = [f"{each} has no owner: {why}" for each, why in [*malformed.items()][:_MOST_NAMED]]
+        alarms = [f"{each} has no owner: {why}" for each, why in [*malformed.items()][:_MOST_NAMED]]
         if len(malformed) > _MOST_NAMED:
-            found.append(f"{len(malformed) - _MOST_NAMED} more partitions have no owner")
+            alarms.append(f"{len(malformed) - _MOST_NAMED} more partitions have no owner")
         if self.owned.beyond_limit:
-            found.append(
+            alarms.append(
                 f"{self.owned.beyond_limit} partitions have no owner: one ZooKeeper session must not own "
                 "more, start more members"
             )
         plan = self.plan.plan
         leader = next((plan.subscriptions.get(each) for each in plan.members), None)
         if leader is not None and plan.assignor not in leader.assignors[:1] and leader.assignors:
-            found.append(
+            alarms.append(
                 f"assignor {leader.assignors[0]}, which the group leader prefers, was not used"
             )
-        if self._plan_trouble:
-            found.append(self._plan_trouble)
-        found += [
+        if self._plan_error:
+            alarms.append(self._plan_error)
+        alarms += [
             f"no topic matches {each} yet: those that do are read as soon as they are created"
             if each.startswith("/")
             else f"topic {each} does not exist: it is read as soon as it is created"
             for each in self.missing[:_MOST_NAMED]
         ]
         if self.schedule.is_stuck(now):
-            found.append(
+            alarms.append(
                 f"the plan begun {self._timing.stuck:g} s ago is not finished: if assignor "
                 f"{self.info.assignors[0]} does not return, end this process"
             )
-        self.alarms = tuple(found)
+        self.alarms = tuple(alarms)
 
-    def _is_trusting(self) -> bool:
+    def _is_alive(self) -> bool:
         """Return whether ZooKeeper and the application seem alive."""
         return not self.liveness.fenced and self.liveness.poll_state is PollState.ACTIVE
 
     def _may_claim(self) -> bool:
         """Not while the plan is being read: a claim under an old plan would be refused."""
         reading = Source.PLAN in self._reading
-        return self.phase is Phase.MEMBER and self._is_trusting() and not reading
+        return self.phase is Phase.MEMBER and self._is_alive() and not reading
 
     def _is_planning(self) -> bool:
         """Also while it leaves: others wait for the leader as long as its node exists."""
@@ -488,7 +494,7 @@ class GroupMember:
         schedule, group = self.schedule, self._settings.group
         watched = source is not Source.MEMBERS or schedule.is_leader or schedule.names is None
         watch = self._watch(self.changed, source) if watched else None
-        done = partial(self._seen, source, name, watched)
+        done = partial(self._source_read, source, name, watched)
         match source:
             case Source.OWN | Source.OLDER:
                 self._start(membership.exists, (group, name, watch), done)
@@ -518,7 +524,7 @@ class GroupMember:
                 self.owned.revoke_all()
             elif missing is PollState.EXPIRED:
                 self._removed("the application did not ask for records for too long")
-            self.owned.give_up_overdue(now)
+            self.owned.release_overdue(now)
         if self.name is None:
             return
         if now >= self._read_plan_at:
@@ -527,8 +533,8 @@ class GroupMember:
             due = min(self.owned.deadline(), self.schedule.deadline())
             self._changed = self._changed or now >= due
             if (expired := self.schedule.begin(now)) is not None:
-                asked = self.name, expired, self.plan.identity
-                self._start(self._make_plan, asked, self._planned)
+                arguments = self.name, expired, self.plan.identity
+                self._start(self._make_plan, arguments, self._planned)
             if now >= self.schedule.read_at:
                 self.schedule.read_at = inf
                 self._read(Source.MEMBERS)
@@ -563,15 +569,15 @@ class GroupMember:
         sources = [Source.OWN, Source.PLAN, Source.MEMBERS]
         if self.schedule.is_leader:
             sources.append(Source.TOPICS)
-        turn = self._heartbeats % (len(sources) + chunks)
+        index = self._heartbeats % (len(sources) + chunks)
         self._heartbeats += 1
-        if turn < len(sources):
-            self._read(sources[turn])
+        if index < len(sources):
+            self._read(sources[index])
         else:
-            asked = len(self._effects)
-            for partition in owned[turn - len(sources) :: chunks]:
+            effect_count = len(self._effects)
+            for partition in owned[index - len(sources) :: chunks]:
                 self.owned.verify(partition)
-            if len(self._effects) == asked:  # all are being released: read something else
+            if len(self._effects) == effect_count:  # all are being released: read something else
                 self._read(Source.OWN)
 
     # -- sessions ---------------------------------------------------------------------------------
@@ -585,8 +591,8 @@ class GroupMember:
         info = msgspec.structs.replace(self.info, previous=f"was {last}: {why}" if last else "")
         group, instance = settings.group, settings.instance_id
         if instance is not None:
-            asked = group, instance, self._nonce, info, last
-            self._start(membership.join_as_static, asked, self._joined)
+            arguments = group, instance, self._nonce, info, last
+            self._start(membership.join_as_static, arguments, self._joined)
         else:
             name = f"{settings.client_id}-{self._nonce}"
             self._start(membership.join, (group, name, info), self._joined)
@@ -616,7 +622,7 @@ class GroupMember:
         if self.phase is Phase.MEMBER:
             self.phase = Phase.JOINING
         self.name = None
-        self._mine = {}
+        self._assignment = {}
         self._reading.clear()
         self._is_notified, self._read_plan_at = False, inf
         self._changed = True

@@ -50,19 +50,19 @@ MAX_OWNED_BYTES: Final = 800_000
 
 
 @dataclass(slots=True)
-class _Wanted:
-    """A partition to claim: a claim is in flight (`asked`), or due at `ask_at`.
+class _PendingClaim:
+    """A partition to claim: a claim is in flight, or due at `claim_at`.
 
-    `patience` is the time that the owner has from when it must release the partition. `stale`: the plan
+    `steal_pause` is the time that the owner has from when it must release the partition. `stale`: the plan
     refused the claim, not the owner. `malformed` is why the offset cannot be read.
     """
 
-    ask_at: float = 0.0
-    asked: bool = False
+    claim_at: float = 0.0
+    in_flight: bool = False
     changed: bool = False
     owner: Owner | None = None
     steal_at: float = inf
-    patience: float = inf
+    steal_pause: float = inf
     stale: bool = False
     malformed: str = ""
 
@@ -138,9 +138,9 @@ class OwnedPartitions:
         self._timing = timing
         self._watch = watch
         self._revoke_timeout = revoke_timeout
-        self._wanted: dict[TopicPartition, _Wanted] = {}
+        self._pending: dict[TopicPartition, _PendingClaim] = {}
         self._owned: dict[TopicPartition, _Owned] = {}
-        self._asked: list[
+        self._queued_commits: list[
             tuple[int, Mapping[TopicPartition, tuple[int, int]], Mapping[TopicPartition, str]]
         ] = []
         self._committing: tuple[int, frozenset[TopicPartition]] | None = None
@@ -158,12 +158,12 @@ class OwnedPartitions:
     @property
     def is_idle(self) -> bool:
         """No partition is owned, no claim can succeed any more, no commit is in flight."""
-        claiming = any(wanted.asked for wanted in self._wanted.values())
+        claiming = any(pending.in_flight for pending in self._pending.values())
         return not self._owned and not claiming and self._committing is None
 
     def malformed(self) -> dict[TopicPartition, str]:
-        found = sorted((each, wanted.malformed) for each, wanted in self._wanted.items())
-        return {each: why for each, why in found if why}
+        reasons = sorted((each, pending.malformed) for each, pending in self._pending.items())
+        return {each: why for each, why in reasons if why}
 
     def topic_id(self, partition: TopicPartition) -> str:
         return self._owned[partition].claim.state.topic_id
@@ -172,11 +172,13 @@ class OwnedPartitions:
 
     def deadline(self) -> float:
         """When the next claim is due."""
-        return min((each.ask_at for each in self._wanted.values() if not each.asked), default=inf)
+        return min(
+            (each.claim_at for each in self._pending.values() if not each.in_flight), default=inf
+        )
 
     def claim_due(
         self,
-        mine: Mapping[TopicPartition, str],
+        assignment: Mapping[TopicPartition, str],
         now: float,
         start_of: Callable[[TopicPartition], int | None],
     ) -> dict[TopicPartition, ClaimRequest]:
@@ -187,21 +189,23 @@ class OwnedPartitions:
         due: dict[TopicPartition, ClaimRequest] = {}
         room: int | None = None
         self.beyond_limit = 0
-        for partition, topic_id in mine.items():
-            wanted = self._wanted.get(partition)
-            if partition in self._owned or (wanted and (wanted.asked or now < wanted.ask_at)):
+        for partition, topic_id in assignment.items():
+            pending = self._pending.get(partition)
+            if partition in self._owned or (
+                pending and (pending.in_flight or now < pending.claim_at)
+            ):
                 continue
             if room is None:
-                asked = (each for each, wanted in self._wanted.items() if wanted.asked)
-                room = MAX_OWNED_BYTES - sum(map(self._path_bytes, (*self._owned, *asked)))
+                in_flight = (each for each, pending in self._pending.items() if pending.in_flight)
+                room = MAX_OWNED_BYTES - sum(map(self._path_bytes, (*self._owned, *in_flight)))
             if self._path_bytes(partition) > room:
                 self.beyond_limit += 1
-                self._wanted.pop(partition, None)  # looked at again with the next change
+                self._pending.pop(partition, None)  # looked at again with the next change
                 continue
             room -= self._path_bytes(partition)
-            wanted = self._wanted.setdefault(partition, _Wanted())
-            steal_from = wanted.owner if now >= wanted.steal_at else None
-            wanted.asked, wanted.changed, wanted.stale = True, False, False
+            pending = self._pending.setdefault(partition, _PendingClaim())
+            steal_from = pending.owner if now >= pending.steal_at else None
+            pending.in_flight, pending.changed, pending.stale = True, False, False
             due[partition] = ClaimRequest(topic_id, steal_from, start_of(partition))
         return due
 
@@ -219,23 +223,23 @@ class OwnedPartitions:
         """
         stale = False
         for partition, answer in answers.items():
-            wanted = self._wanted.pop(partition, None) or _Wanted()
+            pending = self._pending.pop(partition, None) or _PendingClaim()
             if isinstance(answer, Claim):
-                self._won(partition, answer, is_wanted(partition, answer.state.topic_id))
+                self._own(partition, answer, is_wanted(partition, answer.state.topic_id))
             elif is_wanted(partition, ""):
-                self._wanted[partition] = wanted
-                wanted.asked, wanted.malformed = False, ""
+                self._pending[partition] = pending
+                pending.in_flight, pending.malformed = False, ""
                 if isinstance(answer, Blocked):
-                    self._blocked(wanted, answer.owner, is_ours(answer.owner), now)
+                    self._wait_for_owner(pending, answer.owner, is_ours(answer.owner), now)
                 elif isinstance(answer, MalformedOffset):
-                    wanted.malformed = answer.reason
-                    wanted.ask_at = now + self._timing.retry
+                    pending.malformed = answer.reason
+                    pending.claim_at = now + self._timing.retry
                 else:
-                    stale = wanted.stale = True
-                    wanted.ask_at = now + self._timing.patience
+                    stale = pending.stale = True
+                    pending.claim_at = now + self._timing.patience
         return stale
 
-    def _won(self, partition: TopicPartition, claim: Claim, is_wanted: bool) -> None:
+    def _own(self, partition: TopicPartition, claim: Claim, is_wanted: bool) -> None:
         """It is ours. If it is not wanted any more, release it; the consumer never had it."""
         state = claim.state
         if is_wanted:
@@ -248,46 +252,52 @@ class OwnedPartitions:
             self._owned[partition] = _Owned(claim, _Stage.DRAINED)
             self._has_drained = True
 
-    def _blocked(self, wanted: _Wanted, owner: Owner, ours: bool, now: float) -> None:
+    def _wait_for_owner(
+        self, pending: _PendingClaim, owner: Owner, is_ours: bool, now: float
+    ) -> None:
         """The owner's release timeout begins when we first see this owner; later looks do not restart it."""
-        if wanted.owner != owner:
-            wanted.owner = owner
-            wanted.patience = 0.0 if ours else owner.hand_over + self._timing.steal_margin
-            wanted.ask_at = wanted.steal_at = now + wanted.patience
+        if pending.owner != owner:
+            pending.owner = owner
+            pending.steal_pause = 0.0 if is_ours else owner.hand_over + self._timing.steal_margin
+            pending.claim_at = pending.steal_at = now + pending.steal_pause
         else:
-            wanted.ask_at = max(wanted.steal_at, now + self._timing.patience)
-        if wanted.changed:
-            wanted.ask_at = now
+            pending.claim_at = max(pending.steal_at, now + self._timing.patience)
+        if pending.changed:
+            pending.claim_at = now
 
     def owner_changed(self, partition: TopicPartition, now: float) -> None:
         if partition in self._owned:
             self.verify(partition)
-        elif partition in self._wanted:
-            wanted = self._wanted[partition]
-            wanted.changed, wanted.ask_at = True, now
+        elif partition in self._pending:
+            pending = self._pending[partition]
+            pending.changed, pending.claim_at = True, now
 
-    def keep(self, mine: Mapping[TopicPartition, str], is_next: bool, now: float) -> None:
+    def apply_assignment(
+        self, assignment: Mapping[TopicPartition, str], is_next: bool, now: float
+    ) -> None:
         """Take our share of a newer plan: drop claims outside it, and repeat stale ones.
 
         A release timeout continues under the next plan, so that quick plans do not prevent a steal. It
         restarts if we missed a plan in between (not `is_next`): that one may have given the partition back.
         """
-        for partition, wanted in list(self._wanted.items()):
-            if wanted.asked:
-                if not (is_next and partition in mine):
-                    wanted.owner = None  # the next answer that names it counts as the first
+        for partition, pending in list(self._pending.items()):
+            if pending.in_flight:
+                if not (is_next and partition in assignment):
+                    pending.owner = None  # the next answer that names it counts as the first
                 continue
-            if partition not in mine:
-                del self._wanted[partition]
+            if partition not in assignment:
+                del self._pending[partition]
                 continue
             if not is_next:
-                wanted.steal_at = now + wanted.patience
-            if wanted.stale:
-                wanted.stale, wanted.ask_at = False, now
+                pending.steal_at = now + pending.steal_pause
+            if pending.stale:
+                pending.stale, pending.claim_at = False, now
 
-    def give_up_claims(self) -> None:
+    def drop_claims(self) -> None:
         """Claim nothing more; claims in flight are still answered."""
-        self._wanted = {each: wanted for each, wanted in self._wanted.items() if wanted.asked}
+        self._pending = {
+            each: pending for each, pending in self._pending.items() if pending.in_flight
+        }
         self.beyond_limit = 0
 
     def _path_bytes(self, partition: TopicPartition) -> int:
@@ -318,7 +328,7 @@ class OwnedPartitions:
         times = (each.drain_by for each in self._owned.values() if each.stage < _Stage.DRAINED)
         return min(times, default=inf)
 
-    def give_up_overdue(self, now: float) -> None:
+    def release_overdue(self, now: float) -> None:
         """Release what is overdue, without a commit."""
         for partition, owned in self._owned.items():
             if owned.drain_by <= now and owned.stage < _Stage.DRAINED:
@@ -348,8 +358,8 @@ class OwnedPartitions:
             owned.stage = _Stage.RELEASING
         return {partition: (owned.claim, owned.final_offset) for partition, owned in due.items()}
 
-    def released(self, held: Mapping[TopicPartition, tuple[Claim, int | None]]) -> None:
-        for partition, (claim, _) in held.items():
+    def released(self, claims: Mapping[TopicPartition, tuple[Claim, int | None]]) -> None:
+        for partition, (claim, _) in claims.items():
             if self._owns(partition, claim):
                 del self._owned[partition]
 
@@ -357,12 +367,12 @@ class OwnedPartitions:
         """Check that the owner's node is still ours, unless it is being released."""
         owned = self._owned[partition]
         if owned.stage < _Stage.RELEASING:
-            asked = self.me, partition, owned.claim, self._watch(partition)
+            arguments = self.me, partition, owned.claim, self._watch(partition)
             done = partial(self.verified, partition, owned.claim)
-            self._effects.append(Task(ownership.verify, asked, done))
+            self._effects.append(Task(ownership.verify, arguments, done))
 
-    def verified(self, partition: TopicPartition, held: Claim, ours: object) -> None:
-        if ours is False and self._owns(partition, held):
+    def verified(self, partition: TopicPartition, claim: Claim, is_ours: object) -> None:
+        if is_ours is False and self._owns(partition, claim):
             self._drop(partition, "another member took it over, or its offset was reset")
 
     # -- commits ----------------------------------------------------------------------------------
@@ -378,7 +388,7 @@ class OwnedPartitions:
         Each offset has the epoch of the Assigned under which the work was done. It is refused if we have
         another claim by now, of which the consumer may not know yet, or are releasing it.
         """
-        self._asked.append((token, offsets, metadata))
+        self._queued_commits.append((token, offsets, metadata))
         self._commit_next()
 
     def committed(
@@ -406,31 +416,31 @@ class OwnedPartitions:
         self._commit_next()
 
     def _commit_next(self) -> None:
-        while self._asked and self._committing is None:
-            token, offsets, metadata = self._asked.pop(0)
-            ours = {
+        while self._queued_commits and self._committing is None:
+            token, offsets, metadata = self._queued_commits.pop(0)
+            commits = {
                 partition: (owned.claim, offset)
                 for partition, (epoch, offset) in offsets.items()
                 if (owned := self._owned.get(partition)) is not None
                 and owned.claim.state.epoch == epoch
                 and owned.stage < _Stage.RELEASING
             }
-            refused = set(offsets) - set(ours)
-            if not ours:
+            refused = set(offsets) - set(commits)
+            if not commits:
                 self._effects.append(Committed(token, {}, frozenset(refused)))
                 continue
             self._committing = token, frozenset(offsets)
-            done = partial(self.committed, token, ours, refused)
-            self._effects.append(Task(ownership.commit, (self.me, ours, metadata), done))
+            done = partial(self.committed, token, commits, refused)
+            self._effects.append(Task(ownership.commit, (self.me, commits, metadata), done))
 
-    def _refuse_asked(self) -> None:
-        for token, offsets, _ in self._asked:
+    def _refuse_queued(self) -> None:
+        for token, offsets, _ in self._queued_commits:
             self._effects.append(Committed(token, {}, frozenset(offsets)))
-        self._asked.clear()
+        self._queued_commits.clear()
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def let_go_of_all(self, reason: str) -> None:
+    def abandon_all(self, reason: str) -> None:
         """ZooKeeper is silent: report all as lost, and refuse commits that were not sent.
 
         The session and its owner nodes may live on. So they are released, under the fence, as soon as
@@ -439,18 +449,18 @@ class OwnedPartitions:
         for partition, owned in self._owned.items():
             self._report_loss(partition, owned, reason)
             owned.stage, self._has_drained = max(owned.stage, _Stage.DRAINED), True
-        self._refuse_asked()
+        self._refuse_queued()
 
     def forget(self, reason: str) -> None:
         """The session has ended, and its owner nodes with it: its requests are never answered."""
         for partition in self:
             self._drop(partition, reason)
-        self._refuse_asked()
+        self._refuse_queued()
         if self._committing is not None:
             token, refused = self._committing
             self._effects.append(Committed(token, {}, refused))
             self._committing = None
-        self._wanted.clear()
+        self._pending.clear()
         self.beyond_limit = 0
 
     def _owns(self, partition: TopicPartition, claim: Claim) -> bool:

@@ -57,11 +57,11 @@ class PlanSchedule:
         ] = {}  # absent static members, with when the leader saw them leave
         self._changes = 0  # since the last look
         self._all_changes = 0  # since the plan became due
-        self._begun_at: float | None = None  # when the plan under way was begun
+        self._started_at: float | None = None  # when the plan under way was started
         self._is_unseen = False  # we tried to plan, and have not read the plan since
         self._awaited = NO_PLAN.version  # the version to read before we plan again: we wrote it
-        self._since: float | None = None  # when the plan became due
-        self._at = inf  # when we plan
+        self._due_since: float | None = None  # when the plan became due
+        self._plan_at = inf  # when we plan
         self._rejoin_ends = inf
 
     def older(self, name: str) -> str:
@@ -77,21 +77,23 @@ class PlanSchedule:
         if self.read_at == inf:
             self.read_at = now + self._debounce()
 
-    def saw_plan(self, found: VersionedPlan) -> None:
+    def update_plan(self, newer: VersionedPlan) -> None:
         """Take a newer plan. Static members that it does not count as absent were back: their next
         absence begins anew."""
-        if self.topics is not None and _wishes(found.plan) != _wishes(self.plan.plan):
+        if self.topics is not None and _subscriptions_of(newer.plan) != _subscriptions_of(
+            self.plan.plan
+        ):
             self.topics = None  # they were read for other subscriptions
         self._is_unseen = False
         if self.plan is not NO_PLAN:
             known = self._assignees.keys() | self._away.keys()
-            self.is_current = known >= set(found.plan.members)
-        self.plan = found
-        for each, standing in found.plan.static.items():
-            if not standing.absent:
+            self.is_current = known >= set(newer.plan.members)
+        self.plan = newer
+        for each, member in newer.plan.static.items():
+            if not member.absent:
                 self._away.pop(each, None)
 
-    def saw_members(self, names: tuple[str, ...], name: str) -> None:
+    def update_members(self, names: tuple[str, ...], name: str) -> None:
         """Take the live members; `name` is ours."""
         self._changes += len(set(names).symmetric_difference(self.names or ()))
         self.names, self.is_current = names, True
@@ -100,7 +102,7 @@ class PlanSchedule:
         for each in self._assignees:  # `begin` may come before the next `consider`
             self._away.pop(each, None)
 
-    def saw_topics(self, topics: Mapping[str, TopicBasis]) -> None:
+    def update_topics(self, topics: Mapping[str, TopicBasis]) -> None:
         self._changes += topics != self.topics
         self.topics = topics
 
@@ -131,19 +133,19 @@ class PlanSchedule:
         is_due |= self.is_leader and self.is_current and self._is_due(plan, now)
         is_newer = plan.protocol > self._info.protocol and not self.is_leader
         if not (is_due or is_newer):
-            self._at, self._since = inf, None
+            self._plan_at, self._due_since = inf, None
             self._changes = self._all_changes = 0
             self._is_unseen = False
-        elif self._begun_at is not None or self.plan.version < self._awaited:
+        elif self._started_at is not None or self.plan.version < self._awaited:
             pass  # our plan is under way, or to be read
-        elif self._at == inf or self._changes:
-            is_first = self._since is None and not self._is_unseen
-            self._since = now if self._since is None else self._since
+        elif self._plan_at == inf or self._changes:
+            is_first = self._due_since is None and not self._is_unseen
+            self._due_since = now if self._due_since is None else self._due_since
             self._all_changes += self._changes
             if is_due:
-                self._at = self._time_to_plan(now, is_first)
-            elif self._at == inf:
-                self._at = now + self._timing.debounce_limit
+                self._plan_at = self._time_to_plan(now, is_first)
+            elif self._plan_at == inf:
+                self._plan_at = now + self._timing.debounce_limit
             self._changes = 0
 
     def _time_to_plan(self, now: float, is_first: bool) -> float:
@@ -154,7 +156,7 @@ class PlanSchedule:
 
     def _limit(self) -> float:
         limit = self._timing.debounce_limit + self._timing.debounce_per_change * self._all_changes
-        return (self._since or 0.0) + limit
+        return (self._due_since or 0.0) + limit
 
     def _debounce(self) -> float:
         waits = min(_MAX_WAITS, 1 + self._changes / _CROWD)
@@ -162,41 +164,41 @@ class PlanSchedule:
 
     def deadline(self) -> float:
         """When `begin` or `consider` can act, or a read is due."""
-        return min(self._at, self._rejoin_ends, self.read_at)
+        return min(self._plan_at, self._rejoin_ends, self.read_at)
 
     def begin(self, now: float) -> tuple[str, ...] | None:
         """Begin a plan if it is time and no read comes first.
 
         Return the static members whose rejoin timeout is over; None: do not plan now.
         """
-        if now < self._at:
+        if now < self._plan_at:
             return None
         if self.read_at < inf and now < self._limit():
-            self._at = min(self._limit(), max(now, self.read_at) + self._timing.patience)
+            self._plan_at = min(self._limit(), max(now, self.read_at) + self._timing.patience)
             return None
-        self._at = inf
-        self._begun_at = now
+        self._plan_at = inf
+        self._started_at = now
         self._awaited = self.plan.version + 1
         return tuple(sorted(self._expired(now)))
 
     def ended(self, result: object, now: float) -> None:
         """The plan was written (True), superseded (False), or failed: then retry after a pause."""
-        self._begun_at = None
+        self._started_at = None
         self._is_unseen = True
-        self._since = None
+        self._due_since = None
         if result is not True:
             self._awaited = NO_PLAN.version
         if not isinstance(result, bool):
-            self._since = now
-            self._at = now + self._timing.retry
+            self._due_since = now
+            self._plan_at = now + self._timing.retry
 
     def is_stuck(self, now: float) -> bool:
-        return self._begun_at is not None and now >= self._begun_at + self._timing.stuck
+        return self._started_at is not None and now >= self._started_at + self._timing.stuck
 
-    def doubt(self) -> None:
+    def forget_absences(self) -> None:
         """After a silence, forget absences and the time to plan: both may be outdated."""
         self._away.clear()
-        self._at, self._since, self._rejoin_ends = inf, None, inf
+        self._plan_at, self._due_since, self._rejoin_ends = inf, None, inf
 
     def _is_due(self, plan: Plan, now: float) -> bool:
         expected = self._assignees.keys() | (self._away.keys() - self._expired(now))
@@ -215,5 +217,5 @@ class PlanSchedule:
         }
 
 
-def _wishes(plan: Plan) -> set[tuple[tuple[str, ...], str]]:
+def _subscriptions_of(plan: Plan) -> set[tuple[tuple[str, ...], str]]:
     return {(each.topics, each.pattern) for each in plan.subscriptions.values()}

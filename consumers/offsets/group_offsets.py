@@ -19,7 +19,7 @@ class GroupOffsets:
     def __init__(self) -> None:
         self._lock = Lock()
         self._committed: dict[TopicPartition, int | None] = {}
-        self._asked: dict[TopicPartition, int] = {}
+        self._requested: dict[TopicPartition, int] = {}
         self._beyond: dict[TopicPartition, tuple[int, int]] = {}
 
     def claim(self, partition: TopicPartition, committed: int | None) -> None:
@@ -28,18 +28,18 @@ class GroupOffsets:
         with self._lock:
             self._committed[partition] = committed
             if committed is not None:
-                self._asked[partition] = committed
+                self._requested[partition] = committed
 
     def release(self, partition: TopicPartition) -> None:
         with self._lock:
-            for each in (self._committed, self._asked, self._beyond):
+            for each in (self._committed, self._requested, self._beyond):
                 each.pop(partition, None)
 
     def committed(self, partition: TopicPartition) -> int | None:
         """Return the offset in ZooKeeper of a partition of ours, None if there is none."""
         return self._committed.get(partition)
 
-    def written(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def mark_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         with self._lock:
             for partition, offset in offsets.items():
                 if partition in self._committed:
@@ -50,11 +50,11 @@ class GroupOffsets:
     def cut(self, partition: TopicPartition, end: int) -> None:
         """The log ends there: a higher committed offset counts no more."""
         with self._lock:
-            asked = self._asked.get(partition, 0)
-            if asked > end:
-                del self._asked[partition]
+            requested = self._requested.get(partition, 0)
+            if requested > end:
+                del self._requested[partition]
                 self._committed[partition] = None
-                self._beyond[partition] = asked, end
+                self._beyond[partition] = requested, end
 
     def beyond(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the committed offsets after the end of their logs, each with the log's end."""
@@ -63,18 +63,18 @@ class GroupOffsets:
 
     def floor(self, partition: TopicPartition) -> int:
         """Return the highest committed or requested offset that counts; -1: none."""
-        return self._asked.get(partition, -1)
+        return self._requested.get(partition, -1)
 
-    def ask(
+    def request(
         self, offsets: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Request commits. Return those to send, and for lower offsets the one they are below."""
         forward, behind = {}, {}
         with self._lock:
             for partition, offset in offsets.items():
-                asked = self._asked.get(partition, 0)
-                if offset < asked:
-                    behind[partition] = asked
+                requested = self._requested.get(partition, 0)
+                if offset < requested:
+                    behind[partition] = requested
                 else:
-                    forward[partition] = self._asked[partition] = offset
+                    forward[partition] = self._requested[partition] = offset
         return forward, behind

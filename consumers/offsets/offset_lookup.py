@@ -19,7 +19,7 @@ from folkmoot.consumers.offsets.validation import partition_of
 from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster, ClusterConfig
-from folkmoot.network.leaderless import Waiting, said_of
+from folkmoot.network.leaderless import Waiting, describe_waiting
 from folkmoot.protocol import errors
 from folkmoot.protocol.messages import EARLIEST, Api, ListOffsetsEntry, ListOffsetsRequest
 from folkmoot.protocol.process.thread_log import thread_log
@@ -38,47 +38,47 @@ def no_answer(partitions: Iterable[TopicPartition]) -> str:
     return f"no leader answers for {', '.join(map(str, sorted(partitions)))}"
 
 
-def why_silent(partitions: Collection[TopicPartition], leaderless: Waiting) -> str:
+def describe_silence(partitions: Collection[TopicPartition], leaderless: Waiting) -> str:
     """Return a sentence about partitions without an answer, or about those without a leader."""
     awaited = {each: at for each, at in leaderless.items() if each in partitions}
-    return said_of(awaited) if awaited else no_answer(partitions)
+    return describe_waiting(awaited) if awaited else no_answer(partitions)
 
 
 def list_offsets(
     cluster: Cluster,
-    place: int,
+    timestamp: int,
     wanted: Mapping[TopicPartition, str],
     timeout: float,
     *,
     patient: bool,
     others: Callable[[Reply], object] = lambda _: None,
 ) -> dict[TopicPartition, int]:
-    """Return the offsets at `place` (EARLIEST or LATEST) of partitions with their topics' ids, as far as
+    """Return the offsets at `timestamp` (EARLIEST or LATEST) of partitions with their topics' ids, as far as
     leaders answer in time; see `ask_leaders`. Raises an error that a retry would not change.
     """
 
     def entry(partition: TopicPartition, _: int) -> ListOffsetsEntry:
         topic, number = partition
         topic_id = wanted[partition] or cluster.topic_id(topic) or ""
-        return ListOffsetsEntry(topic, topic_id, number, place)
+        return ListOffsetsEntry(topic, topic_id, number, timestamp)
 
-    asked = ask_leaders(
+    lookups = ask_leaders(
         *(cluster, Api.LIST_OFFSETS, {each: partial(entry, each) for each in wanted}),
         *(lambda entries, _: ListOffsetsRequest(entries), timeout),
         patient=patient,
         others=others,
         final=(),  # one broker knows a new topic before another
     )
-    for error in asked.failed.values():
+    for error in lookups.failed.values():
         if not isinstance(error, errors.RetriableError) and error is not cluster.trouble:
             raise error
-    for partition, error in [*asked.failed.items()][:1]:
-        log.info("no offsets of %d partitions, %s: %s", len(asked.failed), partition, error)
-    return {each: asked.results[each].offset for each in wanted if each in asked.results}
+    for partition, error in [*lookups.failed.items()][:1]:
+        log.info("no offsets of %d partitions, %s: %s", len(lookups.failed), partition, error)
+    return {each: lookups.results[each].offset for each in wanted if each in lookups.results}
 
 
 def offsets_at(
-    place: int,
+    timestamp: int,
     config: ClusterConfig,
     discover: Discover,
     wanted: Mapping[TopicPartition, str],
@@ -86,19 +86,19 @@ def offsets_at(
     *,
     need_all: bool = True,
 ) -> tuple[dict[TopicPartition, int], Waiting]:
-    """Return the offsets at `place` (EARLIEST or LATEST) of partitions with their topics' ids, as far as
+    """Return the offsets at `timestamp` (EARLIEST or LATEST) of partitions with their topics' ids, as far as
     leaders answer in time, and the others without a leader.
 
     With `need_all`, wait for leaders, and raise BrokerUnreachable, or why no broker answered, if an offset
     is missing.
     """
     with Cluster.of(config, discover) as cluster:
-        found = list_offsets(cluster, place, wanted, timeout, patient=need_all)
-        missing = wanted.keys() - found.keys()
+        offsets = list_offsets(cluster, timestamp, wanted, timeout, patient=need_all)
+        missing = wanted.keys() - offsets.keys()
         if missing and need_all:
-            why = f"{why_silent(missing, cluster.leaderless)} ({timeout:g} s were waited)"
+            why = f"{describe_silence(missing, cluster.leaderless)} ({timeout:g} s were waited)"
             raise cluster.trouble or errors.BrokerUnreachable(why)
-        return found, {each: at for each, at in cluster.leaderless.items() if each in missing}
+        return offsets, {each: at for each, at in cluster.leaderless.items() if each in missing}
 
 
 def first_offsets(
@@ -112,7 +112,7 @@ def first_offsets(
     Raises RequestTimeout, ConfigError, and a partition's error.
     """
     wanted = {partition_of(each): milliseconds(moment) for each, moment in times.items()}
-    found: dict[TopicPartition, int | None] = {}
+    offsets: dict[TopicPartition, int | None] = {}
     with _fetcher(config, discover) as (fetcher, cluster):
         for partition, timestamp in wanted.items():
             fetcher.add(partition, 0)
@@ -120,42 +120,42 @@ def first_offsets(
         for partition, first in _first_records(fetcher, timeout):
             if isinstance(first, errors.FolkmootError):
                 raise first
-            found[partition] = None if first is None else first[0]
+            offsets[partition] = None if first is None else first[0]
         for missing in fetcher.partitions():
             why = f"no offset of {missing} was found within {timeout:g} s"
             if (awaited := cluster.leaderless.get(missing)) is not None:
-                why = said_of({missing: awaited})
+                why = describe_waiting({missing: awaited})
             raise errors.RequestTimeout(why)
-    return {partition: found[partition] for partition in wanted}
+    return {partition: offsets[partition] for partition in wanted}
 
 
 def first_timestamps(
     config: ConsumerConfig[Any, Any],
     discover: Discover,
-    places: Collection[tuple[TopicPartition, int]],
+    positions: Collection[tuple[TopicPartition, int]],
     timeout: float,
 ) -> dict[tuple[TopicPartition, int], int]:
     """Return the timestamps (ms) of the first records at or after these offsets, as far as they are answered
     in time. A partition may have several offsets; each takes one small fetch.
     """
-    found: dict[tuple[TopicPartition, int], int] = {}
-    left: dict[TopicPartition, list[int]] = {}
-    for partition, offset in places:
-        left.setdefault(partition, []).append(offset)
-    if not left:
-        return found
+    timestamps: dict[tuple[TopicPartition, int], int] = {}
+    remaining: dict[TopicPartition, list[int]] = {}
+    for partition, offset in positions:
+        remaining.setdefault(partition, []).append(offset)
+    if not remaining:
+        return timestamps
     with _fetcher(config, discover, partition_fetch_bytes=_LOOK_BYTES) as (fetcher, _):
-        for partition, offsets in left.items():
+        for partition, offsets in remaining.items():
             fetcher.add(partition, offsets[-1])
         for partition, first in _first_records(fetcher, timeout):
-            offset = left[partition].pop()
+            offset = remaining[partition].pop()
             if isinstance(first, errors.FolkmootError):
                 log.info("the age of a record is unknown: %s", first)
             elif first is not None:
-                found[partition, offset] = first[1]
-            if left[partition]:
-                fetcher.add(partition, left[partition][-1])
-    return found
+                timestamps[partition, offset] = first[1]
+            if remaining[partition]:
+                fetcher.add(partition, remaining[partition][-1])
+    return timestamps
 
 
 def _first_records(
@@ -166,8 +166,8 @@ def _first_records(
     A yielded partition is removed from the fetcher; those without an answer in time stay.
     """
     deadline = time.monotonic() + timeout
-    while fetcher.partitions() and (left := deadline - time.monotonic()) > 0:
-        fetcher.poll(min(left, _TURN))
+    while fetcher.partitions() and (remaining := deadline - time.monotonic()) > 0:
+        fetcher.poll(min(remaining, _TURN))
         while (view := fetcher.take_view(1)) is not None:
             fetcher.remove(view.topic_partition)
             yield view.topic_partition, (view.offsets[0], view.timestamps[0])

@@ -40,7 +40,7 @@ class Positions:
     """The progress of all partitions of a consumer. Owned by the thread that polls; any may call `done`.
 
     After a release or a seek a partition has a new object: late writes to the old one are never committed.
-    Only partitions looked at since the last `end_turn` can have new records: a poll costs nothing for
+    Only partitions looked at since the last `end_poll` can have new records: a poll costs nothing for
     thousands of others.
     """
 
@@ -48,7 +48,7 @@ class Positions:
         self.cursor: BatchCursor | None = None
         """The current iteration."""
         self._explicit_done = explicit_done
-        self._looking = Lock()
+        self._done_lock = Lock()
         self._done: deque[tuple[TopicPartition, int, int]] = deque()
         """Ranges of offsets from `done`, until the owner looks."""
         self._progress: dict[TopicPartition, Progress] = {}
@@ -94,16 +94,16 @@ class Positions:
 
     def is_done(self, partition: TopicPartition) -> bool:
         """Return whether no record of the partition is under way, by `done`."""
-        self._look_at_done()
+        self._apply_done()
         progress = self._progress.get(partition)
         unfinished = None if progress is None else progress.unfinished
         return unfinished is None or unfinished.is_empty
 
-    def _look_at_done(self) -> None:
+    def _apply_done(self) -> None:
         """Apply the calls of `done`. Two threads may: on close a callback runs in one of its own."""
         if not self._done:
             return
-        with self._looking:
+        with self._done_lock:
             self.settle()  # they may be in the current iteration
             while self._done:
                 partition, start, end = self._done[0]
@@ -129,7 +129,7 @@ class Positions:
         for progress in self._in_hand.values():
             progress.processed = progress.handed_out
 
-    def end_turn(self) -> None:
+    def end_poll(self) -> None:
         """Mark everything processed, and invalidate the Progress objects handed out before."""
         if self._in_hand:
             self.process_all()
@@ -161,7 +161,7 @@ class Positions:
 
         It has the read records up to `parts_at`, if that is known.
         """
-        self._look_at_done()  # before other records come at the same offsets
+        self._apply_done()  # before other records come at the same offsets
         read = self._progress.get(partition)
         self.forget(partition)
         if parts_at is not None and read is not None and read.handed_out is not None:
@@ -180,16 +180,16 @@ class Positions:
 
         With `sought` also the offsets of seeks without a record since.
         """
-        self._look_at_done()
-        found: dict[TopicPartition, int] = {}
+        self._apply_done()
+        offsets: dict[TopicPartition, int] = {}
         for partition, progress in self._progress.items():
             if progress.processed is None:
                 if sought and progress.sought is not None:
-                    found[partition] = progress.sought
+                    offsets[partition] = progress.sought
             elif partition in owned and progress.processed != self.group.committed(partition):
-                found[partition] = progress.processed
-        return found
+                offsets[partition] = progress.processed
+        return offsets
 
     def due(self, owned: Container[TopicPartition]) -> dict[TopicPartition, int]:
         """Return what to commit automatically: all that does not set the group back."""
-        return self.group.ask(self.uncommitted(owned))[0]
+        return self.group.request(self.uncommitted(owned))[0]

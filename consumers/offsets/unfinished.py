@@ -20,7 +20,7 @@ class OffsetRanges:
             start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
         self._starts[first:last], self._ends[first:last] = [start], [end]
 
-    def take_through(self, offset: int) -> int:
+    def remove_through(self, offset: int) -> int:
         """Remove the ranges up to `offset`, and return the end of the one that has it, or `offset`."""
         count = bisect_right(self._starts, offset)
         reached = max(offset, self._ends[count - 1]) if count else offset
@@ -63,14 +63,14 @@ class Unfinished:
             if before + 1 < after:
                 self._finished.add(before + 1, after)
         self.high = max(self.high, behind)
-        self.low = self._finished.take_through(self.low)
+        self.low = self._finished.remove_through(self.low)
 
     def finish(self, start: int, end: int) -> None:
         """Finish the records in hand from offset `start` to before `end`."""
         start, end = max(start, self.low), min(end, self.high)
         if start < end:
             self._finished.add(start, end)
-            self.low = self._finished.take_through(self.low)
+            self.low = self._finished.remove_through(self.low)
 
     def cut(self, end: int) -> None:
         self.high, self.low = min(self.high, end), min(self.low, end)

@@ -14,7 +14,7 @@ METADATA_BYTES: Final = 512
 HIGHEST: Final = 2**63 - 1
 
 
-def whole(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
+def check_int(name: str, value: object, least: int = 0, most: int = HIGHEST) -> int:
     """Return a whole number (numpy's too) from `least` to `most` as an int.
 
     `name` is for the error, as in "offset of orders-0". Raises ConfigError.
@@ -43,14 +43,14 @@ def offset_and_metadata(partition: str, value: object) -> OffsetAndMetadata:
             f"the metadata to commit for {partition} is {shown(metadata)}: give a text of at most "
             f"{METADATA_BYTES} bytes"
         )
-    return OffsetAndMetadata(whole(what, offset), metadata)
+    return OffsetAndMetadata(check_int(what, offset), metadata)
 
 
-def partition_of(given: object) -> TopicPartition:
+def partition_of(value: object) -> TopicPartition:
     """Return a pair of a topic's name and a number as a TopicPartition. Raises TypeError."""
-    match given:
+    match value:
         case (str(topic), SupportsIndex() as number) if not isinstance(number, bool):
             return TopicPartition(topic, index(number))
     raise TypeError(
-        f"a partition is a topic and a number, as in [('flights', 0)], not {shown(given)}"
+        f"a partition is a topic and a number, as in [('flights', 0)], not {shown(value)}"
     )

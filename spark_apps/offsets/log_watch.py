@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.partition_state import whole_batches
-from folkmoot.consumers.offsets.offset_lookup import first_offsets, list_offsets, why_silent
+from folkmoot.consumers.offsets.offset_lookup import describe_silence, first_offsets, list_offsets
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
@@ -171,9 +171,9 @@ class LogWatch:
         """The topic's id, once `partitions` has found it."""
         return self._cluster.topic_id(topic) or ""
 
-    def why_silent(self, partitions: Collection[TopicPartition]) -> str:
+    def describe_silence(self, partitions: Collection[TopicPartition]) -> str:
         """One sentence about partitions without an answer."""
-        return why_silent(partitions, self._cluster.leaderless)
+        return describe_silence(partitions, self._cluster.leaderless)
 
     def brokers(self) -> frozenset[str]:
         """Addresses that executors can ask. Raises why none is known."""

@@ -39,7 +39,7 @@ def find_targets(config: StreamConfig, logs: LogWatch, planned: Planned) -> Targ
     wanted = _partitions(config, logs, planned)
     found = logs.find(wanted, LATEST, BROKER_WAIT)
     if unknown := wanted.keys() - found.keys():
-        raise RequestTimeout(logs.why_silent(unknown))
+        raise RequestTimeout(logs.describe_silence(unknown))
     return Targets({(each, wanted[each]): end for each, end in found.items()})
 
 

@@ -59,7 +59,7 @@ class Person:
         return set(self.held)
 
     def turn(self) -> None:
-        self.member.turn()
+        self.member.run_once()
         if self.member.state.phase is Phase.LEFT and not self.over:
             self.over = True
             self.look()

@@ -176,23 +176,23 @@ def test_what_was_read_behind_the_place_where_logs_part_is_not_committed(
     positions = Positions()
     positions.claim(ZERO, 10)
     positions.of(ZERO).handed_out = 30
-    positions.end_turn()
+    positions.end_poll()
     assert positions.due({ZERO}) == {ZERO: 30}
     in_hand = positions.of(ZERO)
     in_hand.handed_out = 35
     positions.cut(ZERO, 20, parts_at)
     assert positions.group.beyond() == {ZERO: (30, 20)}
     in_hand.handed_out = 40
-    positions.end_turn()
+    positions.end_poll()
     assert positions.due({ZERO}) == ({} if parts_at is None else {ZERO: parts_at})
     positions.of(ZERO).handed_out = 23
-    positions.end_turn()
+    positions.end_poll()
     assert positions.due({ZERO}) == {ZERO: 23}
-    positions.group.written({ZERO: 30})  # was under way
+    positions.group.mark_committed({ZERO: 30})  # was under way
     assert positions.group.beyond()
-    positions.group.written({ZERO: 20})
+    positions.group.mark_committed({ZERO: 20})
     assert not positions.group.beyond()
-    assert positions.group.ask({ZERO: 22}) == ({}, {ZERO: 23})
+    assert positions.group.request({ZERO: 22}) == ({}, {ZERO: 23})
 
 
 @pytest.mark.parametrize("policy", ["earliest", "error"])

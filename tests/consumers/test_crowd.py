@@ -149,10 +149,10 @@ class Broken:
     def __init__(self, owner: str | BaseException) -> None:
         self._owner = owner
 
-    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
+    def assign(self, inputs: AssignmentInput) -> dict[TopicPartition, str]:
         if isinstance(self._owner, BaseException):
             raise self._owner
-        return dict.fromkeys(given.partitions(), self._owner) if self._owner else {}
+        return dict.fromkeys(inputs.partitions(), self._owner) if self._owner else {}
 
 
 @pytest.mark.parametrize(

@@ -75,16 +75,16 @@ def test_what_is_handed_out_after_a_commit_within_a_turn_is_processed_at_its_end
     progress.handed_out = 1
     positions.process_all()
     progress.handed_out = 2
-    positions.end_turn()
+    positions.end_poll()
     assert positions.uncommitted({ZERO}) == {ZERO: 2}
 
 
 def test_the_end_of_a_turn_looks_only_at_what_was_in_hand() -> None:
     positions = Positions()
     before = positions.of(ZERO)
-    positions.end_turn()
+    positions.end_poll()
     before.handed_out = 5
-    positions.end_turn()
+    positions.end_poll()
     assert not positions.uncommitted({ZERO}), "nobody was to write to it any more"
 
 

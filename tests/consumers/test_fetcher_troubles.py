@@ -4,7 +4,7 @@ import pytest
 
 from folkmoot.consumers.fetch import fetcher as module
 from folkmoot.consumers.fetch.fetcher import BAD_BATCHES, REPORT_EVERY, RETRY_PAUSE
-from folkmoot.network.leaderless import TOLD_AFTER
+from folkmoot.network.leaderless import REPORT_AFTER
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
     CorruptBatch,
@@ -146,8 +146,8 @@ def test_why_nothing_comes_of_a_partition_is_told_until_something_comes(bench: B
     bench.reading(offset=0)
     gone = BrokerUnreachable("broker b:1 is not reachable: nobody listens there")
     began = bench.now
-    while bench.now - began <= 2 * TOLD_AFTER:
-        assert not bench.fetcher.troubles() or bench.now - began >= TOLD_AFTER
+    while bench.now - began <= 2 * REPORT_AFTER:
+        assert not bench.fetcher.troubles() or bench.now - began >= REPORT_AFTER
         bench.cluster.fail(bench.cluster.next(), gone)
         bench.poll()
         bench.now += RETRY_PAUSE

@@ -7,7 +7,7 @@ import pytest
 
 from folkmoot.consumers.client.async_consumer import AsyncConsumer
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.offsets.validation import whole
+from folkmoot.consumers.offsets.validation import check_int
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 from tests.consumers.parts import PARTITIONS, Bench
@@ -32,7 +32,7 @@ NO_OFFSETS = [
 
 @pytest.mark.parametrize("given", [0, 7, 2**63 - 1, np.int64(7), np.uint8(7), np.array(7)])
 def test_whole_numbers_of_any_type_become_ints(given: Any) -> None:
-    assert (whole("it", given), type(whole("it", given))) == (int(given), int)
+    assert (check_int("it", given), type(check_int("it", given))) == (int(given), int)
 
 
 @pytest.mark.parametrize("given", NO_OFFSETS)
@@ -40,7 +40,7 @@ def test_anything_else_is_refused_by_name_with_what_to_give(given: Any) -> None:
     with pytest.raises(
         ConfigError, match=f"^the hat is .*: give a whole number from 0 to {2**63 - 1}"
     ):
-        whole("the hat", given)
+        check_int("the hat", given)
 
 
 @both(Consumer, AsyncConsumer)

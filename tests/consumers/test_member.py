@@ -107,7 +107,7 @@ class Scene:
         while self.now < end:
             self.now += 0.05
             for _ in range(TURNS):
-                self.member.turn()
+                self.member.run_once()
         self.notices += self.member.notices
         self.member.notices.clear()
 
@@ -248,7 +248,7 @@ def test_a_topic_that_does_not_exist_and_a_pattern_without_any_are_told_once_unt
         for _ in range(60):
             scene.pass_time(0.05)
             for _ in range(TURNS):
-                both.turn()
+                both.run_once()
 
     pass_time()
     assert (both.state.missing, both.state.is_without_topics) == (("ordres", "/x-.*/"), True)
@@ -294,7 +294,7 @@ def test_who_stood_still_until_its_time_was_over_joins_anew(scene: Scene) -> Non
     assert first is not None
     scene.now += 3.1  # it is stopped, with its heartbeat and its application long due
     for _ in range(TURNS):
-        member.turn()
+        member.run_once()
     assert member.state.liveness.poll_state is PollState.EXPIRED
     member.polled(scene.now)
     scene.pass_time(1.0)
@@ -397,7 +397,7 @@ def test_what_a_refused_release_has_let_go_is_free_for_others_at_once(scene: Sce
 
     def owner() -> str | None:
         for _ in range(TURNS):
-            other.turn()
+            other.run_once()
         scene.pass_time(0.05)
         for revoked in scene.take(Revoking):
             epoch = scene.member.state.owned._owned[revoked.partition].claim.state.epoch
@@ -598,10 +598,10 @@ class Thinking:
         self.begun = Event()
         self.go_on = Event()
 
-    def assign(self, given: AssignmentInput) -> dict[TopicPartition, str]:
+    def assign(self, inputs: AssignmentInput) -> dict[TopicPartition, str]:
         self.begun.set()
         assert self.go_on.wait(20.0)
-        return DEFAULT.assign(given)
+        return DEFAULT.assign(inputs)
 
 
 def test_while_partitions_are_divided_the_member_lives_on() -> None:

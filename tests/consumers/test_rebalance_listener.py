@@ -160,7 +160,7 @@ class Scene:
     def process(self, partition: TopicPartition, offset: int) -> None:
         """The application has got so far."""
         self.positions.of(partition).handed_out = offset
-        self.positions.end_turn()
+        self.positions.end_poll()
 
     def serve(self, *notices: Notice) -> None:
         self.member.notices.extend(notices)

@@ -53,7 +53,7 @@ class Scene:
                 request.execute()
                 request.reply()
             self.member.polled_at = self.now
-            self.member.turn()
+            self.member.run_once()
             self.member.notices.clear()
             if changing and self.now >= due:
                 due = self.now + CHANGES

@@ -23,8 +23,8 @@ def test_ranges_that_touch_or_overlap_are_one() -> None:
     assert listed(ranges) == [(1, 3), (5, 8), (9, 12)]
     ranges.cut(10)
     assert listed(ranges) == [(1, 3), (5, 8), (9, 10)]
-    assert ranges.take_through(4) == 4
-    assert ranges.take_through(5) == 8
+    assert ranges.remove_through(4) == 4
+    assert ranges.remove_through(5) == 8
     assert listed(ranges) == [(9, 10)]
 
 
@@ -87,7 +87,7 @@ def positions() -> Positions:
 
 
 def test_asking_for_more_finishes_nothing(positions: Positions) -> None:
-    positions.end_turn()
+    positions.end_poll()
     positions.process_all()
     assert not positions.due({WHERE})
     positions.done(WHERE, 6, 7)

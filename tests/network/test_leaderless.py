@@ -2,7 +2,7 @@
 
 import pytest
 
-from folkmoot.network.leaderless import TOLD_AFTER, Leaderless, Waiting, said_of
+from folkmoot.network.leaderless import REPORT_AFTER, Leaderless, Waiting, describe_waiting
 from folkmoot.network.metadata import Metadata
 from folkmoot.protocol.messages import (
     BrokerInfo,
@@ -53,14 +53,14 @@ def test_metadata_tells_what_nobody_leads_and_who_has_to_come_back() -> None:
     ],
 )
 def test_one_line_says_it(waiting: Waiting, said: str) -> None:
-    assert said_of(waiting) == said
+    assert describe_waiting(waiting) == said
 
 
 def test_it_is_logged_when_it_begins_and_when_it_ends_and_not_in_between(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     leaderless = Leaderless()
-    for now in (0.0, TOLD_AFTER / 2):
+    for now in (0.0, REPORT_AFTER / 2):
         leaderless.update({T1: (2,)}, now)
         assert leaderless.waiting == {T1: (2,)}
     assert not caplog.messages  # it may be an election
@@ -76,5 +76,5 @@ def test_an_election_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     leaderless = Leaderless()
     for now in range(0, 100, 2):
         leaderless.update({T1: (2,)}, now)
-        leaderless.update({}, now + TOLD_AFTER / 2)
+        leaderless.update({}, now + REPORT_AFTER / 2)
     assert not caplog.messages

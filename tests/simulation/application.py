@@ -121,7 +121,7 @@ class Application:
     def _turn(self) -> None:
         if self.dead or self._frozen or self._gone:
             return
-        self.member.turn()
+        self.member.run_once()
         self._note_stage()
         self._gone = self.member.state.phase is Phase.LEFT
         if self._gone and self.line is not None:
@@ -190,7 +190,7 @@ class Application:
                         reading = self.readings.get(partition)
                         if reading is not None and reading.position is None:
                             reading.position = offset
-                    self.positions.group.written(offsets)
+                    self.positions.group.mark_committed(offsets)
                 case Left():
                     self.left = True
                 case Replaced():
@@ -218,7 +218,7 @@ class Application:
     def commit_start(self, partition: TopicPartition, reading: Reading, start: int) -> None:
         """Whatever else is committed, and when: nothing is processed before."""
         self.positions.begin(partition, start)
-        starts, _ = self.positions.group.ask({partition: start})
+        starts, _ = self.positions.group.request({partition: start})
         self.member.commit(starts, {partition: reading.epoch})
         self._hear()
 
@@ -257,7 +257,7 @@ class Application:
         reading.position = first + count
         self._checks.processed(partition, reading.topic_id, reading.epoch, first, count)
         self.positions.of(partition).handed_out = reading.position
-        self.positions.end_turn()
+        self.positions.end_poll()
 
     def _look_at_the_end(self, partition: TopicPartition, reading: Reading) -> None:
         """What a fetch behind the end of a log is answered: then all that is there is read."""

@@ -157,7 +157,7 @@ class FakeLogs:
     def topic_id(self, topic: str) -> str:
         return ID
 
-    def why_silent(self, partitions: Collection[TopicPartition]) -> str:
+    def describe_silence(self, partitions: Collection[TopicPartition]) -> str:
         return f"nobody told of {', '.join(map(str, partitions))}"
 
     def brokers(self) -> frozenset[str]:
