@@ -42,7 +42,7 @@ class BrokerSchemas:
         self._client_id = client_id
         self._timeout = timeout
         # No lock, which a forked child could find held for ever: threads may ask twice.
-        self._known = lru_cache(MAX_CACHED)(self._resolved)
+        self._cached = lru_cache(MAX_CACHED)(self._resolved)
 
     def __reduce__(self) -> tuple[object, ...]:
         make = partial(BrokerSchemas, client_id=self._client_id, timeout=self._timeout)
@@ -55,29 +55,29 @@ class BrokerSchemas:
         `timeout` seconds BrokerUnreachable, or ZooKeeperUnreachable if the brokers do not know the schema
         and cannot ask.
         """
-        return self._known(context_of(subject), id)
+        return self._cached(context_of(subject), id)
 
     def _resolved(self, context: str, number: int | UUID) -> str:
-        found = self._ask(context, number)
-        return resolve(found.schema, found.references, strict=False)
+        response = self._ask(context, number)
+        return resolve(response.schema, response.references, strict=False)
 
     def _ask(self, context: str, number: int | UUID) -> GetSchemaResponse:
         request = GetSchemaRequest(number, context)
-        trouble: errors.FolkmootError = errors.BrokerUnreachable(
+        last_error: errors.FolkmootError = errors.BrokerUnreachable(
             "there was no time to ask a broker"
         )
         addresses = random.sample(self._addresses, len(self._addresses))
         with Connections(self._client_id) as connections:
-            asked = addresses, Api.GET_SCHEMA, request, self._timeout
-            for reply in ask_any(connections, *asked, patience=PATIENCE):
+            arguments = addresses, Api.GET_SCHEMA, request, self._timeout
+            for reply in ask_any(connections, *arguments, patience=PATIENCE):
                 error = reply.error
                 if error is None:
-                    found: GetSchemaResponse = reply.response
-                    return found
+                    response: GetSchemaResponse = reply.response
+                    return response
                 if not isinstance(error, errors.RetriableError):
                     raise error
-                if not isinstance(trouble, errors.ZooKeeperUnreachable):
-                    trouble = error
-        raise type(trouble)(
-            f"no broker has answered for schema {number} within {self._timeout:g} s: {trouble}"
+                if not isinstance(last_error, errors.ZooKeeperUnreachable):
+                    last_error = error
+        raise type(last_error)(
+            f"no broker has answered for schema {number} within {self._timeout:g} s: {last_error}"
         )

@@ -34,7 +34,7 @@ from typing import (
 
 from folkmoot.consumers.client.callbacks import call_now
 from folkmoot.consumers.client.consumer import Consumer
-from folkmoot.consumers.client.core import CLOSE_TIMEOUT, TURN, ConsumerCore
+from folkmoot.consumers.client.core import CLOSE_TIMEOUT, MAX_WAIT, ConsumerCore
 from folkmoot.consumers.client.face import ConsumerFace
 from folkmoot.consumers.client.life import Stage
 from folkmoot.consumers.client.rebalance_listener import Starts
@@ -95,15 +95,15 @@ class AsyncConsumerOptions(ConsumerConfig[K, V]):
 class LoopPoller:
     """A `select.poll` whose waiting an event loop does: that calls `news` once for all ready descriptors."""
 
-    def __init__(self, news: Callable[[], None]) -> None:
-        self._news = news
+    def __init__(self, on_ready: Callable[[], None]) -> None:
+        self._on_ready = on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
         self._events: dict[int, int] = {}
         self._is_due = False
 
     def register(self, descriptor: int, events: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(descriptor, self._found, descriptor)
+        self._loop.add_reader(descriptor, self._add_ready, descriptor)
 
     def unregister(self, descriptor: int) -> None:
         self._events.pop(descriptor, None)
@@ -115,7 +115,7 @@ class LoopPoller:
         events, self._events = self._events, {}
         return list(events.items())
 
-    def _found(self, descriptor: int) -> None:
+    def _add_ready(self, descriptor: int) -> None:
         self._events[descriptor] = select.POLLIN
         if not self._is_due and self._loop is not None:
             self._is_due = True
@@ -123,7 +123,7 @@ class LoopPoller:
 
     def _call(self) -> None:
         self._is_due = False
-        self._news()
+        self._on_ready()
 
 
 def _awaited(
@@ -140,12 +140,12 @@ def _awaited(
             self._check_not_called_back()
         if not is_read:
             self._check_usable()
-        found: Any = getattr(self._core, method.__name__)(*args, **options)
+        outcome: Any = getattr(self._core, method.__name__)(*args, **options)
         if is_read:
-            found = await self._read(found, asyncio.current_task())
-        elif isinstance(found, Generator):
-            found = await self._run(found)
-        result: T = found
+            outcome = await self._read(outcome, asyncio.current_task())
+        elif isinstance(outcome, Generator):
+            outcome = await self._run(outcome)
+        result: T = outcome
         return result
 
     return ask
@@ -190,7 +190,7 @@ class AsyncConsumer(ConsumerFace[K, V]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Future[None]] = set()
         """One for each task that waits for news."""
-        self._turn_error: Exception | None = None
+        self._poll_error: Exception | None = None
         """Raised by a turn without a waiting task; the next one raises it."""
         self._is_reading = False
         self._iterations: list[asyncio.Task[Any] | None] = []
@@ -202,7 +202,7 @@ class AsyncConsumer(ConsumerFace[K, V]):
         self._end_of_loop: AsyncGenerator[None, None] | None = None
 
     def _make(self) -> ConsumerCore[K, V]:
-        return ConsumerCore[K, V](self.config, self._call_back, LoopPoller(self._take_news))
+        return ConsumerCore[K, V](self.config, self._call_back, LoopPoller(self._handle_ready))
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class AsyncConsumer(ConsumerFace[K, V]):
             try:
                 await asyncio.shield(opening)
             except BaseException:
-                opening.add_done_callback(partial(_close_opened, core))
+                opening.add_done_callback(partial(_close_core, core))
                 self._core, self._loop = self._make(), None
                 raise
             self._loop.add_reader(core.attention.wakeup.fileno(), self._woken)
@@ -329,12 +329,12 @@ class AsyncConsumer(ConsumerFace[K, V]):
                 cursor = await self._read(core.next_cursor(), task)
                 is_over = cursor is None
                 while cursor is not None and not is_over:
-                    cursor.asks_for_more, begun = False, cursor.row
+                    cursor.asks_for_more, first_row = False, cursor.row
                     for record in islice(cursor.records, RECORDS_IN_A_ROW):
                         yield record
                     # A task that is cancelled from here on has processed the last record.
                     cursor.asks_for_more = True
-                    is_over = cursor.row < begun + RECORDS_IN_A_ROW
+                    is_over = cursor.row < first_row + RECORDS_IN_A_ROW
                     await asyncio.sleep(0)  # let other tasks run if the loop's body awaits nothing
 
     def batches(self, max_records: int | None = None) -> AsyncGenerator[RecordBatchView, None]:
@@ -356,9 +356,9 @@ class AsyncConsumer(ConsumerFace[K, V]):
     ) -> AsyncGenerator[T, None]:
         with self._iterating(task):
             while not self._core.life.stopped:
-                found = await self._read(self._core.poll_batch(TURN, max_records, make), task)
-                if found is not None:
-                    yield found
+                item = await self._read(self._core.poll_batch(MAX_WAIT, max_records, make), task)
+                if item is not None:
+                    yield item
 
     async def _read(self, steps: Steps[T], task: "asyncio.Task[Any] | None") -> T:
         """Return the steps' result. The task awaits nothing after their end: the next read gets the records
@@ -399,8 +399,8 @@ class AsyncConsumer(ConsumerFace[K, V]):
             try:
                 step = steps.send(answer) if error is None else steps.throw(error)
             except StopIteration as end:
-                found: T = end.value
-                return found
+                result: T = end.value
+                return result
             finally:
                 self._core.in_callback = False
             answer = error = None
@@ -419,30 +419,30 @@ class AsyncConsumer(ConsumerFace[K, V]):
 
     async def _wait(self, timeout: float) -> None:
         """Wait for news, at most `timeout` seconds."""
-        error, self._turn_error = self._turn_error, None
+        error, self._poll_error = self._poll_error, None
         if error is not None:
             raise error
-        self._core.turn()
+        self._core.poll_brokers()
         if self._core.is_urgent or timeout <= 0:
             await asyncio.sleep(0)
             return
-        news = asyncio.get_running_loop().create_future()
-        self._waiting.add(news)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
         try:
             due = self._core.due() - time.monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, min(timeout, due))):
-                    await news
+                    await waiter
         finally:
-            self._waiting.discard(news)
+            self._waiting.discard(waiter)
 
-    def _take_news(self) -> None:
+    def _handle_ready(self) -> None:
         """A broker has sent something."""
         if not self._core.life.is_closed:
             try:
-                self._core.turn()
+                self._core.poll_brokers()
             except Exception as error:
-                self._turn_error = error
+                self._poll_error = error
             self._notify()
 
     def _woken(self) -> None:
@@ -451,9 +451,9 @@ class AsyncConsumer(ConsumerFace[K, V]):
         self._notify()
 
     def _notify(self) -> None:
-        for news in self._waiting:
-            if not news.done():
-                news.set_result(None)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     # -- callbacks --------------------------------------------------------------------------------
 
@@ -537,7 +537,7 @@ class AsyncConsumer(ConsumerFace[K, V]):
     unsubscribe = _awaited(Consumer.unsubscribe, is_alone=True)
 
 
-def _close_opened(core: ConsumerCore[Any, Any], opening: "asyncio.Future[None]") -> None:
+def _close_core(core: ConsumerCore[Any, Any], opening: "asyncio.Future[None]") -> None:
     """Close what was opened after `start` was cancelled."""
     if not opening.cancelled() and opening.exception() is None:
         for _ in core.close(0.0, processed=False):

@@ -23,16 +23,16 @@ def call_now(call: Callable[[], Any], outcome: "Future[Any] | None" = None) -> "
     return outcome
 
 
-def call_in_thread(call: Callable[[], Any], ended: Callable[[], None]) -> "Future[Any]":
-    """Call it, then `ended`, in a thread of its own with the caller's context."""
+def call_in_thread(call: Callable[[], Any], on_end: Callable[[], None]) -> "Future[Any]":
+    """Call it, then `on_end`, in a thread of its own with the caller's context."""
     outcome = Future[Any]()
 
     def run() -> None:
         call_now(call, outcome)
-        ended()
+        on_end()
 
-    here = contextvars.copy_context()
-    threading.Thread(target=here.run, args=(run,), name="folkmoot-callback", daemon=True).start()
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(run,), name="folkmoot-callback", daemon=True).start()
     return outcome
 
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from folkmoot.consumers.client.callbacks import call_in_thread, call_now
-from folkmoot.consumers.client.core import CLOSE_TIMEOUT, METADATA_WAIT, TURN, ConsumerCore
+from folkmoot.consumers.client.core import CLOSE_TIMEOUT, MAX_WAIT, METADATA_WAIT, ConsumerCore
 from folkmoot.consumers.client.face import ConsumerFace
 from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.client.signals import SignalHandlers
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 _T = TypeVar("_T")
 
 _CALLED_BACK: Final = "a callback may not poll, subscribe or close: call stop() to end"
@@ -158,13 +158,13 @@ class Consumer(ConsumerFace[K, V]):
         Without the last batch they have at most `buffer_bytes`, decompressed. All that was handed out before
         counts as processed.
         """
-        return self._take(self._core.poll(timeout, max_records))
+        return self._run_alone(self._core.poll(timeout, max_records))
 
     def poll_batch(
         self, timeout: float = 1.0, max_records: int | None = None
     ) -> RecordBatchView | None:
         """Return the next batch, or the next `max_records` of it; None if none comes within `timeout`."""
-        view: RecordBatchView | None = self._take(self._core.poll_batch(timeout, max_records))
+        view: RecordBatchView | None = self._run_alone(self._core.poll_batch(timeout, max_records))
         return view
 
     def poll_arrow(
@@ -185,7 +185,7 @@ class Consumer(ConsumerFace[K, V]):
         `value_deserializer=AvroDeserializer(registry)`, a reader's schema: text, Python values, an id, or a
         class. Raises MissingExtra without pyarrow, ConfigError if a field has the name of another column.
         """
-        return self._take(
+        return self._run_alone(
             self._core.poll_arrow(timeout, max_records, headers=headers, schema=schema)
         )
 
@@ -195,7 +195,7 @@ class Consumer(ConsumerFace[K, V]):
 
     def _cursors(self) -> Iterator[Iterator[Record[Any, Any]]]:
         while not self._core.life.stopped:
-            if (cursor := self._take(self._core.next_cursor())) is not None:
+            if (cursor := self._run_alone(self._core.next_cursor())) is not None:
                 yield cursor.records
 
     def batches(self, max_records: int | None = None) -> Iterator[RecordBatchView]:
@@ -209,12 +209,12 @@ class Consumer(ConsumerFace[K, V]):
         return self._iterate(max_records, partial(RecordBatchView.arrow, headers=headers))
 
     def _iterate(
-        self, max_records: int | None, make: Callable[[RecordBatchView], _Made]
-    ) -> Iterator[_Made]:
+        self, max_records: int | None, make: Callable[[RecordBatchView], _Result]
+    ) -> Iterator[_Result]:
         while not self._core.life.stopped:
-            found = self._take(self._core.poll_batch(TURN, max_records, make))
-            if found is not None:
-                yield found
+            item = self._run_alone(self._core.poll_batch(MAX_WAIT, max_records, make))
+            if item is not None:
+                yield item
 
     # -- partitions and the group -----------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Consumer(ConsumerFace[K, V]):
         As `topics` and `pattern` of the constructor, where they may be omitted. A member first leaves its
         group (see `unsubscribe`), and joins again. Raises ConfigError, ZooKeeperUnreachable.
         """
-        self._take(self._core.subscribe(topics, pattern))
+        self._run_alone(self._core.subscribe(topics, pattern))
 
     def unsubscribe(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Leave the group, with `auto_commit` after a commit of all that was handed out.
@@ -232,7 +232,7 @@ class Consumer(ConsumerFace[K, V]):
         Without a group it does nothing. Ends within `timeout` seconds. Raises what a callback raises, after
         the group is left.
         """
-        self._take(self._core.unsubscribe(timeout))
+        self._run_alone(self._core.unsubscribe(timeout))
 
     def assign(
         self,
@@ -243,11 +243,11 @@ class Consumer(ConsumerFace[K, V]):
         A mapping gives starts, as for `seek`: `{("orders", 0): 17}`. The others, and those with None,
         continue where they are, or begin by `auto_offset_reset`. Raises UnknownTopicOrPartition, ConfigError.
         """
-        self._ask(self._core.assign(partitions))
+        self._run_anywhere(self._core.assign(partitions))
 
     def partitions_of(self, topic: str, timeout: float = METADATA_WAIT) -> list[TopicPartition]:
         """Return a topic's partitions. Raises UnknownTopicOrPartition, InvalidName, or why none answers."""
-        return self._ask(self._core.partitions_of(topic, timeout))
+        return self._run_anywhere(self._core.partitions_of(topic, timeout))
 
     # -- offsets ----------------------------------------------------------------------------------
 
@@ -275,7 +275,7 @@ class Consumer(ConsumerFace[K, V]):
         then nothing is committed.
         """
         if offsets is None:
-            return self._ask(self._core.commit(None, timeout, wait=wait))
+            return self._run_anywhere(self._core.commit(None, timeout, wait=wait))
         self._core.life.check_open()
         return self._run(self._core.commit(offsets, timeout, wait=wait))
 
@@ -294,7 +294,7 @@ class Consumer(ConsumerFace[K, V]):
 
         None if there is none for the current topic of this name. Raises ZooKeeperUnreachable.
         """
-        return self._ask(self._core.committed(partitions))
+        return self._run_anywhere(self._core.committed(partitions))
 
     def position(self, partition: TopicPartition) -> int | None:
         """Return the next offset to hand out; None while it is looked up. Raises NotAssigned.
@@ -316,13 +316,13 @@ class Consumer(ConsumerFace[K, V]):
 
         Raises UnknownTopicOrPartition, BrokerUnreachable, or why no broker answers.
         """
-        return self._ask(self._core.beginning_offsets(partitions, timeout))
+        return self._run_anywhere(self._core.beginning_offsets(partitions, timeout))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout: float = 30.0
     ) -> dict[TopicPartition, int]:
         """Return the offset after the last readable record of each partition, as `beginning_offsets`."""
-        return self._ask(self._core.end_offsets(partitions, timeout))
+        return self._run_anywhere(self._core.end_offsets(partitions, timeout))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
@@ -331,7 +331,7 @@ class Consumer(ConsumerFace[K, V]):
 
         Raises UnknownTopicOrPartition, RequestTimeout, ConfigError, or why no broker answers.
         """
-        return self._ask(self._core.offsets_for_times(times, timeout))
+        return self._run_anywhere(self._core.offsets_for_times(times, timeout))
 
     def seek(self, partition: TopicPartition, target: SeekTarget) -> None:
         """Continue at an offset, at "earliest" or "latest", or at a time. Raises NotAssigned, ConfigError.
@@ -353,14 +353,14 @@ class Consumer(ConsumerFace[K, V]):
 
     # -- waiting ----------------------------------------------------------------------------------
 
-    def _take(self, steps: Steps[_T]) -> _T:
+    def _run_alone(self, steps: Steps[_T]) -> _T:
         """Run what callbacks may not call."""
         self._check_usable()
         if self._core.in_callback:
             raise ConcurrentUse(_CALLED_BACK)
         return self._run(steps)
 
-    def _ask(self, steps: Steps[_T]) -> _T:
+    def _run_anywhere(self, steps: Steps[_T]) -> _T:
         self._check_usable()
         return self._run(steps)
 
@@ -372,8 +372,8 @@ class Consumer(ConsumerFace[K, V]):
             try:
                 step = steps.send(answer) if error is None else steps.throw(error)
             except StopIteration as end:
-                found: _T = end.value
-                return found
+                result: _T = end.value
+                return result
             answer = error = None
             try:
                 match step:
@@ -382,7 +382,7 @@ class Consumer(ConsumerFace[K, V]):
                     case Answer(future, timeout):
                         answer = future.result(timeout)
                     case _:
-                        self._core.turn(step)
+                        self._core.poll_brokers(step)
             except BaseException as raised:
                 error = raised
 

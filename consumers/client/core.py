@@ -11,7 +11,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, Final, Generic, SupportsIndex, TypeVar
 
 from folkmoot.consumers.client.attention import Attention
-from folkmoot.consumers.client.hand_out import HandOut, Take
+from folkmoot.consumers.client.hand_out import HandOut, TakeRecords
 from folkmoot.consumers.client.life import Life, Stage
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, settings_of
 from folkmoot.consumers.client.steps import Beside, Steps
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
     from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 CLOSE_TIMEOUT: Final = 10.0
 METADATA_WAIT: Final = 15.0
 TOPIC_PATIENCE: Final = 3.0
 """Without ZooKeeper, a topic that brokers do not know is missing after this long."""
 LOOK_PAUSE: Final = 0.1
-TURN: Final = 1.0
+MAX_WAIT: Final = 1.0
 """The longest wait of an iteration, in seconds."""
 TABLE_RECORDS: Final = 100_000
 ALL_RECORDS: Final = 2**31
-ASKED_AT_ONCE: Final = 100
+LOOKUPS_AT_ONCE: Final = 100
 """Partitions per look-up: ZooKeeper answers these in about the time of one."""
 READS_NOTHING: Final = (
     "this consumer reads nothing: give group=… and topics=…, or call subscribe() or assign()"
@@ -64,8 +64,8 @@ READS_NOTHING: Final = (
 class ConsumerCore(Reader, Generic[K, V]):
     """A consumer without a thread: one owner at a time takes its steps (steps.py).
 
-    A method that can wait returns `Steps`; apart from these only `open` and `turn` wait. Any thread may call
-    `wake`, and take the steps of a `commit` with offsets.
+    A method that can wait returns `Steps`; apart from these only `open` and `poll_brokers` wait. Any thread
+    may call `wake`, and take the steps of a `commit` with offsets.
     """
 
     def __init__(
@@ -94,7 +94,9 @@ class ConsumerCore(Reader, Generic[K, V]):
         self.cluster = Cluster.of(config, self.discovery, poller=poller)
         self.positions = Positions(explicit_done=config.explicit_done)
         self.fetcher = Fetcher(config, self.cluster, time.monotonic, self)
-        self.hand_out = HandOut[K, V](*(config, self.fetcher, self.positions, call_back, self.turn))
+        self.hand_out = HandOut[K, V](
+            *(config, self.fetcher, self.positions, call_back, self.poll_brokers)
+        )
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         """When a turn is due without news (monotonic)."""
         return min(self.cluster.due(), self.fetcher.retry_at)
 
-    def turn(self, timeout: float = 0.0) -> None:
+    def poll_brokers(self, timeout: float = 0.0) -> None:
         """Take the brokers' answers and send the next requests; wait at most `timeout` s for news."""
         self.attention.has_waited = True
         wakeup = self.attention.waits_for
@@ -172,7 +174,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         if self.group is not None:
             self.group.commits.commit_starts()
         self.fetcher.ask()  # in flight while the last answers are handed out
-        self.hand_out.turned_at = time.monotonic()
+        self.hand_out.polled_at = time.monotonic()
 
     def begins(self, partition: TopicPartition, offset: int, by_policy: bool) -> bool:
         self.positions.begin(partition, offset)
@@ -203,8 +205,8 @@ class ConsumerCore(Reader, Generic[K, V]):
     ) -> Steps[list[Record[K, V]]]:
         limit = _limit(max_records, self.config.max_poll_records)
         make: Callable[[RecordBatchView], list[Any]] = RecordBatchView.records
-        found = yield from self._read(timeout, limit, make, take=self.hand_out.takes_records)
-        return found[0] if len(found) == 1 else list(chain.from_iterable(found))
+        batches = yield from self._read(timeout, limit, make, take=self.hand_out.record_source)
+        return batches[0] if len(batches) == 1 else list(chain.from_iterable(batches))
 
     def poll_batch(
         self,
@@ -214,8 +216,8 @@ class ConsumerCore(Reader, Generic[K, V]):
     ) -> Steps[Any]:
         """Return `make` of the next batch, None if none comes in time."""
         limit = _limit(max_records, ALL_RECORDS)
-        found = yield from self._read(timeout, limit, make, one=True)
-        return found[0] if found else None
+        batches = yield from self._read(timeout, limit, make, one=True)
+        return batches[0] if batches else None
 
     def poll_arrow(
         self,
@@ -232,20 +234,20 @@ class ConsumerCore(Reader, Generic[K, V]):
             make = partial(RecordBatchView.arrow, headers=headers)
             return table((yield from self._read(timeout, limit, make)), headers=headers)
         columns = self.hand_out.columns_of(schema, headers=headers)
-        take = partial(self.hand_out.take_made, columns)
-        made = yield from self._read(timeout, limit, columns.batch_of, take=take)
+        take = partial(self.hand_out.take_deserialized, columns)
+        batches = yield from self._read(timeout, limit, columns.batch_of, take=take)
         self.fetcher.counters.records_skipped += columns.skipped
-        return columns.table(made)
+        return columns.table(batches)
 
     def _read(
         self,
         timeout: float,
         limit: int,
-        make: Callable[[RecordBatchView], _Made | None],
+        make: Callable[[RecordBatchView], _Result | None],
         *,
         one: bool = False,
-        take: Take | None = None,
-    ) -> Steps[list[_Made]]:
+        take: TakeRecords | None = None,
+    ) -> Steps[list[_Result]]:
         """Return `make` of the next batches, of up to `limit` records in all, or of one; wait for the first.
 
         Without the last one they have at most `buffer_bytes`, decompressed.
@@ -255,16 +257,18 @@ class ConsumerCore(Reader, Generic[K, V]):
             raise ValueError(f"timeout={timeout} is no number of seconds")
         self._ask_for_more()
         while not self.life.is_ending:
-            made, is_empty = list[_Made](), True
+            results, is_empty = list[_Result](), True
             if may_read := self._serve():
-                made, is_empty = self.hand_out.batches(limit, make, self.life, one=one, take=take)
+                results, is_empty = self.hand_out.batches(
+                    limit, make, self.life, one=one, take=take
+                )
             remaining = deadline - time.monotonic()
-            if made or remaining <= 0 or self.life.stopped:
+            if results or remaining <= 0 or self.life.stopped:
                 if is_empty and may_read:
-                    self.turn()
-                return made
+                    self.poll_brokers()
+                return results
             if is_empty:
-                yield min(remaining, TURN)
+                yield min(remaining, MAX_WAIT)
         return []
 
     def next_cursor(self) -> Steps[BatchCursor | None]:
@@ -280,7 +284,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         if self._serve():
             cursor, is_empty = self.hand_out.begin_iteration(self.life, self.attention)
         if is_empty:
-            yield TURN
+            yield MAX_WAIT
         return cursor
 
     def _ask_for_more(self) -> None:
@@ -325,7 +329,7 @@ class ConsumerCore(Reader, Generic[K, V]):
                 self.life.enter(Stage.OPEN)
             group.member.stop(0.0)
             for partition in self.assignment():  # what was not given up in time
-                self.fetcher.give_up(partition)
+                self.fetcher.forget(partition)
                 self.positions.release(partition)
             self.group = None
 
@@ -339,7 +343,7 @@ class ConsumerCore(Reader, Generic[K, V]):
             )
         wanted = {partition_of(each) for each in partitions}
         starts = partitions if isinstance(partitions, Mapping) else {}
-        places = {
+        start_positions = {
             partition_of(each): resolve_target(partition_of(each), target)
             for each, target in starts.items()
             if target is not None
@@ -347,12 +351,12 @@ class ConsumerCore(Reader, Generic[K, V]):
         yield from self._check_exist(wanted)
         self.hand_out.take_back()
         for partition in self.assignment() - wanted:
-            self.fetcher.give_up(partition)
+            self.fetcher.forget(partition)
             self.positions.forget(partition)
         for partition in sorted(wanted - self.assignment()):
             self.fetcher.add(partition, None)
-        for partition, place in places.items():
-            seek_to(self.fetcher, self.positions, partition, place)
+        for partition, start in start_positions.items():
+            seek_to(self.fetcher, self.positions, partition, start)
 
     def _check_exist(self, wanted: Collection[TopicPartition]) -> Steps[None]:
         """Raises UnknownTopicOrPartition, or why no broker answered."""
@@ -371,8 +375,8 @@ class ConsumerCore(Reader, Generic[K, V]):
     def _count_anew(self, topic: str, last: int) -> Steps[int]:
         """Count a topic's partitions without the cache: brokers learn of a new `last` one a moment late."""
         if isinstance(self.discovery, ZooKeeperDiscovery):
-            found = yield from _read_topic(self.discovery, topic, METADATA_WAIT)
-            return 0 if found is None else len(found.partitions)
+            topic_info = yield from _read_topic(self.discovery, topic, METADATA_WAIT)
+            return 0 if topic_info is None else len(topic_info.partitions)
         until = time.monotonic() + TOPIC_PATIENCE
         while True:
             self.cluster.forget(topic)
@@ -392,10 +396,10 @@ class ConsumerCore(Reader, Generic[K, V]):
             if cluster.is_missing(topic):  # or new: brokers learn of it a moment late
                 if isinstance(self.discovery, ZooKeeperDiscovery):
                     wait = max(LOOK_PAUSE, left)
-                    is_gone = (yield from _read_topic(self.discovery, topic, wait)) is None
+                    is_missing = (yield from _read_topic(self.discovery, topic, wait)) is None
                 else:
-                    is_gone = time.monotonic() - began > TOPIC_PATIENCE
-                if is_gone:
+                    is_missing = time.monotonic() - began > TOPIC_PATIENCE
+                if is_missing:
                     cluster.forget(topic)
                     raise errors.UnknownTopicOrPartition(
                         f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
@@ -405,7 +409,7 @@ class ConsumerCore(Reader, Generic[K, V]):
                 raise cluster.trouble or errors.UnknownTopicOrPartition(
                     f"no broker answered about topic {topic} within {timeout:g} s"
                 )
-            yield min(left, TURN)
+            yield min(left, MAX_WAIT)
         return [TopicPartition(topic, number) for number in known]
 
     # -- offsets ----------------------------------------------------------------------------------
@@ -428,14 +432,14 @@ class ConsumerCore(Reader, Generic[K, V]):
                 self.positions.process_all()
             wanted = self.positions.uncommitted(group.epochs, sought=True)
         else:
-            for each, given in offsets.items():
+            for each, value in offsets.items():
                 partition = partition_of(each)
-                wanted[partition], text = offset_and_metadata(str(partition), given)
+                wanted[partition], text = offset_and_metadata(str(partition), value)
                 if text:
                     metadata[partition] = text
         beyond: dict[TopicPartition, str] = {}
         for partition, offset in wanted.items():
-            topic_id, end = self.fetcher.seen(partition)
+            topic_id, end = self.fetcher.topic_id_and_end(partition)
             known = max(end, self.positions.group.floor(partition))
             if partition in group.epochs and offset > known:
                 beyond[partition] = topic_id
@@ -474,33 +478,33 @@ class ConsumerCore(Reader, Generic[K, V]):
         discovery = self.discovery
         if self.config.group is None or isinstance(discovery, Bootstrap):
             raise errors.ConfigError("without a group nothing is committed: give group=…")
-        is_one, wanted = False, list[TopicPartition]()
+        is_single, wanted = False, list[TopicPartition]()
         match partitions:
             case (str(), SupportsIndex()):
-                is_one, wanted = True, [partition_of(partitions)]
+                is_single, wanted = True, [partition_of(partitions)]
             case _:
                 wanted = [partition_of(each) for each in partitions]
-        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        for first in range(0, len(wanted), ASKED_AT_ONCE):
-            some = wanted[first : first + ASKED_AT_ONCE]
-            found |= yield Beside(partial(discovery.ask, self._committed(some)))
-        return next(each and each.offset for each in found.values()) if is_one else found
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for first in range(0, len(wanted), LOOKUPS_AT_ONCE):
+            chunk = wanted[first : first + LOOKUPS_AT_ONCE]
+            offsets |= yield Beside(partial(discovery.ask, self._committed(chunk)))
+        return next(each and each.offset for each in offsets.values()) if is_single else offsets
 
     def _committed(
         self, partitions: Iterable[TopicPartition]
     ) -> Recipe[dict[TopicPartition, OffsetAndMetadata | None]]:
-        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         ids: dict[str, str | None] = {}
         for each in partitions:
             state = yield from ownership.committed(self.config.group or "", each)
             if each.topic not in ids:
                 topic = yield from topics.read(each.topic)
                 ids[each.topic] = None if topic is None else topic.topic_id
-            found[each] = None
+            offsets[each] = None
             if state is not None and state.offset is not None and ids[each.topic] is not None:
                 if state.topic_id in ("", ids[each.topic]):
-                    found[each] = OffsetAndMetadata(state.offset, state.metadata)
-        return found
+                    offsets[each] = OffsetAndMetadata(state.offset, state.metadata)
+        return offsets
 
     def position(self, partition: TopicPartition) -> int | None:
         cursor = self.positions.cursor
@@ -524,22 +528,22 @@ class ConsumerCore(Reader, Generic[K, V]):
         return self._ends(partitions, LATEST, timeout)
 
     def _ends(
-        self, partitions: Iterable[TopicPartition], place: int, timeout: float
+        self, partitions: Iterable[TopicPartition], timestamp: int, timeout: float
     ) -> Steps[dict[TopicPartition, int]]:
         wanted = [partition_of(each) for each in partitions]
         yield from self._check_exist(wanted)
         ids = {each: self.cluster.topic_id(each.topic) or "" for each in wanted}
-        look_up = partial(offsets_at, place, self.config, self.discovery, ids, timeout)
-        found: dict[TopicPartition, int] = (yield Beside(look_up))[0]
-        return found
+        look_up = partial(offsets_at, timestamp, self.config, self.discovery, ids, timeout)
+        offsets: dict[TopicPartition, int] = (yield Beside(look_up))[0]
+        return offsets
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
     ) -> Steps[dict[TopicPartition, int | None]]:
         yield from self._check_exist({partition_of(each) for each in times})
         look_up = partial(first_offsets, self.config, self.discovery, times, timeout)
-        found: dict[TopicPartition, int | None] = yield Beside(look_up)
-        return found
+        offsets: dict[TopicPartition, int | None] = yield Beside(look_up)
+        return offsets
 
     def seek(self, partition: TopicPartition, target: SeekTarget) -> None:
         self.hand_out.take_back()
@@ -562,7 +566,7 @@ def _limit(max_records: int | None, otherwise: int) -> int:
 def _read_topic(
     discovery: ZooKeeperDiscovery, topic: str, timeout: float
 ) -> Steps[topics.TopicInfo | None]:
-    found: topics.TopicInfo | None = yield Beside(
+    info: topics.TopicInfo | None = yield Beside(
         partial(discovery.ask, topics.read(topic), timeout)
     )
-    return found
+    return info

@@ -8,7 +8,7 @@ from typing import Any
 
 from folkmoot.consumers.client.steps import Answer, Steps
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.group.group_thread import Member, again
+from folkmoot.consumers.group.group_thread import Member, copy_error
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.protocol.errors import CommitBehind, InstanceReplaced, NotOwner, RequestTimeout
 from folkmoot.protocol.records import TopicPartition
@@ -34,7 +34,7 @@ class GroupCommits:
         self._member = member
         self._positions = positions
         self._epochs = epochs
-        self._asking = Lock()
+        self._commit_lock = Lock()
         self._starts: dict[TopicPartition, int] = {}
         """Starts found by the reset policy, to be committed."""
         self._due_at = 0.0
@@ -53,9 +53,9 @@ class GroupCommits:
         self.check_member()
         self._member.polled_at = time.monotonic()
         epochs = {**self._epochs}
-        ours = {each: offset for each, offset in offsets.items() if each in epochs}
-        with self._asking:
-            forward, behind = self._positions.group.request(ours)
+        owned = {each: offset for each, offset in offsets.items() if each in epochs}
+        with self._commit_lock:
+            forward, behind = self._positions.group.request(owned)
             outcome = self._member.commit(forward, epochs, metadata) if forward else None
         if outcome is not None and deadline is not None:
             try:
@@ -64,15 +64,17 @@ class GroupCommits:
                 raise RequestTimeout(
                     "ZooKeeper did not answer a commit in time: it may still complete"
                 ) from None
-        refused = offsets.keys() - ours.keys()
+        refused = offsets.keys() - owned.keys()
         if outcome is not None and outcome.done():
-            written = outcome.result()
-            self._positions.group.mark_committed(written.offsets)
-            refused |= written.refused
+            result = outcome.result()
+            self._positions.group.mark_committed(result.offsets)
+            refused |= result.refused
         if refused:
             self.check_member()
-            some = ", ".join(map(str, sorted(refused)))
-            raise NotOwner(f"not committed, since this consumer does not own it (any more): {some}")
+            names = ", ".join(map(str, sorted(refused)))
+            raise NotOwner(
+                f"not committed, since this consumer does not own it (any more): {names}"
+            )
         for partition, committed in sorted(behind.items()):
             raise CommitBehind(
                 f"not committed: {offsets[partition]} in {partition} lies before {committed}, "
@@ -82,7 +84,7 @@ class GroupCommits:
     def check_member(self) -> None:
         """Raises what ended the group thread, InstanceReplaced."""
         if self._member.error is not None:
-            raise again(self._member.error) from self._member.error
+            raise copy_error(self._member.error) from self._member.error
         if self._member.replaced:
             raise InstanceReplaced(
                 f"fenced: a newer consumer of group {self._config.group} uses instance_id "
@@ -93,7 +95,7 @@ class GroupCommits:
         """Commit what was processed, if it is time."""
         if self._config.auto_commit and time.monotonic() >= self._due_at:
             self._plan()
-            with self._asking:
+            with self._commit_lock:
                 if offsets := self._positions.due(self._epochs):
                     self._member.commit(offsets, self._epochs)
 
@@ -106,7 +108,7 @@ class GroupCommits:
     def release(self, partitions: list[TopicPartition], *, is_done: bool) -> None:
         """Release partitions; commit what was processed if the application is done with them."""
         commits = is_done and self._config.auto_commit
-        with self._asking:
+        with self._commit_lock:
             final = self._positions.due(frozenset(partitions)) if commits else {}
             for each in partitions:
                 self._member.drained(each, self._epochs[each], final.get(each))
@@ -128,7 +130,7 @@ class GroupCommits:
         """Commit the found starts, with or without `auto_commit`; do not wait."""
         if self._starts:
             starts, self._starts = self._starts, {}
-            with self._asking:
+            with self._commit_lock:
                 self._member.commit(self._positions.group.request(starts)[0], self._epochs)
 
     def forget(self, partition: TopicPartition) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from folkmoot.consumers.records.typed import TypedColumns
     from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
-_Made = TypeVar("_Made")
-Take = Callable[[int], "RecordBatchView | Skipped | None"]
+_Result = TypeVar("_Result")
+TakeRecords = Callable[[int], "RecordBatchView | Skipped | None"]
 
 FETCH_PAUSE: Final = 0.002
 """Seconds between two looks at the network while records are handed out."""
@@ -41,20 +41,20 @@ class HandOut(Generic[K, V]):
         fetcher: Fetcher,
         positions: Positions,
         call_back: Callable[[str, Any], "Future[Any]"],
-        turn: Callable[[], None],
+        poll_brokers: Callable[[], None],
     ) -> None:
-        self.turned_at = 0.0
+        self.polled_at = 0.0
         """The last look at the network (monotonic)."""
         self._config = config
         self._fetcher = fetcher
         self._positions = positions
         self._call_back = call_back
-        self._turn = turn
+        self._poll_brokers = poll_brokers
         self._deserialization = Deserialization(config.key_deserializer, config.value_deserializer)
-        self.takes_records: Take | None = None
+        self.record_source: TakeRecords | None = None
         """How to take records if a deserializer was given."""
         if self._deserialization.is_wanted:
-            self.takes_records = self.take_records
+            self.record_source = self.take_records
         self._columns: tuple[object, ColumnDeserializer] | None = None
         """The last schema, and its deserializer."""
         self._taken: RecordBatchView | None = None
@@ -65,12 +65,12 @@ class HandOut(Generic[K, V]):
     def batches(
         self,
         limit: int,
-        make: Callable[[RecordBatchView], _Made | None],
+        make: Callable[[RecordBatchView], _Result | None],
         life: Life,
         *,
         one: bool = False,
-        take: Take | None = None,
-    ) -> tuple[list[_Made], bool]:
+        take: TakeRecords | None = None,
+    ) -> tuple[list[_Result], bool]:
         """Return `make` of batches of up to `limit` records in all, or of one; and whether nothing was
         buffered. `take` gets them from the fetcher, as bytes if it is None."""
         take, rotation = take or self._fetcher.take_view, self._fetcher.rotation
@@ -89,8 +89,8 @@ class HandOut(Generic[K, V]):
                 views.append(view)
                 # Serve the group after each skipped record: there may be many.
                 left = 0 if one or isinstance(view, Skipped) else left - len(view)
-            all_made = (make(view) for view in views if isinstance(view, RecordBatchView))
-            made = [each for each in all_made if each is not None]
+            all_results = (make(view) for view in views if isinstance(view, RecordBatchView))
+            results = [each for each in all_results if each is not None]
             if views:
                 self._keep_fetching()
             for view in views:
@@ -103,7 +103,7 @@ class HandOut(Generic[K, V]):
             for partition, handed_out in before.items():
                 self._positions.of(partition).handed_out = handed_out
             raise
-        return made, not views
+        return results, not views
 
     def begin_iteration(self, life: Life, attention: Attention) -> tuple[BatchCursor | None, bool]:
         """Return an iteration over records of one partition, and whether nothing was buffered."""
@@ -142,8 +142,8 @@ class HandOut(Generic[K, V]):
 
     def _keep_fetching(self) -> None:
         """Send fetches and take answers, often enough that neither waits."""
-        if time.monotonic() - self.turned_at >= FETCH_PAUSE:
-            self._turn()
+        if time.monotonic() - self.polled_at >= FETCH_PAUSE:
+            self._poll_brokers()
 
     # -- deserialization --------------------------------------------------------------------------
 
@@ -160,9 +160,11 @@ class HandOut(Generic[K, V]):
         if not self._deserialization.is_wanted:
             self._taken = self._fetcher.take_view(limit)
             return self._taken
-        return self.take_made(self._deserialization, min(limit, self._config.max_poll_records))
+        return self.take_deserialized(
+            self._deserialization, min(limit, self._config.max_poll_records)
+        )
 
-    def take_made(
+    def take_deserialized(
         self, deserialization: "Deserialization | TypedColumns", limit: int
     ) -> RecordBatchView | Skipped | None:
         """Take the records before the first that cannot be deserialized.
@@ -171,27 +173,27 @@ class HandOut(Generic[K, V]):
         """
         rotation = self._fetcher.rotation
         while (view := self._fetcher.take_view(limit)) is not None:
-            made, failed = deserialization.rows_of(view)
-            self._taken = view.part(0, max(1, len(made)))
+            rows, failed = deserialization.rows_of(view)
+            self._taken = view.part(0, max(1, len(rows)))
             if failed is None:
-                return made
+                return rows
             if not isinstance(failed, DeserializationError):
                 raise failed  # it may succeed later
-            what = None
-            if len(made) == 0:
+            decision = None
+            if len(rows) == 0:
                 try:
-                    what = self._decide(failed)
+                    decision = self._decide(failed)
                 except _UndecidedError:
                     rotation.take_back(view.topic_partition, view.offsets[0])
                     raise
-            if what == "raise":
+            if decision == "raise":
                 self._fetcher.stop_at(view.topic_partition, view.offsets[0], failed)
                 continue
             if len(self._taken) < len(view):
                 rotation.take_back(view.topic_partition, view.offsets[len(self._taken)])
-            if what is None:
-                return made
-            if what == "raw":
+            if decision is None:
+                return rows
+            if decision == "raw":
                 return deserialization.raw(self._taken)
             self._fetcher.counters.records_skipped += 1
             return Skipped(view.topic_partition, view.offsets[0] + 1)
@@ -200,8 +202,8 @@ class HandOut(Generic[K, V]):
     def _decide(self, error: DeserializationError) -> OnDecodeError:
         """Return what to do with a record that cannot be deserialized. Raises what the callback raises, and
         _UndecidedError while it runs: the record is taken again later."""
-        what: Any = self._config.on_decode_error
-        if callable(what):
+        decision: Any = self._config.on_decode_error
+        if callable(decision):
             where = error.record.topic_partition, error.record.offset
             if self._undecided is None or self._undecided[0] != where:
                 self._undecided = where, self._call_back("on_decode_error", error)
@@ -209,12 +211,12 @@ class HandOut(Generic[K, V]):
             if not outcome.done():
                 raise _UndecidedError
             self._undecided = None
-            what = outcome.result()
-            if what is not None and what not in ON_DECODE_ERROR:
+            decision = outcome.result()
+            if decision is not None and decision not in ON_DECODE_ERROR:
                 raise ConfigError(
-                    f"on_decode_error may return 'raise', 'skip', 'raw' or None, not {what!r:.80}"
+                    f"on_decode_error may return 'raise', 'skip', 'raw' or None, not {decision!r:.80}"
                 )
-        decided: OnDecodeError = what or "skip"
+        decided: OnDecodeError = decision or "skip"
         return decided
 
 

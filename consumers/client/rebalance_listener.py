@@ -21,7 +21,7 @@ from folkmoot.consumers.client.steps import Beside, Steps
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group import events
-from folkmoot.consumers.group.group_thread import Member, again
+from folkmoot.consumers.group.group_thread import Member, copy_error
 from folkmoot.consumers.group.member_state import MemberSettings
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.offsets.seek_target import SeekTarget, resolve_target, seek_to
@@ -42,10 +42,10 @@ Starts = Mapping[TopicPartition, SeekTarget | None]
 def settings_of(config: ConsumerConfig[Any, Any]) -> MemberSettings:
     """Return the member's part of a consumer's config, which has a group."""
     names = MemberSettings.__struct_fields__
-    given = {name: getattr(config, name, None) for name in names}
-    given["topics"], given["assignors"] = tuple(config.topics), assignors_of(config.assignors)
-    given["pid"] = os.getpid()
-    return MemberSettings(**{name: value for name, value in given.items() if value is not None})
+    options = {name: getattr(config, name, None) for name in names}
+    options["topics"], options["assignors"] = tuple(config.topics), assignors_of(config.assignors)
+    options["pid"] = os.getpid()
+    return MemberSettings(**{name: value for name, value in options.items() if value is not None})
 
 
 class RebalanceListener:
@@ -156,7 +156,7 @@ class RebalanceListener:
                 self.ended = self.ended or notice
             self._notices.append(notice)
         if self.member.error is not None:
-            raise again(self.member.error) from self.member.error
+            raise copy_error(self.member.error) from self.member.error
 
     def _more(self, kind: type[Any]) -> Iterator[Any]:
         """Yield the next notices of the same kind: one callback serves all."""
@@ -191,16 +191,16 @@ class RebalanceListener:
                     f"on_assign must return starts by partition, or None, not {starts!r}"
                 )
             named = ((partition_of(each), target) for each, target in starts.items())
-            places = {
+            start_positions = {
                 each: resolve_target(each, target) for each, target in named if target is not None
             }
-            for partition in places:
+            for partition in start_positions:
                 if partition not in self.epochs or partition in self._unaccepted:
                     raise NotAssigned(
                         f"on_assign returned a start of {partition}, which is not assigned to this consumer"
                     )
-            for partition, place in places.items():
-                seek_to(self._fetcher, self._positions, partition, place)
+            for partition, start in start_positions.items():
+                seek_to(self._fetcher, self._positions, partition, start)
         except BaseException:
             self._reject(notices)
             raise
@@ -224,10 +224,10 @@ class RebalanceListener:
         self._release([each for each in partitions if each not in accepted], is_done=True)
         if not accepted:
             return
-        asked_at = min((each.at for each in notices if each.at), default=time.monotonic())
+        requested_at = min((each.at for each in notices if each.at), default=time.monotonic())
         try:
             for each in accepted:
-                self.finishing[each] = asked_at + (self._config.max_processing_time or 0.0)
+                self.finishing[each] = requested_at + (self._config.max_processing_time or 0.0)
                 self._fetcher.pause(each, True)
         except BaseException:  # others wait for the partitions
             self._release(accepted, is_done=False)
@@ -266,7 +266,7 @@ class RebalanceListener:
         """Release partitions; commit what was processed if the application is done with them."""
         self.commits.release(partitions, is_done=is_done)
         for each in partitions:
-            self._give_up(each)
+            self._forget(each)
 
     def _lost(self, notices: list[events.Lost]) -> None:
         named = [each.partition for each in notices]
@@ -275,16 +275,16 @@ class RebalanceListener:
         ]
         for notice in notices:
             log.warning("%s is no longer ours: %s", notice.partition, notice.reason)
-            self._give_up(notice.partition)
+            self._forget(notice.partition)
         if partitions:
             self.callbacks.call("on_lost", partitions, _raise_error)
 
-    def _give_up(self, partition: TopicPartition) -> None:
-        self._fetcher.give_up(partition)
+    def _forget(self, partition: TopicPartition) -> None:
+        self._fetcher.forget(partition)
         self._positions.release(partition)
         self.commits.forget(partition)
-        for kept in (self.epochs, self.finishing, self._unaccepted):
-            kept.pop(partition, None)
+        for table in (self.epochs, self.finishing, self._unaccepted):
+            table.pop(partition, None)
 
 
 def _raise_error(result: Result) -> None:

@@ -8,11 +8,11 @@ class FetchQueue:
     """The partitions that may need an offset or data from a broker, in the order of their need.
 
     A partition is offered with each change, and dropped by a look at it when it needs nothing. So thousands
-    of partitions that are in flight, or have `share_bytes` buffered, cost nothing.
+    of partitions that are in flight, or have `partition_bytes` buffered, cost nothing.
     """
 
-    def __init__(self, share_bytes: int) -> None:
-        self._share_bytes = share_bytes
+    def __init__(self, partition_bytes: int) -> None:
+        self._partition_bytes = partition_bytes
         self._offered: dict[TopicPartition, PartitionFetchState] = {}
 
     def offer(self, state: PartitionFetchState) -> None:
@@ -29,7 +29,7 @@ class FetchQueue:
                 del self._offered[partition]
             elif state.offset is None:
                 need_offset.append(state)
-            elif state.buffer.size < self._share_bytes and not state.paused:
+            elif state.buffer.size < self._partition_bytes and not state.paused:
                 need_data.append(state)
             else:
                 del self._offered[partition]

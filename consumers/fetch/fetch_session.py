@@ -21,7 +21,7 @@ class FetchSessions:
         self._queue = queue
         self.in_flight: dict[int, InFlightFetch] = {}
         """By correlation id."""
-        self.kept: dict[int, InFlightFetch] = {}
+        self.idle: dict[int, InFlightFetch] = {}
         """The sessions, by the correlation id of their last fetch."""
 
     def count(self, address: str, *, waiting: bool) -> int:
@@ -33,20 +33,20 @@ class FetchSessions:
         """The fetch was sent with this correlation id."""
         self.in_flight[number] = fetch
         # Those in the session are at their end, too, unless the last answer had no room for them.
-        fetch.waits = not fetch.found_no_room and all(state.is_at_end for state in fetch.named)
+        fetch.waits = not fetch.was_full and all(state.is_at_end for state in fetch.named)
         for state in fetch.named:
             state.in_flight = fetch
             fetch.members[state.partition] = state
 
-    def take_kept(self, metadata_version: int) -> list[tuple[int, InFlightFetch]]:
+    def take_idle(self, metadata_version: int) -> list[tuple[int, InFlightFetch]]:
         """Return the sessions to continue, with the correlation ids of their last fetches."""
-        kept, self.kept = self.kept, {}
-        for fetch in kept.values():
+        idle, self.idle = self.idle, {}
+        for fetch in idle.values():
             if fetch.stale or fetch.metadata_version != metadata_version:
-                self.let_go(fetch)
-        return [(number, fetch) for number, fetch in kept.items() if fetch.members]
+                self.drop(fetch)
+        return [(number, fetch) for number, fetch in idle.items() if fetch.members]
 
-    def let_go(self, fetch: InFlightFetch) -> list[PartitionFetchState]:
+    def drop(self, fetch: InFlightFetch) -> list[PartitionFetchState]:
         """Drop a fetch, and return the partitions that still waited for it."""
         left = [state for state in fetch.members.values() if state.in_flight is fetch]
         fetch.members.clear()
@@ -55,10 +55,10 @@ class FetchSessions:
             self._queue.offer(state)
         return left
 
-    def lose(self, states: Iterable[PartitionFetchState]) -> None:
+    def reset(self, states: Iterable[PartitionFetchState]) -> None:
         """Unknown answers were lost: name all partitions again."""
         self.in_flight.clear()
-        self.kept.clear()
+        self.idle.clear()
         for state in states:
             state.in_flight = None
             self._queue.offer(state)

@@ -29,13 +29,13 @@ class _Ahead:
     It has only locks in C: after Ctrl-C, a Future may keep its lock, and the pool's thread waits for ever.
     """
 
-    __slots__ = ("_claim", "_ended", "_made")
+    __slots__ = ("_body", "_claim", "_ended")
 
     def __init__(self) -> None:
         self._claim: dict[None, str] = {}
         self._ended = allocate_lock()
         self._ended.acquire()
-        self._made: Body | None = None
+        self._body: Body | None = None
 
     def cancel(self) -> bool:
         """Return whether no thread has begun, nor will."""
@@ -48,14 +48,14 @@ class _Ahead:
         if self._claim.setdefault(None, "the pool") == "the pool":
             try:
                 with suppress(Exception):  # it fails again for the reader
-                    self._made = record_batch.body_of(header, data)
+                    self._body = record_batch.body_of(header, data)
             finally:
                 self._ended.release()
 
     def result(self) -> Body | None:
         """Wait for the body, and return it; None if it could not be made."""
         with self._ended:
-            return self._made
+            return self._body
 
 
 class FetchedBatch:
@@ -91,9 +91,9 @@ class FetchedBatch:
     def body(self) -> Body:
         """Return the body, or make it. Raises CorruptBatch, UnsupportedCodec."""
         if self.ahead is not None and not self.ahead.cancel():
-            made = self.ahead.result()
-            if made is not None:
-                return made
+            body = self.ahead.result()
+            if body is not None:
+                return body
         return record_batch.body_of(self.header, self.data)
 
 

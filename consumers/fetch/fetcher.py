@@ -38,7 +38,7 @@ from folkmoot.consumers.fetch.partition_buffer import PartitionBuffer
 from folkmoot.consumers.fetch.partition_state import (
     InFlightFetch,
     PartitionFetchState,
-    whole_batches,
+    intact_batches,
 )
 from folkmoot.consumers.lag import is_beyond
 from folkmoot.consumers.records.batch_view import RecordBatchView
@@ -75,7 +75,7 @@ BAD_BATCHES: Final = 50
 REPORT_EVERY: Final = 20
 FROM_LEADER_FOR: Final = 10.0
 """Seconds that a partition is read from its leader after a follower failed."""
-GONE_PATIENCE: Final = 2.0
+MISSING_PATIENCE: Final = 2.0
 """Seconds that a topic may be missing, or another one: brokers learn of topics one by one."""
 
 _ByBroker = dict[str, list[PartitionFetchState]]
@@ -160,14 +160,14 @@ class Fetcher:
         self._queue.discard(partition)
         self.rotation.errors.pop(partition, None)
 
-    def give_up(self, partition: TopicPartition) -> None:
+    def forget(self, partition: TopicPartition) -> None:
         """Remove it, and forget the topic after its last partition."""
         self.remove(partition)
         if not self._topics[partition.topic]:
             del self._topics[partition.topic]
             self._cluster.forget(partition.topic)
 
-    def seek(self, partition: TopicPartition, place: int, since: int | None = None) -> None:
+    def seek(self, partition: TopicPartition, offset: int, since: int | None = None) -> None:
         """Continue at an offset, or at EARLIEST or LATEST; with `since` at its first record (ms).
 
         Raises NotAssigned.
@@ -176,8 +176,8 @@ class Fetcher:
         if not state.pinned:
             state.topic_id = ""
         state.epochs.clear()
-        state.start.sought = place
-        self._start_at(state, place, since)
+        state.start.sought = offset
+        self._start_at(state, offset, since)
 
     def committed(self, partition: TopicPartition) -> None:
         """The group has committed the partition's start: it may be read."""
@@ -199,13 +199,13 @@ class Fetcher:
     def position(self, partition: TopicPartition) -> int | None:
         """Return the next offset to hand out; None while it is looked up or committed. Raises NotAssigned."""
         state = self._state(partition)
-        return None if state.offset is None or state.start.uncommitted else state.hand_out
+        return None if state.offset is None or state.start.uncommitted else state.position
 
     def end(self, partition: TopicPartition) -> int:
         """Return the high watermark at the last fetch, -1 before the first. Raises NotAssigned."""
         return self._state(partition).end
 
-    def seen(self, partition: TopicPartition) -> tuple[str, int]:
+    def topic_id_and_end(self, partition: TopicPartition) -> tuple[str, int]:
         """Return the topic's id, and the end at the last fetch; "" and -1 if unknown. From any thread."""
         state = self._states.get(partition)
         return ("", -1) if state is None else (state.topic_id, state.end)
@@ -223,7 +223,7 @@ class Fetcher:
         """The partitions without a leader, and the brokers that they wait for. From any thread."""
         return self._cluster.leaderless
 
-    def troubles(self) -> dict[TopicPartition, errors.FolkmootError]:
+    def lasting_errors(self) -> dict[TopicPartition, errors.FolkmootError]:
         """Return the errors of partitions whose fetches fail for some time. From any thread."""
         since = self._clock() - REPORT_AFTER
         return {
@@ -271,7 +271,7 @@ class Fetcher:
             for reply in self._cluster.poll(wait, wake):
                 self._reply(reply)
         except BaseException:  # Ctrl-C, or another signal's
-            self._sessions.lose(self._states.values())
+            self._sessions.reset(self._states.values())
             raise
 
     # -- requests ---------------------------------------------------------------------------------
@@ -281,16 +281,16 @@ class Fetcher:
         try:
             self._ask()
         except BaseException:
-            self._sessions.lose(self._states.values())
+            self._sessions.reset(self._states.values())
             raise
 
     def _ask(self) -> None:
         now = self._clock()
         self.retry_at = math.inf
         is_full = not self._has_room()
-        kept = [] if is_full else self._sessions.take_kept(self._cluster.version)
+        sessions = [] if is_full else self._sessions.take_idle(self._cluster.version)
         need_offset, need_data = self._queue.wanting()
-        for address, states in _portions(self._due(need_offset, now)) if need_offset else ():
+        for address, states in _chunks(self._due(need_offset, now)) if need_offset else ():
             entries = [
                 ListOffsetsEntry(
                     each.partition.topic,
@@ -300,19 +300,19 @@ class Fetcher:
                 )
                 for each in states
             ]
-            asked = InFlightFetch(address, states, self._cluster.version)
-            self._send(Api.LIST_OFFSETS, ListOffsetsRequest(entries), asked)
+            lookup = InFlightFetch(address, states, self._cluster.version)
+            self._send(Api.LIST_OFFSETS, ListOffsetsRequest(entries), lookup)
         if is_full:
             return
         fetchable = self._due(need_data, now, self._config.rack) if need_data else {}
-        for number, fetch in kept:
+        for number, fetch in sessions:
             states = fetchable.get(fetch.address, [])
             room = ENTRIES - len(fetch.members)
             fetch.named = states[:room]
             del states[:room]
             self._fetch(fetch, number)
         most = FETCHES_IN_FLIGHT + min(len(self._states) // ENTRIES, MORE_FETCHES)
-        for address, states in _portions(fetchable):
+        for address, states in _chunks(fetchable):
             if self._sessions.count(address, waiting=False) >= most:
                 continue
             if self._sessions.count(address, waiting=True) >= FETCHES_WAITING:
@@ -337,7 +337,7 @@ class Fetcher:
         for state in waiting:
             if state.failing.retry_at > now:
                 self.retry_at = min(self.retry_at, state.failing.retry_at)
-            elif self._is_there(state, now):
+            elif self._is_topic_known(state, now):
                 if rack and state.failing.from_leader_until <= now:
                     address = self._cluster.nearest_address(state.partition, rack)
                 else:
@@ -346,23 +346,23 @@ class Fetcher:
                     due.setdefault(address, []).append(state)
         return due
 
-    def _is_there(self, state: PartitionFetchState, now: float) -> bool:
+    def _is_topic_known(self, state: PartitionFetchState, now: float) -> bool:
         """Return whether the brokers know this topic; otherwise refresh the metadata."""
         topic = state.partition.topic
         known = self._cluster.topic_id(topic)
         if known is not None and state.topic_id in ("", known):
-            state.topic_id, state.failing.gone_since = known, None
+            state.topic_id, state.failing.missing_since = known, None
             return True
         missing = self._cluster.is_missing(topic)
         if known is None and not missing:
             return False  # metadata is on its way
         self._cluster.refresh()
-        if state.failing.gone_since is None:
-            state.failing.gone_since = now
-        if now - state.failing.gone_since >= GONE_PATIENCE and not state.pinned:
+        if state.failing.missing_since is None:
+            state.failing.missing_since = now
+        if now - state.failing.missing_since >= MISSING_PATIENCE and not state.pinned:
             what = f"topic {topic} was deleted and created again: seek() to read the new one"
-            gone = errors.UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
-            self.rotation.stop(state, gone if missing else errors.StaleTopicId(what))
+            error = errors.UnknownTopicOrPartition(f"topic {topic} does not exist (any more)")
+            self.rotation.stop(state, error if missing else errors.StaleTopicId(what))
             if missing:
                 self._cluster.forget(topic)  # until a seek
         return False
@@ -386,7 +386,7 @@ class Fetcher:
         try:
             number = self._cluster.send(fetch.address, api, request, timeout=wait)
         except errors.RetriableError as error:
-            for each in (*fetch.named, *self._sessions.let_go(fetch)):
+            for each in (*fetch.named, *self._sessions.drop(fetch)):
                 self._refused(each, error, fetch.address)
         else:
             self._sessions.begin(number, fetch)
@@ -399,14 +399,14 @@ class Fetcher:
             return
         error, results = reply.error, dict[TopicPartition, Any]()
         if error is None:
-            given = reply.response.results
-            results = {TopicPartition(each.topic, each.partition): each for each in given}
-            if len(results) < len(given) or not results.keys() <= fetch.members.keys():
+            entries = reply.response.results
+            results = {TopicPartition(each.topic, each.partition): each for each in entries}
+            if len(results) < len(entries) or not results.keys() <= fetch.members.keys():
                 error = errors.InvalidRequest(
                     f"broker {reply.address} answered for partitions that were not requested"
                 )
         if error is not None:
-            for state in self._sessions.let_go(fetch):
+            for state in self._sessions.drop(fetch):
                 if not isinstance(error, errors.UnknownFetch):  # else they are only named again
                     self._refused(state, error, reply.address)
             return
@@ -415,16 +415,16 @@ class Fetcher:
         # are at their end.
         most = min(self._config.fetch_max_bytes, MAX_FETCH_BYTES)
         is_full = sum(map(len, reply.payloads)) > max(0, most - self._config.partition_fetch_bytes)
-        silent = fetch.members.values() if fetch.found_no_room else fetch.named
-        fetch.found_no_room = is_full
+        silent = fetch.members.values() if fetch.was_full else fetch.named
+        fetch.was_full = is_full
         for state in () if is_full else silent:
             if state.in_flight is fetch and state.partition not in results:  # nothing is new
-                state.failing.ended()
+                state.failing.clear()
                 state.end = state.offset or 0
         if reply.api is Api.FETCH and reply.response.kept:
-            self._sessions.kept[reply.correlation_id] = fetch
+            self._sessions.idle[reply.correlation_id] = fetch
         elif fetch.members:
-            self._sessions.let_go(fetch)  # they come before the answered ones
+            self._sessions.drop(fetch)  # they come before the answered ones
         data = dict(zip(results, reply.payloads, strict=False))  # a look-up has none
         for state, (partition, result) in zip(answered, results.items(), strict=True):
             if state.in_flight is not fetch:
@@ -437,17 +437,17 @@ class Fetcher:
                 self._fetched(state, result, data[partition], reply.address)
 
     def _looked_up(
-        self, state: PartitionFetchState, found: ListOffsetsResult, address: str
+        self, state: PartitionFetchState, result: ListOffsetsResult, address: str
     ) -> None:
-        if found.error:
+        if result.error:
             self._refused(
-                state, errors.from_wire(found.error, found.message), address, found.leader
+                state, errors.from_wire(result.error, result.message), address, result.leader
             )
             return
         has_to_wait = state.start.since is None and self._reader.begins(
-            state.partition, found.offset, state.start.by_policy
+            state.partition, result.offset, state.start.by_policy
         )
-        self._start_at(state, found.offset, state.start.since)
+        self._start_at(state, result.offset, state.start.since)
         state.start.uncommitted = has_to_wait
 
     def _fetched(
@@ -460,13 +460,13 @@ class Fetcher:
         if result.error:
             refusal = errors.from_wire(result.error, result.message)
             if isinstance(refusal, errors.LogTruncated):
-                place = state.parts_at(result.diverging_epoch, result.diverging_end)
-                refusal.diverging_offset = max(0, place)
+                diverging_offset = state.parts_at(result.diverging_epoch, result.diverging_end)
+                refusal.diverging_offset = max(0, diverging_offset)
             self._refused(state, refusal, address, result.leader)
             return
-        fetched, error = whole_batches(data)
+        fetched, error = intact_batches(data)
         if fetched or error is None:
-            state.failing.ended()
+            state.failing.clear()
         if fetched:
             self.counters.batches_fetched += len(fetched)
             self.counters.records_fetched += sum(header.record_count for header, _ in fetched)
@@ -496,22 +496,22 @@ class Fetcher:
         # No record was handed out yet while a time is still sought.
         has_taken = self.rotation.has_taken(state.partition)
         if state.start.since is not None and not has_taken:
-            self._start_at(state, min(parts_at, state.hand_out), state.start.since)
+            self._start_at(state, min(parts_at, state.position), state.start.since)
             return
-        if parts_at >= state.hand_out:
+        if parts_at >= state.position:
             self._fetch_again(state)
             return
         if has_taken:
             return  # fetched again after the next `keep`
         error = errors.LogTruncated(
-            f"{state.partition}: records before offset {state.hand_out} were read, and from offset "
+            f"{state.partition}: records before offset {state.position} were read, and from offset "
             f"{parts_at} on are not on the log any more: an unclean election has lost them"
         )
         self._reader.is_cut(state.partition, parts_at, parts_at)
         error.topic, error.partition = state.partition
-        error.offset, error.diverging_offset = state.hand_out, parts_at
+        error.offset, error.diverging_offset = state.position, parts_at
         if self._config.auto_offset_reset == "error":
-            self._start_at(state, state.hand_out)
+            self._start_at(state, state.position)
             self.rotation.stop(state, error)
             return
         self.counters.offset_resets += 1
@@ -534,7 +534,7 @@ class Fetcher:
             state.failing.from_leader_until = now + FROM_LEADER_FOR
             if was_nearest:
                 return
-        state.failing.failed(error, now, RETRY_PAUSE)
+        state.failing.record_failure(error, now, RETRY_PAUSE)
         match error:
             case errors.LogTruncated():
                 if leads:  # else the current leader decides
@@ -550,8 +550,8 @@ class Fetcher:
             case _:
                 self.rotation.stop(state, type(error)(state.about(error)))
 
-    def _start_at(self, state: PartitionFetchState, place: int, since: int | None = None) -> None:
-        state.start_at(place, since)
+    def _start_at(self, state: PartitionFetchState, offset: int, since: int | None = None) -> None:
+        state.start_at(offset, since)
         self._queue.offer(state)
         self.rotation.errors.pop(state.partition, None)
 
@@ -601,7 +601,7 @@ class Fetcher:
             raise errors.NotAssigned(f"{partition} is not assigned to this consumer") from None
 
 
-def _portions(due: _ByBroker) -> Iterator[tuple[str, list[PartitionFetchState]]]:
+def _chunks(due: _ByBroker) -> Iterator[tuple[str, list[PartitionFetchState]]]:
     """Yield each broker's partitions, ENTRIES at a time."""
     for address, states in due.items():
         for start in range(0, len(states), ENTRIES):

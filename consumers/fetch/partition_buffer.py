@@ -39,49 +39,49 @@ class PartitionBuffer:
     __slots__ = (
         "_behind",
         "_fetched",
-        "_kept",
-        "_opened",
+        "_index",
+        "_open_batches",
+        "_rewind_row",
         "_row",
-        "_turn",
         "budget",
         "partition",
         "size",
     )
 
-    def __init__(self, partition: TopicPartition, budget: BufferBudget, place: int = 0) -> None:
+    def __init__(self, partition: TopicPartition, budget: BufferBudget, offset: int = 0) -> None:
         self.size = 0
         """Bytes of the fetched batches, as they came."""
         self.partition = partition
         self.budget = budget
         self._fetched: deque[FetchedBatch] = deque()
-        self._opened: list[_Open] = []
-        self._turn = self._row = 0
-        """The next batch in `_opened`, and its row."""
-        self._kept = 0
-        """The first row in `_opened` that `rewind` goes back to."""
-        self._behind = place
-        """The next offset, if `_opened` is empty."""
+        self._open_batches: list[_Open] = []
+        self._index = self._row = 0
+        """The next batch in `_open_batches`, and its row."""
+        self._rewind_row = 0
+        """The first row in `_open_batches` that `rewind` goes back to."""
+        self._behind = offset
+        """The next offset, if `_open_batches` is empty."""
 
     @property
     def next_offset(self) -> int:
-        opened, turn, row = (
-            self._opened,
-            self._turn,
+        batches, index, row = (
+            self._open_batches,
+            self._index,
             self._row,
         )  # read once: other threads call, too
-        if turn < len(opened) and row < len(opened[turn].view):
-            return opened[turn].view.offsets[row]
-        return opened[-1].behind if opened else self._behind
+        if index < len(batches) and row < len(batches[index].view):
+            return batches[index].view.offsets[row]
+        return batches[-1].behind if batches else self._behind
 
     @property
     def has_taken(self) -> bool:
         """Return whether records were taken since `keep`."""
-        return self._turn > 0 or self._row > self._kept
+        return self._index > 0 or self._row > self._rewind_row
 
     @property
     def has_more(self) -> bool:
         """Return whether a batch is left to take."""
-        return self._turn < len(self._opened) or bool(self._fetched)
+        return self._index < len(self._open_batches) or bool(self._fetched)
 
     def drop_fetched(self) -> None:
         for batch in reversed(self._fetched):
@@ -102,7 +102,7 @@ class PartitionBuffer:
 
         It may be interrupted at any line and called again: opened batches are before `next_offset` then.
         """
-        while self._turn == len(self._opened) and self._fetched:
+        while self._index == len(self._open_batches) and self._fetched:
             batch, behind = self._fetched[0], self.next_offset
             header = batch.header
             try:
@@ -112,14 +112,14 @@ class PartitionBuffer:
                 where = f"{self.partition}, batch at {header.base_offset}"
                 raise type(error)(f"{where}: {error}") from None
             row = view.row_of_offset(behind)
-            if since is not None and not self._opened:
+            if since is not None and not self._open_batches:
                 row = view.row_of_time(since, row)
             if row < len(view):
                 rest = view.part(row, len(view)) if row else view
-                self._opened.append(_Open(rest, len(body), header.next_offset))
-            elif self._opened:
-                last = self._opened[-1]
-                self._opened[-1] = last._replace(behind=max(behind, header.next_offset))
+                self._open_batches.append(_Open(rest, len(body), header.next_offset))
+            elif self._open_batches:
+                last = self._open_batches[-1]
+                self._open_batches[-1] = last._replace(behind=max(behind, header.next_offset))
             else:
                 self._behind = max(behind, header.next_offset)
             self.budget.remove(batch)
@@ -127,35 +127,35 @@ class PartitionBuffer:
             self._fetched.popleft()
             if not self._fetched:
                 self.size = 0  # interruptions may have made it wrong
-        return self._turn < len(self._opened)
+        return self._index < len(self._open_batches)
 
     def take(self, limit: int) -> tuple[RecordBatchView, int]:
         """Take up to `limit` records of the opened batch; return them and their bytes, decompressed."""
-        view, size, _ = self._opened[self._turn]
+        view, size, _ = self._open_batches[self._index]
         start, end = self._row, min(self._row + limit, len(view))
         part = view.part(start, end)
         is_left = end < len(view)
-        self._turn, self._row = (self._turn, end) if is_left else (self._turn + 1, 0)
+        self._index, self._row = (self._index, end) if is_left else (self._index + 1, 0)
         return part, size * (end - start) // len(view)
 
     def keep(self) -> None:
         """Drop the taken records."""
-        behind, left = self.next_offset, self._opened[self._turn :]
-        self._opened, self._turn, self._kept, self._behind = left, 0, self._row, behind
+        behind, left = self.next_offset, self._open_batches[self._index :]
+        self._open_batches, self._index, self._rewind_row, self._behind = left, 0, self._row, behind
 
     def rewind(self, offset: int = -1) -> None:
         """Go back to the taken record at `offset`, or to the first one since `keep`."""
-        for turn, (view, _, behind) in enumerate(self._opened[: self._turn + 1]):
-            row = max(view.row_of_offset(offset), 0 if turn else self._kept)
+        for index, (view, _, behind) in enumerate(self._open_batches[: self._index + 1]):
+            row = max(view.row_of_offset(offset), 0 if index else self._rewind_row)
             if offset < behind and row < len(view):
-                self._turn, self._row = turn, row
+                self._index, self._row = index, row
                 return
 
     def drop_rest(self) -> None:
         """Drop all that was not taken."""
-        behind, taken = self.next_offset, self._opened[: self._turn]
+        behind, taken = self.next_offset, self._open_batches[: self._index]
         if self._row:
-            view, size, _ = self._opened[self._turn]
+            view, size, _ = self._open_batches[self._index]
             taken.append(_Open(view.part(0, self._row), size * self._row // len(view), behind))
         self.drop_fetched()
-        self._opened, self._turn, self._row, self._behind = taken, len(taken), 0, behind
+        self._open_batches, self._index, self._row, self._behind = taken, len(taken), 0, behind

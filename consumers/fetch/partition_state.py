@@ -18,7 +18,7 @@ class InFlightFetch:
 
     `named` are the partitions that this request names; earlier requests of the session have named the
     others. `stale`: a partition is now read from elsewhere, or no more. `waits`: at the broker, for new
-    records. `found_no_room`: the last answer was full, so that others may have records, too.
+    records. `was_full`: the last answer was full, so that others may have records, too.
     """
 
     address: str
@@ -29,7 +29,7 @@ class InFlightFetch:
     """The partitions that wait for an answer."""
     stale: bool = False
     waits: bool = False
-    found_no_room: bool = False
+    was_full: bool = False
 
 
 @dataclass(slots=True)
@@ -60,21 +60,21 @@ class Failing:
     retry_at: float = 0.0
     from_leader_until: float = 0.0
     """A follower failed: until then only the leader is asked."""
-    gone_since: float | None = None
+    missing_since: float | None = None
     """Since when the topic is missing, or another one."""
 
-    def failed(self, error: FolkmootError, now: float, pause: float) -> None:
+    def record_failure(self, error: FolkmootError, now: float, pause: float) -> None:
         self.since = self.since if self.count else now
         self.count, self.error, self.retry_at = self.count + 1, error, now + pause
 
-    def ended(self) -> None:
+    def clear(self) -> None:
         """A fetch succeeded."""
         self.count, self.error = 0, None
 
 
 @dataclass(slots=True, eq=False)
 class PartitionFetchState:
-    """`hand_out` is the next offset to hand out, `offset` the next one to fetch; the `buffer` has the
+    """`position` is the next offset to hand out, `offset` the next one to fetch; the `buffer` has the
     records between them.
 
     After a `start_at` the answer of the request `in_flight` does not count. `stopped` ends with the next
@@ -104,7 +104,7 @@ class PartitionFetchState:
         self.partition = self.buffer.partition
 
     @property
-    def hand_out(self) -> int:
+    def position(self) -> int:
         return self.buffer.next_offset
 
     @property
@@ -116,7 +116,7 @@ class PartitionFetchState:
     def lag(self) -> int | None:
         """Records between the next to hand out and the end, by the last fetch."""
         end = None if self.offset is None or self.end < 0 else self.end
-        return lag(self.hand_out, max(0, self.log_start), end)
+        return lag(self.position, max(0, self.log_start), end)
 
     @property
     def last_epoch(self) -> int:
@@ -128,7 +128,7 @@ class PartitionFetchState:
         name, message = str(self.partition), str(error)
         return message if name in message else f"{name}: {message}"
 
-    def start_at(self, place: int, since: int | None = None) -> None:
+    def start_at(self, offset: int, since: int | None = None) -> None:
         """Drop the buffer and the request in flight; continue at an offset, or at EARLIEST or LATEST.
 
         With `since`, at the first record of that time (ms) or later: from the offset on, or after a look-up.
@@ -136,17 +136,17 @@ class PartitionFetchState:
         self.stopped = False
         self._leave_fetch()
         self.start = Start(since=since, sought=self.start.sought)
-        self._cut_epochs(place)
-        if place < 0:
-            self.start.look_up = place
+        self._cut_epochs(offset)
+        if offset < 0:
+            self.start.look_up = offset
             if since is not None:
                 # EARLIEST and LATEST are times before 1970 on the wire; an earlier time does no harm.
                 self.start.look_up = min(since, EARLIEST - 1) if since < 0 else since
         before = self.buffer
-        next_offset = place if place >= 0 else self.hand_out
+        next_offset = offset if offset >= 0 else self.position
         empty = PartitionBuffer(self.partition, before.budget, next_offset)
         # In one step: an interrupt must not part the next offset to fetch from the next to hand out.
-        self.buffer, self.offset = empty, place if place >= 0 else None
+        self.buffer, self.offset = empty, offset if offset >= 0 else None
         before.drop_fetched()
 
     def _leave_fetch(self) -> None:
@@ -154,11 +154,11 @@ class PartitionFetchState:
             self.in_flight.stale = True
             self.in_flight = None
 
-    def _cut_epochs(self, place: int) -> None:
-        """Forget the epochs after `place`, and all of them where the records before it are unknown."""
-        if self.offset is None or not 0 <= place <= self.offset:
+    def _cut_epochs(self, offset: int) -> None:
+        """Forget the epochs after `offset`, and all of them where the records before it are unknown."""
+        if self.offset is None or not 0 <= offset <= self.offset:
             self.epochs.clear()
-        while self.epochs and self.epochs[-1][1] >= place:
+        while self.epochs and self.epochs[-1][1] >= offset:
             self.epochs.pop()
 
     def parts_at(self, epoch: int, end: int) -> int:
@@ -178,12 +178,12 @@ class PartitionFetchState:
     def fetch_again(self) -> None:
         """Drop what was not taken, and the request in flight, and fetch from there."""
         self._leave_fetch()
-        self._cut_epochs(self.hand_out)
-        self.offset = self.hand_out  # after an interrupt here, records fetched twice are skipped
+        self._cut_epochs(self.position)
+        self.offset = self.position  # after an interrupt here, records fetched twice are skipped
         self.buffer.drop_rest()
 
 
-def whole_batches(
+def intact_batches(
     data: memoryview,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], CorruptBatch | None]:
     """Return the batches before the first damaged one, and its error.

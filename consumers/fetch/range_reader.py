@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from folkmoot.consumers.fetch.partition_state import whole_batches
+from folkmoot.consumers.fetch.partition_state import intact_batches
 from folkmoot.network.client import Reply
 from folkmoot.network.cluster import Cluster
 from folkmoot.protocol import errors
@@ -73,7 +73,7 @@ class RangeReader:
         self._patience = patience
         self._fail_on_data_loss = fail_on_data_loss
         self._replies = replies
-        self._asked: int | None = None
+        self._correlation_id: int | None = None
         self._partition = TopicPartition(part.topic, part.partition)
         self._hint = part.leader
         self._offset = part.first
@@ -88,30 +88,30 @@ class RangeReader:
     def begin(self) -> None:
         """Send the first fetch, before the range is read."""
         self._cluster.want(self.part.topic)
-        self._asked = self._ask()
+        self._correlation_id = self._ask()
 
     def chunks(self) -> Iterator[list[_Batch]]:
         """Yield the range's batches, in order, some at a time."""
-        if self._asked is None:
+        if self._correlation_id is None:
             self.begin()
-        asked = self._asked
+        correlation_id = self._correlation_id
         deadline = time.monotonic() + self._patience
         while True:
-            found: list[_Batch] = []
+            batches: list[_Batch] = []
             try:
-                found = self._taken(asked)
+                batches = self._receive(correlation_id)
             except errors.RetriableError as error:
                 if time.monotonic() > deadline:
-                    self._give_up(error)
+                    self._fail_or_skip(error)
                     return
                 log.info("%s at offset %d: %s", self._partition, self._offset, error)
                 self._hint = None
                 self._pause()
             done = self._offset >= self.part.end
             if not done:
-                asked = self._ask()  # in flight while the caller opens the batches
-            if found:
-                yield found
+                correlation_id = self._ask()  # in flight while the caller opens the batches
+            if batches:
+                yield batches
                 deadline = time.monotonic() + self._patience
             if done:
                 return
@@ -128,14 +128,14 @@ class RangeReader:
         request = FetchRequest(FETCH_WAIT, 1, room, [entry])
         return self._cluster.send(address, Api.FETCH, request)
 
-    def _taken(self, asked: int | None) -> list[_Batch]:
+    def _receive(self, correlation_id: int | None) -> list[_Batch]:
         """Return a fetch's batches, checked, without those after the range; none if it skipped a gap.
 
         Raises the broker's error.
         """
-        if asked is None:
+        if correlation_id is None:
             raise self._cluster.trouble or errors.RequestTimeout("the partition has no leader")
-        reply = self._reply(asked)
+        reply = self._reply(correlation_id)
         if reply.error is not None:
             raise reply.error
         if not reply.response.results:
@@ -146,25 +146,25 @@ class RangeReader:
             return []
         if result.error and result.error != errors.OffsetOutOfRange.code:
             raise errors.from_wire(result.error, result.message)
-        found, error = whole_batches(reply.payloads[0])
+        batches, error = intact_batches(reply.payloads[0])
         if error is not None:
-            where = found[-1][0].next_offset if found else self._offset
+            where = batches[-1][0].next_offset if batches else self._offset
             topic_id = self.part.topic_id
             self._cluster.report_damage(reply.address, self._partition, topic_id, where)
             raise errors.CorruptBatch(f"{self._partition}: {error}")
-        if not found or found[-1][0].next_offset <= self._offset:
+        if not batches or batches[-1][0].next_offset <= self._offset:
             raise errors.RequestTimeout(
                 f"the log ends at {result.high_watermark}, before what was planned"
             )
-        self._offset = found[-1][0].next_offset
-        records = sum(header.record_count for header, _ in found)
-        self._record_bytes = sum(header.length for header, _ in found) / max(1, records)
-        return [each for each in found if each[0].base_offset < self.part.end]
+        self._offset = batches[-1][0].next_offset
+        records = sum(header.record_count for header, _ in batches)
+        self._record_bytes = sum(header.length for header, _ in batches) / max(1, records)
+        return [each for each in batches if each[0].base_offset < self.part.end]
 
-    def _reply(self, asked: int) -> Reply:
-        while asked not in self._replies:
+    def _reply(self, correlation_id: int) -> Reply:
+        while correlation_id not in self._replies:
             self._poll(1.0)
-        return self._replies.pop(asked)
+        return self._replies.pop(correlation_id)
 
     def _poll(self, timeout: float) -> None:
         """Keep all replies, also those for later ranges."""
@@ -186,7 +186,7 @@ class RangeReader:
         log.warning("%s: records %d to %d are gone", self._partition, first, end - 1)
         self._offset, self.part = end, self.part._replace(first=end)
 
-    def _give_up(self, error: errors.RetriableError) -> None:
+    def _fail_or_skip(self, error: errors.RetriableError) -> None:
         """Raise the error, or skip records that are lost for good."""
         lost = isinstance(error, errors.UnknownTopicOrPartition | errors.StaleTopicId)
         where = f"{self._partition}: records {self._offset} to {self.part.end - 1}"

@@ -81,7 +81,7 @@ class Member:
         self.session: Session | None = None
         """The current ZooKeeper session; any thread may read in it."""
         self.error: BaseException | None = None
-        """The error that ended the group thread; raise `again` of it."""
+        """The error that ended the group thread; raise `copy_error` of it."""
         self.replaced = False
         """Another process has our instance id, and this member has ended."""
         self.polled_at: float | None = None
@@ -438,7 +438,7 @@ class Member:
         self._feed(self.state.session_lost)
 
 
-def again(error: BaseException) -> BaseException:
+def copy_error(error: BaseException) -> BaseException:
     """Return a copy to raise: each raise adds a traceback to its object."""
     try:
         return copy.copy(error)

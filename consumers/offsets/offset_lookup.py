@@ -29,7 +29,7 @@ log = thread_log(__name__)
 
 Discover = Callable[[], Sequence[str] | None]
 
-_TURN: Final = 1.0
+_POLL_WAIT: Final = 1.0
 _LOOK_BYTES: Final = 16 * 1024
 
 
@@ -167,7 +167,7 @@ def _first_records(
     """
     deadline = time.monotonic() + timeout
     while fetcher.partitions() and (remaining := deadline - time.monotonic()) > 0:
-        fetcher.poll(min(remaining, _TURN))
+        fetcher.poll(min(remaining, _POLL_WAIT))
         while (view := fetcher.take_view(1)) is not None:
             fetcher.remove(view.topic_partition)
             yield view.topic_partition, (view.offsets[0], view.timestamps[0])

@@ -40,21 +40,21 @@ class Deserialization:
 
         That is a DeserializationError, or another one that may not come again.
         """
-        values, failed = self._made(VALUE, view, view.columns.values)
+        values, failed = self._deserialize(VALUE, view, view.columns.values)
         rows = view.part(0, len(values))
         if rows.columns.keys is None:
             return _with(rows, None, values), failed
-        keys, failed_key = self._made(KEY, rows, rows.columns.keys)
+        keys, failed_key = self._deserialize(KEY, rows, rows.columns.keys)
         return _with(rows.part(0, len(keys)), keys, values[: len(keys)]), failed_key or failed
 
     def raw(self, row: RecordBatchView) -> RecordBatchView:
         """Return a view of one record, with bytes for what cannot be deserialized."""
         keys, values = row.columns.keys, row.columns.values
         if keys is not None:
-            keys = self._made(KEY, row, keys)[0] or keys
-        return _with(row, keys, self._made(VALUE, row, values)[0] or values)
+            keys = self._deserialize(KEY, row, keys)[0] or keys
+        return _with(row, keys, self._deserialize(VALUE, row, values)[0] or values)
 
-    def _made(
+    def _deserialize(
         self, field: Field, view: RecordBatchView, cells: Sequence[bytes | None]
     ) -> tuple[Sequence[Any], Exception | None]:
         """Return the deserialized cells of a column before the first failure, and its error."""
@@ -63,22 +63,22 @@ class Deserialization:
             return cells, None
         if self._framed[field]:
             cells = framed(field, cells, view.columns.headers)
-        made: list[Any] = []
+        converted: list[Any] = []
         try:
             for cell in cells:
-                made.append(convert(view.topic, cell))
+                converted.append(convert(view.topic, cell))
         except SerializationError as error:
-            row = len(made)
+            row = len(converted)
             failed = DeserializationError(
                 f"{view.topic_partition}, offset {view.offsets[row]}: {error}"
             )
             failed.__cause__ = error.__cause__
             (failed.record,) = view.part(row, row + 1)
             failed.field, failed.schema_id = field, error.schema_id
-            return made, failed
+            return converted, failed
         except Exception as error:  # a registry that cannot be reached, for example
-            return made, error
-        return made, None
+            return converted, error
+        return converted, None
 
 
 def _with(

@@ -81,13 +81,13 @@ class TypedColumns:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if bad and self._skips:
             self.skipped += len(bad)
-            kept = np.setdiff1d(np.arange(count, dtype=np.int64), [each.row for each in bad])
-            rows = [None, pa.py_buffer(kept.astype(np.int64))]
-            batch = batch.take(pa.Array.from_buffers(pa.int64(), len(kept), rows))
+            remaining = np.setdiff1d(np.arange(count, dtype=np.int64), [each.row for each in bad])
+            rows = [None, pa.py_buffer(remaining.astype(np.int64))]
+            batch = batch.take(pa.Array.from_buffers(pa.int64(), len(remaining), rows))
         part = view.part(0, count)
-        made = TypedView(part.topic_partition, part.columns, part.offsets, part.append_time)
-        made.batch = batch.slice(0, count)
-        return made, failed
+        typed = TypedView(part.topic_partition, part.columns, part.offsets, part.append_time)
+        typed.batch = batch.slice(0, count)
+        return typed, failed
 
     def raw(self, row: RecordBatchView) -> RecordBatchView:
         """Raises ConfigError: the schema has no column for bytes."""

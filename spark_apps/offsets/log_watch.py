@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from folkmoot.consumers.config import ConsumerConfig
-from folkmoot.consumers.fetch.partition_state import whole_batches
+from folkmoot.consumers.fetch.partition_state import intact_batches
 from folkmoot.consumers.offsets.offset_lookup import describe_silence, first_offsets, list_offsets
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.client import Reply
@@ -265,7 +265,7 @@ class LogWatch:
             self._told[partition] = End(
                 at.topic_id, result.high_watermark, at.epoch, result.log_start
             )
-            headers = [header for header, _ in whole_batches(data)[0]]
+            headers = [header for header, _ in intact_batches(data)[0]]
             if records := sum(header.record_count for header in headers):
                 size = sum(header.length for header in headers)
                 self._sizes[partition.topic] = size / records

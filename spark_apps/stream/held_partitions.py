@@ -16,7 +16,7 @@ from folkmoot.consumers.group.events import (
     Replaced,
     Revoking,
 )
-from folkmoot.consumers.group.group_thread import again
+from folkmoot.consumers.group.group_thread import copy_error
 from folkmoot.protocol.errors import InstanceReplaced
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.offsets.checkpoint import NO_EPOCH, Ends, Range
@@ -97,7 +97,7 @@ class HeldPartitions:
         while self._member.notices:
             self._apply(self._member.notices.popleft())
         if self._member.error is not None:
-            raise again(self._member.error) from self._member.error
+            raise copy_error(self._member.error) from self._member.error
 
     def _apply(self, notice: Notice) -> None:
         match notice:

@@ -19,7 +19,7 @@ def a_state(number: int, offset: int | None = 0) -> PartitionFetchState:
 
 
 def test_partitions_wait_in_the_order_in_which_they_began_to() -> None:
-    queue = FetchQueue(share_bytes=10)
+    queue = FetchQueue(partition_bytes=10)
     first, second = a_state(1), a_state(0)
     for each in (first, second, first):
         queue.offer(each)
@@ -27,7 +27,7 @@ def test_partitions_wait_in_the_order_in_which_they_began_to() -> None:
 
 
 def test_what_wants_nothing_any_more_is_dropped_until_it_is_offered_again() -> None:
-    queue = FetchQueue(share_bytes=10)
+    queue = FetchQueue(partition_bytes=10)
     fetchable, unplaced = a_state(0), a_state(1, offset=None)
     for each in (fetchable, unplaced):
         queue.offer(each)
@@ -41,7 +41,7 @@ def test_what_wants_nothing_any_more_is_dropped_until_it_is_offered_again() -> N
 
 
 def test_neither_what_is_paused_nor_what_is_stuck_nor_what_has_its_share_is_hungry() -> None:
-    queue = FetchQueue(share_bytes=10)
+    queue = FetchQueue(partition_bytes=10)
     paused, failed, full = (a_state(number) for number in range(3))
     paused.paused = failed.stopped = True
     full.buffer.size = 10

@@ -147,15 +147,15 @@ def test_why_nothing_comes_of_a_partition_is_told_until_something_comes(bench: B
     gone = BrokerUnreachable("broker b:1 is not reachable: nobody listens there")
     began = bench.now
     while bench.now - began <= 2 * REPORT_AFTER:
-        assert not bench.fetcher.troubles() or bench.now - began >= REPORT_AFTER
+        assert not bench.fetcher.lasting_errors() or bench.now - began >= REPORT_AFTER
         bench.cluster.fail(bench.cluster.next(), gone)
         bench.poll()
         bench.now += RETRY_PAUSE
         bench.poll()
-    assert bench.fetcher.troubles() == {ZERO: gone}
+    assert bench.fetcher.lasting_errors() == {ZERO: gone}
     bench.cluster.answer(bench.cluster.next(), a_batch(0, b"a"))
     bench.poll()
-    assert bench.fetcher.troubles() == {}
+    assert bench.fetcher.lasting_errors() == {}
 
 
 # -- pausing --------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def test_a_topic_created_anew_is_an_error_for_who_assigned_the_old_one(bench: Be
     bench.cluster.ids["t"] = "another id"
     bench.poll()
     bench.fetcher.check()  # brokers may know different things for a moment
-    bench.now += module.GONE_PATIENCE
+    bench.now += module.MISSING_PATIENCE
     bench.poll()
     with pytest.raises(StaleTopicId, match="created again"):
         bench.fetcher.check()
@@ -382,7 +382,7 @@ def test_a_topic_that_is_gone_is_an_error_for_who_assigned_it(bench: Bench) -> N
     bench.poll()
     bench.cluster.missing.add("t")
     bench.poll()
-    bench.now += module.GONE_PATIENCE
+    bench.now += module.MISSING_PATIENCE
     bench.poll()
     with pytest.raises(UnknownTopicOrPartition):
         bench.fetcher.check()
@@ -392,7 +392,7 @@ def test_a_topic_that_is_gone_is_an_error_for_who_assigned_it(bench: Bench) -> N
 def test_a_member_waits_for_the_topic_that_the_group_has_named(bench: Bench) -> None:
     bench.fetcher.add(ZERO, 0, "a newer id")
     for _ in range(3):
-        bench.now += module.GONE_PATIENCE
+        bench.now += module.MISSING_PATIENCE
         bench.poll()
     bench.fetcher.check()
     assert not bench.cluster.asked
@@ -404,10 +404,10 @@ def test_a_member_waits_for_the_topic_that_the_group_has_named(bench: Bench) -> 
 
 def test_nobody_is_asked_any_more_about_a_topic_of_which_nothing_is_read(bench: Bench) -> None:
     bench.reading(ZERO, ONE, TopicPartition("u", 0))
-    bench.fetcher.give_up(ZERO)
-    bench.fetcher.give_up(ZERO)
+    bench.fetcher.forget(ZERO)
+    bench.fetcher.forget(ZERO)
     assert bench.cluster.forgotten == []
-    bench.fetcher.give_up(ONE)
+    bench.fetcher.forget(ONE)
     assert bench.cluster.forgotten == ["t"]
 
 

@@ -57,7 +57,7 @@ def read_on(bench: Bench, log: list[bytes], seen: list[int]) -> None:
         try:
             bench.fetcher.check()
         except FolkmootError:
-            seen += range(bench.fetcher._states[ZERO].hand_out, END)
+            seen += range(bench.fetcher._states[ZERO].position, END)
             return
         while (view := bench.fetcher.take_view(100)) is not None:
             seen += view.offsets
@@ -145,7 +145,7 @@ def seeking(interruption: Interruption, seen: list[int]) -> tuple[Bench, bool]:
     bench.reading()
     bench.fetched(b"".join(BATCHES[:3]), end=END)
     came = interruption.during(lambda: bench.fetcher.seek(ZERO, 9))
-    seen += range(bench.fetcher._states[ZERO].hand_out)
+    seen += range(bench.fetcher._states[ZERO].position)
     return bench, came
 
 
