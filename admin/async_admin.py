@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from folkmoot.admin.admin import Admin
 from folkmoot.admin.config import AdminConfig
-from folkmoot.protocol.options import configured, given
+from folkmoot.protocol.options import configured, options_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class AsyncAdmin:
     @configured(AdminConfig)
     def __init__(self, config: AdminConfig) -> None:
         self.config = config
-        self._core = Admin(**given(config))
+        self._core = Admin(**options_of(config))
         self._thread = ThreadPoolExecutor(1, "folkmoot-admin")
 
     async def _do(self, call: Callable[[], T]) -> T:

@@ -467,9 +467,9 @@ cdef class BatchBuilder:
 
     @property
     def switches(self):
-        cdef Py_ssize_t place
+        cdef Py_ssize_t index
         cdef Py_ssize_t* ranks = <Py_ssize_t*>self._switches.data
-        return [ranks[place] for place in range(self._switches.used // sizeof(Py_ssize_t))]
+        return [ranks[index] for index in range(self._switches.used // sizeof(Py_ssize_t))]
 
     def close(self):
         self.closed = True
@@ -675,19 +675,19 @@ cdef class Cells:
     cdef bint _wide
     cdef Py_ssize_t _count
 
-    def __cinit__(self, given):
-        if type(given) is list:
-            self._cells = given
+    def __cinit__(self, column):
+        if type(column) is list:
+            self._cells = column
             return
-        offsets = np.ascontiguousarray(given.offsets)
+        offsets = np.ascontiguousarray(column.offsets)
         self._wide = offsets.dtype == np.int64
         if not self._wide and offsets.dtype != np.int32:
             raise TypeError("offsets must be int32 or int64")
         PyObject_GetBuffer(offsets, &self._offsets, PyBUF_SIMPLE)
         self._count = self._offsets.len // (8 if self._wide else 4) - 1
-        PyObject_GetBuffer(given.data, &self._data, PyBUF_SIMPLE)
-        if given.nulls is not None:
-            PyObject_GetBuffer(np.ascontiguousarray(given.nulls, np.bool_), &self._nulls, PyBUF_SIMPLE)
+        PyObject_GetBuffer(column.data, &self._data, PyBUF_SIMPLE)
+        if column.nulls is not None:
+            PyObject_GetBuffer(np.ascontiguousarray(column.nulls, np.bool_), &self._nulls, PyBUF_SIMPLE)
             self._count = min(self._count, self._nulls.len)
 
     def __dealloc__(self):
@@ -858,7 +858,7 @@ cdef class Topic:
     """The open builders of one topic, by partition (None: there is none), and the next partition."""
 
     cdef object name
-    cdef Py_ssize_t count, sticky, turn
+    cdef Py_ssize_t count, sticky, next_candidate
     cdef int64_t sticky_left
     cdef list builders, candidates
 
@@ -1009,9 +1009,9 @@ cdef class Appender:
         delivery._builder = builder
         delivery._rank = builder.count - 1
         delivery.timestamp = record.stamp
-        self._taken(known, spends, record.size)
+        self._count_record(known, spends, record.size)
         if not builder._announced or builder.size >= self.batch_bytes:
-            self._tell(builder, builder.size >= self.batch_bytes)
+            self._register(builder, builder.size >= self.batch_bytes)
         return delivery
 
     cdef inline Py_ssize_t _spread(
@@ -1025,7 +1025,7 @@ cdef class Appender:
             return (murmur2(record.key, record.key_size) & 0x7FFFFFFF) % <uint32_t>topic.count
         if self._strategy == ROUND_ROBIN:
             spends[0] = ROUND_ROBIN
-            return topic.candidates[topic.turn % PyList_GET_SIZE(topic.candidates)]
+            return topic.candidates[topic.next_candidate % PyList_GET_SIZE(topic.candidates)]
         if topic.sticky_left <= 0:
             topic.sticky = draw(self._random, topic.candidates, topic.sticky)
             topic.sticky_left = self.batch_bytes
@@ -1043,7 +1043,7 @@ cdef class Appender:
             self._open(topic, number)
             return None
         if builder.count and (builder.size + size > self._room or builder.count >= _MAX_RECORDS):
-            self._tell(builder, True)
+            self._register(builder, True)
             return None
         return builder
 
@@ -1057,64 +1057,64 @@ cdef class Appender:
             self._unannounced.remove(fresh)
         return 0
 
-    cdef inline void _taken(self, Topic topic, int spends, Py_ssize_t size) noexcept:
+    cdef inline void _count_record(self, Topic topic, int spends, Py_ssize_t size) noexcept:
         self.used += size
         self.records += 1
         if spends == STICKY:
             topic.sticky_left -= size
         elif spends == ROUND_ROBIN:
-            topic.turn += 1
+            topic.next_candidate += 1
 
-    cdef int _tell(self, BatchBuilder builder, bint full) except -1:
+    cdef int _register(self, BatchBuilder builder, bint full) except -1:
         """Register a batch with the owner, and then as full. Each thread does so before it continues, so
         that no record counts as sent whose batch the owner does not know."""
         if not builder._announced:
-            self.owner.batch_opened(builder)
+            self.owner.register_batch(builder)
             builder._announced = True
             if builder in self._unannounced:
                 self._unannounced.remove(builder)
         if full and not builder.closed:
             builder.closed = True
-            self.owner.batch_full(builder)
+            self.owner.register_full_batch(builder)
         return 0
 
     def send_columns(self, topic, columns, Py_ssize_t start):
         cdef Rows rows = Rows(columns)
-        cdef PyObject* found
-        asked = -1 if columns.partition is None else columns.partition
+        cdef PyObject* known
+        partition = -1 if columns.partition is None else columns.partition
         if start < 0:
             raise ValueError("the first row is 0")
         if start == 0 and not rows.check(self._most):
             columns.check(self._most)
             rows = Rows(columns)
         while start < rows.count:
-            found = PyDict_GetItemWithError(self._topics, topic)
-            if found == NULL or self.used >= self.limit or asked >= (<Topic>found).count:
-                self.owner.admit(topic, asked)
+            known = PyDict_GetItemWithError(self._topics, topic)
+            if known == NULL or self.used >= self.limit or partition >= (<Topic>known).count:
+                self.owner.admit(topic, partition)
             else:
-                return self._take_columns(<Topic>found, columns, rows, start)
+                return self._append_rows(<Topic>known, columns, rows, start)
         return start, []
 
-    cdef tuple _take_columns(self, Topic topic, object columns, Rows rows, Py_ssize_t start):
+    cdef tuple _append_rows(self, Topic topic, object columns, Rows rows, Py_ssize_t start):
         cdef Record record
-        cdef Py_ssize_t number, given = -1, count = topic.count, row = start
+        cdef Py_ssize_t number, named = -1, count = topic.count, row = start
         cdef Py_ssize_t end = min(rows.count, start + _ROWS_AT_ONCE)
         cdef int spends
         cdef BatchBuilder builder
         cdef const int64_t[::1] chosen = None
         cdef Runs runs = Runs(count)
-        asked = columns.partition
-        if asked is not None:
-            if not 0 <= asked < count:
-                raise no_partition(topic.name, asked, count)
-            given = asked
-            if not 0 <= given < count:
-                raise ValueError(f"there is no partition {given}")
+        partition = columns.partition
+        if partition is not None:
+            if not 0 <= partition < count:
+                raise no_partition(topic.name, partition, count)
+            named = partition
+            if not 0 <= named < count:
+                raise ValueError(f"there is no partition {named}")
         elif self._strategy == FUNCTION:
             chosen = columns.choose(self._function, topic.name, count)
             if chosen.shape[0] != rows.count:
                 raise ValueError("there must be a partition for every row")
-        record.fixed = asked is not None
+        record.fixed = partition is not None
         while row < end and self.used < self.limit:
             if self._closed or topic.count != count:
                 break
@@ -1122,8 +1122,8 @@ cdef class Appender:
                 raise TypeError("columns must be checked from the first row on")
             weigh(&record, self._most)
             spends = 0
-            if given >= 0:
-                number = given
+            if named >= 0:
+                number = named
             elif chosen is not None:
                 number = chosen[row]
                 if not 0 <= number < count:
@@ -1145,15 +1145,15 @@ cdef class Appender:
                     raise
                 break  # the rows before were taken
             runs.next[number] += 1
-            self._taken(topic, spends, record.size)
+            self._count_record(topic, spends, record.size)
             row += 1
             if not builder._announced or builder.size >= self.batch_bytes:
-                self._tell(builder, builder.size >= self.batch_bytes)
+                self._register(builder, builder.size >= self.batch_bytes)
         return row, runs.all()
 
     # -- the sender's thread ------------------------------------------------------------------------
 
-    def topic_known(self, str topic not None, Py_ssize_t partitions, available):
+    def set_topic_partitions(self, str topic not None, Py_ssize_t partitions, available):
         cdef Topic known
         if not 1 <= partitions <= _MOST_PARTITIONS:
             raise ValueError(f"a topic cannot have {partitions} partitions")
@@ -1183,11 +1183,11 @@ cdef class Appender:
                 if builder is not None:
                     builder.closed = True
 
-    def place(self):
+    def register_interrupted(self):
         """Register batches whose registration was interrupted."""
         for builder in list(self._unannounced):
             if builder.count:
-                self._tell(builder, False)
+                self._register(builder, False)
 
     def released(self, int64_t size):
         self.used -= size

@@ -26,15 +26,15 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.names import check_name
 from folkmoot.schemas.values.serialization import writes_schema_id
 
-MOST_WANTED: Final = 1000
+MAX_LOOKUPS: Final = 1000
 """How many topic look-ups run at once; further ones time out after `max_block`."""
-FAILED_KEPT: Final = 100
+MAX_FAILED_BATCHES: Final = 100
 PARTITION_PATIENCE: Final = 0.5
 """Seconds in which brokers may not know yet that a partition was added."""
 NOT_OPEN: Final = "the producer is not open: use it in a with block, or call start()"
 
 
-class Taken(NamedTuple):
+class SenderWork(NamedTuple):
     """The work of a round of the sender's thread: batches opened and filled, whether to send without
     lingering, and the number of a purge to carry out, or 0."""
 
@@ -54,28 +54,28 @@ class WouldBlock(Exception):
     """There is no room, or the topic is not known, and the caller may not wait."""
 
 
-class WantedTopic:
+class TopicLookup:
     """A topic look-up: it ends when the topic is known to have `partition`, or with `error`.
 
     Brokers learn of a new partition a moment late: the look-up waits for it for `patience` seconds.
     """
 
-    __slots__ = ("begun", "error", "partition", "patience")
+    __slots__ = ("error", "partition", "patience", "started")
 
     def __init__(self) -> None:
         self.error: FolkmootError | None = None
         self.partition = -1
         self.patience = 0.0
-        self.begun: tuple[float, int] | None = None
+        self.started: tuple[float, int] | None = None
         """The sender's: when it began to ask for the partition, and how many answers it had by then."""
 
 
 class Accumulator:
     """The producer's appender, the topics that it may append to, the batches that it has opened, and waiters.
 
-    Callers' threads append records through `appender`, which calls this once per batch (`batch_opened`,
-    `batch_full`) and when a record cannot be taken at once (`admit`). The sender's thread takes opened
-    batches over, in the order of their first records, while callers continue to append to them.
+    Callers' threads append records through `appender`, which calls this once per batch (`register_batch`,
+    `register_full_batch`) and when a record cannot be taken at once (`admit`). The sender's thread takes
+    opened batches over, in the order of their first records, while callers continue to append to them.
 
     Waking. The sender's thread says until when it sleeps. A batch that may wait longer does not wake it,
     and of all calls that want to wake it only the first does. While it is awake it need not be woken: it
@@ -84,8 +84,9 @@ class Accumulator:
     Batches are numbered in the order of opening. A flush waits until every batch up to the last one
     opened is `settled`: done, and its callbacks called.
 
-    A record counts against `buffer_bytes` from when it is appended until its batch is done. FAILED_KEPT
-    failed batches are kept, until a flush raises the error of one that the application has not seen.
+    A record counts against `buffer_bytes` from when it is appended until its batch is done.
+    MAX_FAILED_BATCHES failed batches are kept, until a flush raises the error of one that the application
+    has not seen.
 
     `lock` guards everything and is held briefly. Callers wait on `changed`, for any change.
     """
@@ -114,7 +115,7 @@ class Accumulator:
         )
         self.counts: dict[str, int] = {}
         """The number of partitions of each known topic."""
-        self.wanted: dict[str, WantedTopic] = {}
+        self.lookups: dict[str, TopicLookup] = {}
         self.trouble: FolkmootError | None = None
         """Why the cluster cannot be asked for topics."""
         self.settled = 0
@@ -134,8 +135,8 @@ class Accumulator:
         self._clock = clock or time.monotonic
         self._asleep = False
         self._sleeps_until = inf
-        self._asked = False  # the sender's thread must look
-        self._opened: dict[Batch, None] = {}  # not taken over by the sender's thread
+        self._is_woken = False  # the sender's thread must look
+        self._opened_batches: dict[Batch, None] = {}  # not taken over by the sender's thread
         self._unsettled: OrderedDict[Batch, None] = OrderedDict()  # in the order of opening
         self._filled: list[Batch] = []
         self._number = 0
@@ -149,26 +150,26 @@ class Accumulator:
 
     # -- the appender, in callers' threads ----------------------------------------------------------
 
-    def batch_opened(self, batch: Batch) -> None:
+    def register_batch(self, batch: Batch) -> None:
         """Take note of a batch before, or just after, its first record.
 
         If this is interrupted (Ctrl-C, want of memory), the appender calls it again. By then another
         thread may have registered the batch, and it may be delivered: the second call does nothing.
         """
         with self.lock:
-            if batch.state is not NEW or batch in self._opened:
+            if batch.state is not NEW or batch in self._opened_batches:
                 return
             now = batch.opened_at = self._clock()
             if not batch.number:
                 self._number = batch.number = self._number + 1
-            self._unsettled[batch] = self._opened[batch] = None
+            self._unsettled[batch] = self._opened_batches[batch] = None
             if self._asleep and now + self.patience < self._sleeps_until:
                 self._wake()
 
-    def batch_full(self, batch: Batch) -> None:
+    def register_full_batch(self, batch: Batch) -> None:
         """Take note of a batch that was closed because it is full."""
         with self.lock:
-            self.batch_opened(batch)
+            self.register_batch(batch)
             self._filled.append(batch)
             self._wake()
 
@@ -199,10 +200,10 @@ class Accumulator:
 
         It raises why no record will ever be, as far as that becomes known after this call.
         """
-        look_up: WantedTopic | None = None
+        lookup: TopicLookup | None = None
 
         def is_admitted() -> bool:
-            nonlocal look_up
+            nonlocal lookup
             with self.lock:
                 if self._closed is not None:
                     raise self._closed
@@ -211,9 +212,9 @@ class Accumulator:
                         return True
                     self._wake()
                     return False
-                if look_up is not None and look_up.error is not None:
-                    raise look_up.error
-                look_up = look_up or self._want(topic, partition, PARTITION_PATIENCE)
+                if lookup is not None and lookup.error is not None:
+                    raise lookup.error
+                lookup = lookup or self._look_up_topic(topic, partition, PARTITION_PATIENCE)
                 return False
 
         return is_admitted
@@ -222,22 +223,22 @@ class Accumulator:
         """Ask brokers again how many partitions a known topic has. Return a condition: whether they
         have answered."""
         with self.lock:
-            wanted = self._want(topic, self.counts.get(topic, 0), 0.0)
-            is_over = wanted is None
+            lookup = self._look_up_topic(topic, self.counts.get(topic, 0), 0.0)
+            is_over = lookup is None
             return lambda: (
-                is_over or self._closed is not None or self.wanted.get(topic) is not wanted
+                is_over or self._closed is not None or self.lookups.get(topic) is not lookup
             )
 
-    def _want(self, topic: str, partition: int, patience: float) -> WantedTopic | None:
-        wanted = self.wanted.get(topic)
-        if wanted is None and len(self.wanted) < MOST_WANTED:
-            wanted = self.wanted[topic] = WantedTopic()
+    def _look_up_topic(self, topic: str, partition: int, patience: float) -> TopicLookup | None:
+        lookup = self.lookups.get(topic)
+        if lookup is None and len(self.lookups) < MAX_LOOKUPS:
+            lookup = self.lookups[topic] = TopicLookup()
             self._wake()
-        if wanted is not None and partition >= 0:
-            if partition > wanted.partition:
-                wanted.partition, wanted.begun = partition, None
-            wanted.patience = max(wanted.patience, patience)
-        return wanted
+        if lookup is not None and partition >= 0:
+            if partition > lookup.partition:
+                lookup.partition, lookup.started = partition, None
+            lookup.patience = max(lookup.patience, patience)
+        return lookup
 
     def too_late(self, topic: str, waited: float, partition: int = -1) -> FolkmootError:
         """Return the error for an admission that did not come in this many seconds."""
@@ -258,7 +259,7 @@ class Accumulator:
     def request_flush(self) -> int:
         """Ask for everything appended so far to be sent. Return what `settled` must reach."""
         with self.lock:
-            self.appender.place()
+            self.appender.register_interrupted()
             self._flush_up_to = self._number
             self._wake()
             return self._number
@@ -320,7 +321,7 @@ class Accumulator:
     def close(self, reason: FolkmootError) -> None:
         """Take nothing more; waiters for admission get the reason, also if it is not the first."""
         with self.lock:
-            self.appender.place()
+            self.appender.register_interrupted()
             self.appender.close()
             if self._closed is None or str(self._closed) == NOT_OPEN:
                 self._closed = reason
@@ -337,19 +338,19 @@ class Accumulator:
 
     # -- the sender's thread ------------------------------------------------------------------------
 
-    def take(self) -> Taken:
+    def take(self) -> SenderWork:
         """Return what has come since the last call."""
         with self.lock:
-            self._asleep = self._asked = False
-            self.appender.place()
+            self._asleep = self._is_woken = False
+            self.appender.register_interrupted()
             is_full = self.appender.used >= self.appender.limit
             hurry = is_full or self._flush_up_to > self.settled
             purge = self._purges if self._purges > self._purged else 0
-            taken = Taken(list(self._opened), self._filled, hurry, purge)
-            for batch in taken.opened:
+            work = SenderWork(list(self._opened_batches), self._filled, hurry, purge)
+            for batch in work.opened:
                 batch.state = WAITING
-            self._opened, self._filled = {}, []
-            return taken
+            self._opened_batches, self._filled = {}, []
+            return work
 
     def unsettled(self) -> list[Batch]:
         """Return all batches that were opened and are not settled, taken over or not."""
@@ -359,11 +360,11 @@ class Accumulator:
     def sleep(self, until: float) -> float:
         """Return until when the sender's thread may sleep; not at all if a caller needs it."""
         with self.lock:
-            self.appender.place()  # an interrupted registration is not tried again by a caller
-            if self._asked:
+            self.appender.register_interrupted()  # an interrupted registration is not tried again by a caller
+            if self._is_woken:
                 return -inf
-            if self._opened:
-                until = min(until, next(iter(self._opened)).opened_at + self.patience)
+            if self._opened_batches:
+                until = min(until, next(iter(self._opened_batches)).opened_at + self.patience)
             self._asleep, self._sleeps_until = True, until
             return until
 
@@ -371,19 +372,19 @@ class Accumulator:
         """Note that the sender's thread is awake, and will `take` before it sleeps. Return whether it was
         rung for."""
         self._asleep = False
-        return self._asked
+        return self._is_woken
 
-    def topic_known(self, topic: str, partitions: int, available: Iterable[int]) -> None:
+    def set_topic_partitions(self, topic: str, partitions: int, available: Iterable[int]) -> None:
         """Set a topic's number of partitions, and which are `available`: they have leaders."""
         with self.lock:
             if partitions < self.counts.get(topic, 0):
                 # Records placed by the new number are in later batches than those placed by the old one.
                 self.appender.forget(topic)
-            self.appender.topic_known(topic, partitions, list(available))
+            self.appender.set_topic_partitions(topic, partitions, list(available))
             self.counts[topic] = partitions
-            wanted = self.wanted.get(topic)
-            if wanted is not None and wanted.partition < partitions:
-                del self.wanted[topic]
+            lookup = self.lookups.get(topic)
+            if lookup is not None and lookup.partition < partitions:
+                del self.lookups[topic]
             self._notify()
 
     def forget(self, topic: str) -> None:
@@ -395,9 +396,9 @@ class Accumulator:
     def refuse(self, topic: str, error: FolkmootError) -> None:
         """End a topic's look-up with an error."""
         with self.lock:
-            wanted = self.wanted.pop(topic, None)
-            if wanted is not None:
-                wanted.error = error
+            lookup = self.lookups.pop(topic, None)
+            if lookup is not None:
+                lookup.error = error
             self._notify()
 
     def complete(self, batches: Sequence[Batch]) -> None:
@@ -411,9 +412,9 @@ class Accumulator:
                 self._records_done += batch.count
                 if batch.error is None or isinstance(batch.error, RecordsPurged):
                     continue
-                if len(self._failed) == FAILED_KEPT:
+                if len(self._failed) == MAX_FAILED_BATCHES:
                     self._failed = [each for each in self._failed if each.unobserved]
-                if batch.unobserved and len(self._failed) < FAILED_KEPT:
+                if batch.unobserved and len(self._failed) < MAX_FAILED_BATCHES:
                     self._failed.append(batch)
             self.settle(batch for batch in batches if not batch.callbacks)
 
@@ -434,8 +435,8 @@ class Accumulator:
 
     def _wake(self) -> None:
         """Have the sender's thread look: wake it, if it sleeps and was not woken yet."""
-        if not self._asked:
-            self._asked = True
+        if not self._is_woken:
+            self._is_woken = True
             if self._asleep:
                 self._ring()
 

@@ -37,7 +37,7 @@ from folkmoot.protocol.errors import (
     RequestTimeout,
     SerializationError,
 )
-from folkmoot.protocol.options import configured, given
+from folkmoot.protocol.options import configured, options_of
 from folkmoot.protocol.process.thread_log import logging_aside, thread_log
 from folkmoot.protocol.records import K, RecordMetadata, V
 from folkmoot.schemas.values.serialization import WouldWait
@@ -203,15 +203,15 @@ class AsyncProducer(Generic[K, V]):
     def __init__(self, config: ProducerConfig[K, V]) -> None:
         self.config = config
         self._hub = _Hub()
-        self._core = _Core[K, V](self._hub, **given(config))
+        self._core = _Core[K, V](self._hub, **options_of(config))
         self._accumulator = self._core._accumulator
         self._appender = self._accumulator.appender
         self._try_send = self._core.try_send()
         self._starting = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._left = SENDS_IN_A_ROW  # records until other tasks get a turn; 0 while one is in line
-        self._in_line = 0  # tasks that wait for a topic or for room
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._waiting_tasks = 0  # tasks that wait for a topic or for room
+        self._topic_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # -- life ---------------------------------------------------------------------------------------
 
@@ -242,11 +242,11 @@ class AsyncProducer(Generic[K, V]):
                 await self._flush(timeout)
         except BaseException:
             with suppress(FolkmootError):  # the first error counts
-                await self._let_go(deadline)
+                await self._close_core(deadline)
             raise
-        await self._let_go(deadline)
+        await self._close_core(deadline)
 
-    async def _let_go(self, deadline: float) -> None:
+    async def _close_core(self, deadline: float) -> None:
         await _in_thread(partial(self._core.close, max(0.0, deadline - time.monotonic())))
 
     async def __aenter__(self) -> Self:
@@ -290,22 +290,22 @@ class AsyncProducer(Generic[K, V]):
         self._left -= 1
         try:
             if self._left > 0 and on_delivery is None:
-                taken = self._try_send(topic, value, key, partition, headers, timestamp)
-                if taken is not None:
-                    return taken
+                delivery = self._try_send(topic, value, key, partition, headers, timestamp)
+                if delivery is not None:
+                    return delivery
             if on_delivery is not None:
                 self._check_loop()
                 _check_plain(on_delivery)
-            if self._left <= 0 and not self._in_line:
+            if self._left <= 0 and not self._waiting_tasks:
                 self._left = SENDS_IN_A_ROW
                 await asyncio.sleep(0)  # a loop of sends must let other tasks run
             record = (topic, value, key, partition, headers, timestamp, on_delivery)
-            taken = None if self._in_line else self._try_send(*record)
-            while taken is None:
+            delivery = None if self._waiting_tasks else self._try_send(*record)
+            while delivery is None:
                 number = -1 if partition is None else as_int("partition", partition)
                 await self._admission(topic, number)
-                taken = self._try_send(*record)
-            return taken
+                delivery = self._try_send(*record)
+            return delivery
         except WouldWait:  # the record was not taken
             await _in_thread(partial(self._core._serialized, topic, value, key))
             return await self.send(topic, value, key, partition, headers, timestamp, on_delivery)
@@ -355,13 +355,13 @@ class AsyncProducer(Generic[K, V]):
             await self._admission(topic)
             while row < len(columns):
                 try:
-                    row, some = self._appender.send_columns(topic, columns, row)
+                    row, new_runs = self._appender.send_columns(topic, columns, row)
                 except WouldBlock:
                     await self._admission(
                         topic, -1 if columns.partition is None else columns.partition
                     )
                     continue
-                runs += some
+                runs += new_runs
                 await asyncio.sleep(0)
         except BufferFull as error:
             error.delivery = delivery
@@ -381,21 +381,21 @@ class AsyncProducer(Generic[K, V]):
         check_topic(topic)
         admitted = accumulator.admission(topic, partition)
         deadline = time.monotonic() + max_block
-        turn = self._turns.setdefault(topic, asyncio.Lock())
-        self._in_line += 1
+        lock = self._topic_locks.setdefault(topic, asyncio.Lock())
+        self._waiting_tasks += 1
         self._left = 0
         try:
             async with asyncio.timeout(max_block):
-                await turn.acquire()
+                await lock.acquire()
             try:
                 if not await self._hub.until(admitted, deadline - time.monotonic()):
                     raise accumulator.too_late(topic, max_block, partition)
             finally:
-                turn.release()
+                lock.release()
         except TimeoutError:
             raise accumulator.too_late(topic, max_block, partition) from None
         finally:
-            self._in_line -= 1
+            self._waiting_tasks -= 1
 
     async def flush(self, timeout: float | None = None) -> None:
         """As `Producer.flush`."""

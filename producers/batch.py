@@ -17,7 +17,7 @@ from folkmoot.protocol.records import TopicPartition
 TINY_BYTES = 160
 """Smaller bodies are not compressed: it would take both sides longer than packing, for a dozen bytes."""
 
-Place = Callable[[Sequence[bytes | None]], Sequence[int]]
+ChoosePartitions = Callable[[Sequence[bytes | None]], Sequence[int]]
 """The partitions for records with these keys."""
 
 
@@ -137,8 +137,8 @@ class Batch(BatchBuilder):
             part.send_order, part.attempts = self.send_order, self.attempts
         return parts
 
-    def elsewhere(self, place: Place, codec: int, level: int | None) -> "list[Part]":
-        """Return a part for each partition that `place` chooses for records without a named one; the
+    def repartition(self, choose: ChoosePartitions, codec: int, level: int | None) -> "list[Part]":
+        """Return a part for each partition that `choose` chooses for records without a named one; the
         others are a part that stays. The batch is certainly not in the log."""
         if self.payload is None:
             self.seal(None, codec, level)
@@ -146,12 +146,12 @@ class Batch(BatchBuilder):
         columns = record_batch.columns_of(batch_header.check(payload), payload)
         keys, switches = columns.keys or [None] * self.count, (self.part_of or self).switches
         ranks = enumerate(self.ranks or range(self.count))
-        loose = [row for row, rank in ranks if not bisect_right(switches, rank) % 2]
-        numbers = place([keys[row] for row in loose]) if loose else ()
-        placed = dict(zip(loose, numbers, strict=True))
+        unnamed = [row for row, rank in ranks if not bisect_right(switches, rank) % 2]
+        numbers = choose([keys[row] for row in unnamed]) if unnamed else ()
+        chosen = dict(zip(unnamed, numbers, strict=True))
         groups: dict[int, list[int]] = {}
         for row in range(self.count):
-            number = placed.get(row, self.topic_partition.partition)
+            number = chosen.get(row, self.topic_partition.partition)
             groups.setdefault(number, []).append(row)
         return self._divide(groups.items(), codec, level)
 
@@ -195,25 +195,27 @@ class Part(Batch):
     part_of: Batch
     ranks: Sequence[int]
 
-    def __init__(self, whole: Batch, ranks: Sequence[int], topic_partition: TopicPartition) -> None:
-        super().__init__(topic_partition, whole.owner, len(ranks))
-        self.number, self.opened_at = whole.number, whole.opened_at
-        self.part_of, self.ranks = whole, ranks
+    def __init__(
+        self, original: Batch, ranks: Sequence[int], topic_partition: TopicPartition
+    ) -> None:
+        super().__init__(topic_partition, original.owner, len(ranks))
+        self.number, self.opened_at = original.number, original.opened_at
+        self.part_of, self.ranks = original, ranks
 
     def end(self, base_offset: int, error: FolkmootError | None) -> None:
         super().end(base_offset, error)
-        whole, number = self.part_of, self.topic_partition.partition
-        if whole.done:
+        original, number = self.part_of, self.topic_partition.partition
+        if original.done:
             return
-        if whole.outcomes is None:
-            whole.outcomes = [None] * whole.count
-            whole.unfinished = whole.count
+        if original.outcomes is None:
+            original.outcomes = [None] * original.count
+            original.unfinished = original.count
         for row, rank in enumerate(self.ranks):
             outcome: Outcome = (number, base_offset + row if base_offset >= 0 else -1, error)
-            whole.outcomes[rank] = outcome
-        whole.unfinished -= len(self.ranks)
-        if not whole.unfinished:
-            whole.end(-1, None)
+            original.outcomes[rank] = outcome
+        original.unfinished -= len(self.ranks)
+        if not original.unfinished:
+            original.end(-1, None)
 
 
 def compress_together(batches: Sequence[Batch], codec: int, level: int | None) -> None:
@@ -227,8 +229,8 @@ def compress_together(batches: Sequence[Batch], codec: int, level: int | None) -
             else:
                 batch.unsigned = packed
     with suppress(Exception):
-        made = record_batch.compress([packed for _, packed in larger], codec, level)
-        for (batch, _), unsigned in zip(larger, made, strict=True):
+        compressed = record_batch.compress([packed for _, packed in larger], codec, level)
+        for (batch, _), unsigned in zip(larger, compressed, strict=True):
             batch.unsigned = unsigned
 
 

@@ -105,8 +105,8 @@ class BatchBuilder:
         if not self._rows:
             raise ValueError("a batch without records has no body")
         keys, values, stamps, headers, named = map(list, zip(*self._rows, strict=True))
-        turns = enumerate(pairwise([False, *named]))
-        self.switches = [rank for rank, (before, now) in turns if before != now]
+        pairs = enumerate(pairwise([False, *named]))
+        self.switches = [rank for rank, (before, now) in pairs if before != now]
         rows = [_NO_HEADERS if row is None else msgspec.Raw(row) for row in headers]
         columns: Any = (
             None if keys.count(None) == self.count else keys,
@@ -167,7 +167,7 @@ class _Topic:
         self.candidates: list[int] = []
         self.sticky = -1
         self.sticky_left = 0
-        self.turn = 0
+        self.next_candidate = 0
         self.builders: dict[int, BatchBuilder] = {}
 
 
@@ -248,7 +248,7 @@ class Appender:
                     delivery = self._delivery(builder, rank, stamp)
                     if on_delivery is not None:
                         builder.call_when_done(on_delivery, delivery)
-                    self._taken(builder, size)
+                    self._count_record(builder, size)
                     return delivery
             if not _wait:
                 return None  # type: ignore[return-value]  # as `try_send` is declared
@@ -267,16 +267,16 @@ class Appender:
         """
         if start == 0:
             columns.check(self._largest)
-        asked = -1 if columns.partition is None else columns.partition
+        partition = -1 if columns.partition is None else columns.partition
         while start < len(columns):
             with self.owner.lock:
-                known = self._admitted(topic, asked)
+                known = self._admitted(topic, partition)
                 if known is not None:
-                    return self._take_columns(known, columns, start)
-            self.owner.admit(topic, asked)
+                    return self._append_rows(known, columns, start)
+            self.owner.admit(topic, partition)
         return start, []
 
-    def _take_columns(
+    def _append_rows(
         self, topic: _Topic, columns: RecordColumns, start: int
     ) -> tuple[int, list[Run]]:
         named = columns.partition
@@ -288,25 +288,25 @@ class Appender:
             chosen = columns.choose(self._strategy, topic.name, topic.count)[start:end].tolist()
         runs: list[list[Any]] = []
         last: dict[int, list[Any]] = {}
-        taken = 0
+        row_count = 0
         for key, value, stamp, headers, size in columns.rows(start, end):
             if self.used >= self.limit:
                 break
             if named is not None:
                 number = named
             else:
-                number = self._choose(topic, key, size) if chosen is None else chosen[taken]
+                number = self._choose(topic, key, size) if chosen is None else chosen[row_count]
             builder = self._open_batch(topic, number, size)
             row = (key, value, stamp, headers, named is not None)
             rank = builder.append(row, size, framed=columns.framed)
-            self._taken(builder, size)
-            taken += 1
+            self._count_record(builder, size)
+            row_count += 1
             run = last.get(number)
             if run is None or run[0] is not builder or run[1] + run[2] != rank:
                 run = last[number] = [builder, rank, 0]
                 runs.append(run)
             run[2] += 1
-        return start + taken, [(builder, rank, count) for builder, rank, count in runs]
+        return start + row_count, [(builder, rank, count) for builder, rank, count in runs]
 
     def _admitted(self, topic: str, partition: int) -> _Topic | None:
         known = self._topics.get(topic)
@@ -320,8 +320,8 @@ class Appender:
         if callable(self._strategy):
             return int(by_function(self._strategy, topic.name, [key], 1, topic.count)[0])
         if self._strategy == "round-robin":
-            topic.turn += 1
-            return topic.candidates[(topic.turn - 1) % len(topic.candidates)]
+            topic.next_candidate += 1
+            return topic.candidates[(topic.next_candidate - 1) % len(topic.candidates)]
         if topic.sticky_left <= 0:
             topic.sticky = draw(self._random, topic.candidates, topic.sticky)
             topic.sticky_left = self.batch_bytes
@@ -336,11 +336,11 @@ class Appender:
                 return builder
             self._fill(builder)
         builder = self._batch(TopicPartition(topic.name, number), self.owner)
-        self.owner.batch_opened(builder)
+        self.owner.register_batch(builder)
         topic.builders[number] = builder
         return builder
 
-    def _taken(self, builder: BatchBuilder, size: int) -> None:
+    def _count_record(self, builder: BatchBuilder, size: int) -> None:
         self.used += size
         self.records += 1
         if builder.size >= self.batch_bytes:
@@ -348,11 +348,11 @@ class Appender:
 
     def _fill(self, builder: BatchBuilder) -> None:
         builder.closed = True
-        self.owner.batch_full(builder)
+        self.owner.register_full_batch(builder)
 
     # -- the sender's thread ------------------------------------------------------------------------
 
-    def topic_known(self, topic: str, partitions: int, available: Sequence[int]) -> None:
+    def set_topic_partitions(self, topic: str, partitions: int, available: Sequence[int]) -> None:
         """Set the topic's number of partitions, and which of them have leaders."""
         if not 1 <= partitions <= MOST_PARTITIONS:
             raise ValueError(f"a topic cannot have {partitions} partitions")
@@ -372,7 +372,7 @@ class Appender:
             for builder in known.builders.values() if known is not None else ():
                 builder.closed = True
 
-    def place(self) -> None:
+    def register_interrupted(self) -> None:
         """Register batches whose registration was interrupted. Here there are none."""
 
     def released(self, size: int) -> None:

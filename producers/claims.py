@@ -25,7 +25,7 @@ from folkmoot.coordination.producer_takeovers import TRANSACTIONAL, begin, take_
 from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.config import ProducerConfig
-from folkmoot.producers.idempotence import Identity, TakenOver
+from folkmoot.producers.idempotence import ClaimedSequences, Identity
 from folkmoot.protocol.errors import FolkmootError, RetriableError, StaleTopicId
 from folkmoot.protocol.messages import Api, DescribeProducersEntry, DescribeProducersRequest
 from folkmoot.protocol.records import TopicPartition
@@ -36,13 +36,13 @@ _log = logging.getLogger(__name__)
 
 
 class Claims:
-    """The topics claimed by a transactional id: `take_over` at the start, `has` from the sender's thread.
+    """The topics claimed by a transactional id: `claim_id` at the start, `has` from the sender's thread.
 
     A topic is claimed in a thread of its own, which rings when that is done or has failed for good.
     """
 
     def __init__(self, config: ProducerConfig[Any, Any], ring: Callable[[], None]) -> None:
-        self.sequences = TakenOver()
+        self.sequences = ClaimedSequences()
         self.error: FolkmootError | None = None
         """Why this producer must end."""
         self._config = config
@@ -53,23 +53,23 @@ class Claims:
         self._lock = Lock()
         self._claimed: dict[str, tuple[str, int]] = {}  # id and number of partitions
         self._pending: set[str] = set()
-        self._is_new = False
+        self._has_changed = False
         self._stopped = Event()
 
-    def take_over(self) -> None:
+    def claim_id(self) -> None:
         """Take the id over from an earlier producer.
 
         Raises ZooKeeperUnreachable, ProducerFenced when all epochs are used up, and the error of a leader
         that does not say how far the id got.
         """
-        with self._opened() as (discovery, cluster):
-            taken = discovery.ask(take_over(self._name, 0, self._attempt))
-            self._producer_id, self._epoch = taken.producer_id, taken.epoch
-            for claimed in taken.topics:
+        with self._connect() as (discovery, cluster):
+            claim = discovery.ask(take_over(self._name, 0, self._attempt))
+            self._producer_id, self._epoch = claim.producer_id, claim.epoch
+            for claimed in claim.topics:
                 topic, _, topic_id = claimed.rpartition("/")
-                found = discovery.ask(topics.read(topic))
-                if found is not None and found.topic_id == topic_id:
-                    self._resume(cluster, topic, topic_id, range(len(found.partitions)))
+                topic_info = discovery.ask(topics.read(topic))
+                if topic_info is not None and topic_info.topic_id == topic_id:
+                    self._resume(cluster, topic, topic_id, range(len(topic_info.partitions)))
 
     def has(self, topic: str, topic_id: str, partitions: int) -> bool:
         """Return whether the topic is claimed with this many partitions; if not, begin to claim it."""
@@ -86,10 +86,10 @@ class Claims:
                 Thread(target=claim, name="folkmoot-claim", daemon=True).start()
             return known_id == topic_id and known >= partitions
 
-    def take_news(self) -> bool:
+    def pop_changed(self) -> bool:
         """Return whether a topic was claimed since the last call."""
-        is_new, self._is_new = self._is_new, False
-        return is_new
+        has_changed, self._has_changed = self._has_changed, False
+        return has_changed
 
     def stop(self) -> None:
         """Claim nothing more."""
@@ -98,7 +98,7 @@ class Claims:
     def _claim(self, topic: str, topic_id: str, partitions: range) -> None:
         while not self._stopped.is_set():
             try:
-                with self._opened() as (discovery, cluster):
+                with self._connect() as (discovery, cluster):
                     discovery.ask(begin(self._name, self._attempt, f"{topic}/{topic_id}", []))
                     self._resume(cluster, topic, topic_id, partitions)
                 break
@@ -112,7 +112,7 @@ class Claims:
                 break
         with self._lock:
             self._pending.discard(topic)
-        self._is_new = True
+        self._has_changed = True
         if not self._stopped.is_set():
             self._ring()
 
@@ -126,21 +126,21 @@ class Claims:
             cluster,
             Api.DESCRIBE_PRODUCERS,
             {TopicPartition(topic, number): partial(entry, number) for number in partitions},
-            lambda some, timeout: DescribeProducersRequest(timeout, some),
+            lambda entries, timeout: DescribeProducersRequest(timeout, entries),
             self._config.request_timeout,
         )
         for error in requests.failed.values():
             raise error
         identities = {
-            partition: Identity(self._producer_id, self._epoch, found.next_sequence)
-            for partition, found in requests.results.items()
+            partition: Identity(self._producer_id, self._epoch, result.next_sequence)
+            for partition, result in requests.results.items()
         }
         with self._lock:
             self.sequences.resume_at(identities)
             self._claimed[topic] = topic_id, partitions.stop
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[ZooKeeperDiscovery, Cluster]]:
+    def _connect(self) -> Iterator[tuple[ZooKeeperDiscovery, Cluster]]:
         config = self._config
         discovery = ZooKeeperDiscovery(
             connector(config.zookeeper), config.session_timeout, config.listener

@@ -50,27 +50,27 @@ _is_warned = False
 # -- one record ---------------------------------------------------------------------------------------
 
 
-def as_bytes(what: str, given: object) -> bytes | None:
+def as_bytes(what: str, value: object) -> bytes | None:
     """Return a key or a value as bytes. Raises TypeError."""
-    if given is None or given.__class__ is bytes:
-        return given
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)
+    if value is None or value.__class__ is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
     raise TypeError(
-        f"a record's {what} must be bytes or None, not {type(given).__name__}: encode it first"
+        f"a record's {what} must be bytes or None, not {type(value).__name__}: encode it first"
     )
 
 
-def as_int(what: str, given: Any) -> int:
+def as_int(what: str, value: Any) -> int:
     """Return an int, also of numpy's. Raises TypeError, also for a bool."""
-    if isinstance(given, bool) or not hasattr(given, "__index__"):
-        raise TypeError(f"a record's {what} must be an int, not {type(given).__name__}: {given!r}")
-    return operator.index(given)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"a record's {what} must be an int, not {type(value).__name__}: {value!r}")
+    return operator.index(value)
 
 
-def as_timestamp(given: Any) -> int:
+def as_timestamp(value: Any) -> int:
     """Return milliseconds since the epoch. Raises TypeError, ValueError."""
-    timestamp: int = given if given.__class__ is int else as_int("timestamp", given)
+    timestamp: int = value if value.__class__ is int else as_int("timestamp", value)
     if not -MAX_RECORD_TIMESTAMP <= timestamp <= MAX_RECORD_TIMESTAMP:
         raise ValueError(f"timestamp {timestamp} is out of range: use milliseconds since 1970")
     if timestamp < EARLY:
@@ -90,21 +90,21 @@ def warn_of(timestamp: int) -> None:
         )
 
 
-def as_callback(what: str, given: object) -> None:
+def as_callback(what: str, value: object) -> None:
     """Raises TypeError."""
-    if not callable(given):
-        raise TypeError(f"{what} must be callable, not {type(given).__name__}: {given!r}")
+    if not callable(value):
+        raise TypeError(f"{what} must be callable, not {type(value).__name__}: {value!r}")
 
 
-def as_headers(given: HeadersArgument) -> Headers:
+def as_headers(headers: HeadersArgument) -> Headers:
     """Return the headers of one record. Raises TypeError, InvalidName."""
-    if not isinstance(given, Iterable):
+    if not isinstance(headers, Iterable):
         raise TypeError(
             "headers must be a mapping, or pairs, of str and bytes or None, "
-            f"not {type(given).__name__}: {given!r}"
+            f"not {type(headers).__name__}: {headers!r}"
         )
     rows = []
-    for header in given.items() if isinstance(given, Mapping) else given:
+    for header in headers.items() if isinstance(headers, Mapping) else headers:
         match header:
             case (str(name), None | bytes() as value):
                 pass
@@ -120,22 +120,22 @@ def as_headers(given: HeadersArgument) -> Headers:
     return tuple(rows)
 
 
-def encode_headers(given: HeadersArgument) -> bytes:
+def encode_headers(headers: HeadersArgument) -> bytes:
     """Return the headers of one record as a batch's column has them; empty if there are none.
 
     Raises TypeError, InvalidName.
     """
-    rows: Any = given
-    if given.__class__ is dict:
-        rows = tuple(given.items())
-    elif given.__class__ is list:
-        rows = tuple(given)
+    rows: Any = headers
+    if headers.__class__ is dict:
+        rows = tuple(headers.items())
+    elif headers.__class__ is list:
+        rows = tuple(headers)
     if rows.__class__ is not tuple or not all(map(_is_plain, rows)):
-        rows = as_headers(given)
+        rows = as_headers(headers)
     try:
         return encode(rows) if rows else b""
     except UnicodeEncodeError:
-        return encode(as_headers(given))
+        return encode(as_headers(headers))
 
 
 def _is_plain(header: Any) -> bool:
@@ -181,19 +181,19 @@ def is_table(values: object) -> bool:
     return pa is not None and isinstance(values, pa.Table | pa.RecordBatch)
 
 
-def table_serializer(given: Any) -> Any:
+def table_serializer(serializer: Any) -> Any:
     """Return the same, or for an AvroSerializer the one that writes tables as it does values."""
-    if not writes_schema_id(given):
-        return given
+    if not writes_schema_id(serializer):
+        return serializer
     try:
         from folkmoot.schemas.values.serializer import AvroSerializer
     except MissingExtra:  # without the extra `avro` nothing is one
-        return given
-    if not isinstance(given, AvroSerializer):
-        return given
+        return serializer
+    if not isinstance(serializer, AvroSerializer):
+        return serializer
     from folkmoot.schemas.columns.serializer import ColumnSerializer
 
-    return ColumnSerializer(given)
+    return ColumnSerializer(serializer)
 
 
 class RecordColumns:
@@ -204,7 +204,7 @@ class RecordColumns:
     """
 
     __slots__ = (
-        *("chosen", "framed", "given_keys", "headers", "keys", "partition", "sizes"),
+        *("chosen", "framed", "headers", "key_source", "keys", "partition", "sizes"),
         *("timestamps", "values"),
     )
 
@@ -223,7 +223,7 @@ class RecordColumns:
         self.values = _cells("values", values)
         count = len(self.values)
         self.keys = None if keys is None else _cells("keys", keys)
-        self.given_keys = keys
+        self.key_source = keys
         self.timestamps = _timestamps(timestamps, count)
         self.partition = None if partition is None else as_int("partition", partition)
         self.headers = None if headers is None else _encoded_rows(headers)
@@ -276,7 +276,7 @@ class RecordColumns:
         if isinstance(self.keys, list):
             return self.keys
         pa = sys.modules["pyarrow"]
-        array = self.given_keys
+        array = self.key_source
         return array if array.type == pa.binary() else array.cast(pa.binary())
 
 
@@ -366,22 +366,24 @@ def _is_text(pa: Any, kind: Any) -> bool:
     )
 
 
-def _encoded_rows(given: Any) -> list[bytes]:
+def _encoded_rows(headers: Any) -> list[bytes]:
     """The headers of each record. Raises TypeError, InvalidName."""
-    if not hasattr(given, "__len__"):
+    if not hasattr(headers, "__len__"):
         raise TypeError(
-            f"headers must be a list with those of each row, not {type(given).__name__}"
+            f"headers must be a list with those of each row, not {type(headers).__name__}"
         )
-    return [encode_headers(row) if row else b"" for row in given]
+    return [encode_headers(row) if row else b"" for row in headers]
 
 
-def _timestamps(given: Any, count: int) -> Int64s:
+def _timestamps(timestamps: Any, count: int) -> Int64s:
     """One timestamp in ms for each row, of any kind that `send_batch` takes. Raises ValueError."""
-    if given is None:
-        given = time.time_ns() // 1_000_000
-    if hasattr(given, "to_numpy"):
-        given = given.to_numpy(**({"zero_copy_only": False} if hasattr(given, "buffers") else {}))
-    array = np.asarray(given)
+    if timestamps is None:
+        timestamps = time.time_ns() // 1_000_000
+    if hasattr(timestamps, "to_numpy"):
+        timestamps = timestamps.to_numpy(
+            **({"zero_copy_only": False} if hasattr(timestamps, "buffers") else {})
+        )
+    array = np.asarray(timestamps)
     if array.dtype.kind == "M":
         array = array.astype("datetime64[ms]").astype(np.int64)
     if array.dtype.kind not in "iu":

@@ -104,8 +104,8 @@ class AsyncDelivery(Delivery, gc=False, eq=False):
 def outcome_at(builder: Any, rank: int) -> Outcome:
     """Return the outcome of the record of that rank, whose batch is done."""
     if builder.outcomes is not None:
-        found: Outcome = builder.outcomes[rank]
-        return found
+        outcome: Outcome = builder.outcomes[rank]
+        return outcome
     base = builder.base_offset
     return builder.topic_partition.partition, base + rank if base >= 0 else -1, builder.error
 

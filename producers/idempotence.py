@@ -51,7 +51,7 @@ class Sequences:
     Used only by the sender's thread.
     """
 
-    gives_epochs: ClassVar[bool] = True
+    chooses_epochs: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._ids: deque[int] = deque()
@@ -112,18 +112,18 @@ class Sequences:
             del self._positions[partition]
 
 
-class TakenOver(Sequences):
+class ClaimedSequences(Sequences):
     """Identities of a named producer (coordination.producer_takeovers), as its owner sets them.
 
     It chooses no epochs. If a batch is refused for its sequence, another producer has taken over, or an
     earlier batch is missing. The owner then asks again how far the name got.
     """
 
-    gives_epochs: ClassVar[bool] = False
+    chooses_epochs: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._given: deque[Mapping[TopicPartition, Identity]] = deque()
+        self._pending: deque[Mapping[TopicPartition, Identity]] = deque()
 
     @property
     def wants_ids(self) -> bool:
@@ -131,7 +131,7 @@ class TakenOver(Sequences):
 
     def resume_at(self, identities: Mapping[TopicPartition, Identity]) -> None:
         """Set the next identities. From any thread, while these partitions have nothing to send."""
-        self._given.append(identities)
+        self._pending.append(identities)
 
     def forget(self, partition: TopicPartition) -> None:
         """Do nothing: only the owner sets identities."""
@@ -140,8 +140,8 @@ class TakenOver(Sequences):
         self, partition: TopicPartition, now: float = 0.0, *, is_idle: bool = False
     ) -> Identity | None:
         """Raises ProducerFenced for a partition that the owner has not set."""
-        while self._given:
-            for each, identity in self._given.popleft().items():
+        while self._pending:
+            for each, identity in self._pending.popleft().items():
                 position = self._positions[each] = _Position()
                 position.producer_id, position.epoch, position.sequence = identity[:3]
         if partition not in self._positions:

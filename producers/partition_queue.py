@@ -7,7 +7,15 @@ from random import Random
 from typing import Any, Final, NamedTuple, Protocol
 
 from folkmoot.network.leaderless import Waiting
-from folkmoot.producers.batch import DONE, EXPIRED, IN_FLIGHT, WAITING, Batch, Part, Place
+from folkmoot.producers.batch import (
+    DONE,
+    EXPIRED,
+    IN_FLIGHT,
+    WAITING,
+    Batch,
+    ChoosePartitions,
+    Part,
+)
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
@@ -71,7 +79,7 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Terms:
+class SenderContext:
     """The things that all queues of a sender share."""
 
     config: ProducerConfig[Any, Any]
@@ -81,7 +89,7 @@ class Terms:
     random: Random
 
 
-class Failed(NamedTuple):
+class FailedBatch(NamedTuple):
     """A batch that its queue has removed, and why; the caller must end it."""
 
     batch: Batch
@@ -104,7 +112,7 @@ class PartitionQueue:
     until nothing is in flight; the partition begins its next epoch, and what was sent before is
     signed again, since it is certainly not in the log. A batch in doubt is an exception: an attempt was
     never answered, and may still lie in a buffer on the way. Signed again it could be written twice, so
-    it fails, and its error says why. If the sequences choose no epochs (TakenOver), all batches fail.
+    it fails, and its error says why. If the sequences choose no epochs (ClaimedSequences), all batches fail.
 
     Topic created again. It has nothing of what was sent, and may be that of another cluster, where
     others have the same producer ids: as for broken sequences, but under a new id.
@@ -113,12 +121,12 @@ class PartitionQueue:
     """
 
     __slots__ = (
-        *("_broken", "_expired", "_retry_at", "_signed", "_terms", "_window"),
+        *("_broken", "_context", "_expired", "_retry_at", "_signed", "_window"),
         *("batches", "in_flight", "last_error", "leader", "leader_epoch", "missing", "partition"),
         *("timer", "topic_id", "version"),
     )
 
-    def __init__(self, partition: TopicPartition, terms: Terms) -> None:
+    def __init__(self, partition: TopicPartition, context: SenderContext) -> None:
         self.partition = partition
         self.batches: deque[Batch] = deque()
         self.in_flight = 0
@@ -134,14 +142,14 @@ class PartitionQueue:
         """The error of the last attempt, if it has failed."""
         self.timer = inf
         """When the sender examines the queue again without an event."""
-        self._terms = terms
-        self._window = 1 if terms.sequences is None else WINDOW
+        self._context = context
+        self._window = 1 if context.sequences is None else WINDOW
         self._signed = 0
         self._expired = 0
         self._broken: FolkmootError | None = None
         self._retry_at = -inf  # nothing leaves before
 
-    def refresh(self, view: View) -> list[Failed]:
+    def refresh(self, view: View) -> list[FailedBatch]:
         """Read the metadata again. Return the batches that fail by it."""
         topic, number = self.partition
         self.leader, epoch = view.leader_address(self.partition), view.leader_epoch(self.partition)
@@ -149,7 +157,11 @@ class PartitionQueue:
             self._retry_at = -inf  # what went wrong did so at an earlier leader
         self.leader_epoch = epoch
         former, self.topic_id = self.topic_id, view.topic_id(topic) or self.topic_id
-        if former not in ("", self.topic_id) and self._signed and self._terms.sequences is not None:
+        if (
+            former not in ("", self.topic_id)
+            and self._signed
+            and self._context.sequences is not None
+        ):
             self._broken = StaleTopicId(f"topic {topic} was deleted and created again")
         count = len(view.partitions(topic))
         self.missing = None
@@ -176,7 +188,7 @@ class PartitionQueue:
             return inf if grows else self._retry_at
         if hurry or not grows:
             return self._retry_at
-        linger = self._terms.config.linger
+        linger = self._context.config.linger
         wait = max(linger, GATHERING) if busy else linger
         return max(self._retry_at, batch.opened_at + wait)
 
@@ -194,17 +206,17 @@ class PartitionQueue:
                 return batch if batch.send_order < 0 else None
         return None
 
-    def send(self, now: float) -> Batch | Failed | None:
+    def send(self, now: float) -> Batch | FailedBatch | None:
         """Return the next batch, in flight, with its bytes, which its first attempt makes.
 
         Or one that has failed, since it cannot be written: call again for the one behind it. None if none
         is left, there is no producer id, or it is too early.
         """
-        batch, terms, identity = self.next(), self._terms, None
+        batch, context, identity = self.next(), self._context, None
         if batch is None or self._retry_at > now:
             return None
         if batch.send_order < 0:
-            sequences = terms.sequences
+            sequences = context.sequences
             if sequences is not None:
                 identity = sequences.next(self.partition, now, is_idle=not self.in_flight)
                 if identity is None:
@@ -212,14 +224,14 @@ class PartitionQueue:
             batch.close()
             is_first = batch.payload is None
             try:
-                payload = batch.seal(identity, terms.codec, terms.config.compression_level)
+                payload = batch.seal(identity, context.codec, context.config.compression_level)
             except (
                 Exception
             ) as error:  # of any kind, want of memory too: the other batches must leave
                 return self.fail(batch, _unwritable(batch, error))
             if is_first:
-                terms.counters.bytes_packed += batch.size
-                terms.counters.bytes_compressed += len(payload)
+                context.counters.bytes_packed += batch.size
+                context.counters.bytes_compressed += len(payload)
             if sequences is not None:
                 sequences.advance(self.partition, batch.count, now)
             batch.send_order = self._signed
@@ -241,18 +253,18 @@ class PartitionQueue:
 
     def refused(
         self, batch: Batch, error: FolkmootError, now: float, *, sent: bool, at_once: bool
-    ) -> list[Failed]:
+    ) -> list[FailedBatch]:
         """Prepare another attempt, or return what fails. `sent`: the broker may have got the batch.
         `at_once`: the second attempt needs no pause."""
         if self._has_expired(batch):
             return []
         if sent and not isinstance(error, _REFUSALS):
             batch.maybe_written = True
-        misplaced = self._terms.sequences is not None and isinstance(error, MISPLACED)
+        misplaced = self._context.sequences is not None and isinstance(error, MISPLACED)
         if misplaced or isinstance(error, RetriableError):
             batch.attempts += 1
             batch.last_error = self.last_error = error
-            self._terms.counters.batches_retried += 1
+            self._context.counters.batches_retried += 1
             # A misplaced batch that was not the oldest: an earlier one did not get there.
             if misplaced and batch.was_oldest:
                 self._broken = self._broken or error
@@ -267,7 +279,7 @@ class PartitionQueue:
             return self._halve(batch, error)
         return [self.fail(batch, error)]
 
-    def _halve(self, batch: Batch, error: FolkmootError) -> list[Failed]:
+    def _halve(self, batch: Batch, error: FolkmootError) -> list[FailedBatch]:
         """Put two batches with its records in its place; only a record that is too large alone fails.
 
         They count as sent before, so nothing leaves behind them, and they are sent one by one.
@@ -275,25 +287,25 @@ class PartitionQueue:
         batch.attempts += 1
         batch.last_error = error
         try:
-            parts = batch.halves(self._terms.codec, self._terms.config.compression_level)
+            parts = batch.halves(self._context.codec, self._context.config.compression_level)
         except Exception:  # of any kind, want of memory too
             return [self.fail(batch, error)]
-        self._terms.counters.batches_retried += 1
+        self._context.counters.batches_retried += 1
         at = self.batches.index(batch)
         first, self.batches[at] = parts
         self.batches.insert(at, first)
         return []
 
-    def mend(self) -> list[Failed]:
+    def mend(self) -> list[FailedBatch]:
         """Begin the next epoch if sequences are broken and nothing is in flight."""
-        error, sequences = self._broken, self._terms.sequences
+        error, sequences = self._broken, self._context.sequences
         if error is None or sequences is None or self.in_flight:
             return []
         self._broken = None
-        if not sequences.gives_epochs:
+        if not sequences.chooses_epochs:
             return self.fail_all(error)
         sequences.restart(self.partition, new_id=isinstance(error, ProducerFenced | StaleTopicId))
-        self._terms.counters.epochs_begun += 1
+        self._context.counters.epochs_begun += 1
         failed = []
         for batch in list(self.batches):
             batch.send_order = -1
@@ -307,26 +319,28 @@ class PartitionQueue:
 
     # -- without an answer --------------------------------------------------------------------------
 
-    def displaced(self, error: FolkmootError, place: Place) -> tuple[list[Part], list[Failed]]:
+    def displace(
+        self, error: FolkmootError, choose: ChoosePartitions
+    ) -> tuple[list[Part], list[FailedBatch]]:
         """Empty the queue of a partition that is gone, but for what is in flight.
 
-        Return the parts for other partitions, which `place` chooses by the keys: records that named no
+        Return the parts for other partitions, which `choose` chooses by the keys: records that named no
         partition and are certainly in no log. And the failed rest.
         """
-        terms, moved, failed = self._terms, list[Part](), list[Failed]()
+        context, moved, failed = self._context, list[Part](), list[FailedBatch]()
         for batch in self._waiting():
             if batch.maybe_written:
                 failed.append(self.fail(batch, error))
                 continue
             try:
-                parts = batch.elsewhere(place, terms.codec, terms.config.compression_level)
+                parts = batch.repartition(choose, context.codec, context.config.compression_level)
             except Exception as failure:  # of any kind, want of memory too
                 failed.append(self.fail(batch, _unwritable(batch, failure)))
                 continue
             self._remove(batch)
             for part in parts:
                 if part.topic_partition == self.partition:
-                    failed.append(Failed(part, error))
+                    failed.append(FailedBatch(part, error))
                 else:
                     moved.append(part)
         return moved, failed
@@ -341,16 +355,16 @@ class PartitionQueue:
             at -= 1
         self.batches.insert(at, batch)
 
-    def fail(self, batch: Batch, error: FolkmootError) -> Failed:
+    def fail(self, batch: Batch, error: FolkmootError) -> FailedBatch:
         """Remove a batch, also if it is in flight."""
         self._remove(batch)
-        return Failed(batch, error)
+        return FailedBatch(batch, error)
 
-    def fail_waiting(self, error: FolkmootError) -> list[Failed]:
+    def fail_waiting(self, error: FolkmootError) -> list[FailedBatch]:
         """Remove all batches that are not in flight."""
         return [self.fail(batch, error) for batch in self._waiting()]
 
-    def fail_all(self, error: FolkmootError) -> list[Failed]:
+    def fail_all(self, error: FolkmootError) -> list[FailedBatch]:
         """Remove all batches."""
         return [self.fail(batch, error) for batch in list(self.batches)]
 
@@ -380,8 +394,8 @@ class PartitionQueue:
     def _pause(self, attempts: int) -> float:
         """Seconds before the next attempt."""
         growth: float = 2 ** min(attempts - 1, 10)
-        pause = min(LONGEST_PAUSE, self._terms.config.retry_backoff * growth)
-        return pause * self._terms.random.uniform(0.8, 1.2)
+        pause = min(LONGEST_PAUSE, self._context.config.retry_backoff * growth)
+        return pause * self._context.random.uniform(0.8, 1.2)
 
 
 def _unwritable(batch: Batch, error: Exception) -> FolkmootError:

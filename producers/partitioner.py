@@ -46,7 +46,7 @@ def by_key(keys: Iterable[bytes], count: int) -> list[int]:
     return [partition_for(key, count) for key in keys]
 
 
-def place_again(
+def choose_again(
     strategy: Strategy | Choose,
     topic: str,
     count: int,

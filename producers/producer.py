@@ -129,11 +129,11 @@ class Producer(Generic[K, V]):
             try:
                 self._discovery.open()
                 with suppress(RetriableError):
-                    while (found := self._discovery()) is None:
+                    while (addresses := self._discovery()) is None:
                         pass  # each call waits a little itself, and ends
-                    self._sender.found = found
+                    self._sender.initial_addresses = addresses
                 if self._claims is not None:
-                    self._claims.take_over()
+                    self._claims.claim_id()
                 self._accumulator.open()
                 name = f"folkmoot-{self.config.client_id}"
                 self._thread = threading.Thread(target=self._sender.run, name=name, daemon=True)
@@ -146,7 +146,7 @@ class Producer(Generic[K, V]):
                 raise  # nothing was opened, and it may be tried again
             except BaseException:  # Ctrl-C
                 self._closed = ClosedError("the producer's start was interrupted")
-                self._let_go(CLOSE_GRACE)
+                self._release(CLOSE_GRACE)
                 raise
 
     def close(self, timeout: float | None = None) -> None:
@@ -170,9 +170,9 @@ class Producer(Generic[K, V]):
             _log.error("closing a producer: %s; they are lost", error)
             raise
         finally:
-            self._let_go(max(CLOSE_GRACE, deadline - time.monotonic()))
+            self._release(max(CLOSE_GRACE, deadline - time.monotonic()))
 
-    def _let_go(self, timeout: float) -> None:
+    def _release(self, timeout: float) -> None:
         _open_producers.discard(self)
         if self._claims is not None:
             self._claims.stop()
@@ -326,8 +326,8 @@ class Producer(Generic[K, V]):
     @cached_property
     def _of_tables(self) -> TableSerializer | None:
         """The serialiser of tables that matches an AvroSerializer of values; None if there is none."""
-        made = table_serializer(self.config.value_serializer)
-        return None if made is self.config.value_serializer else made
+        serializer = table_serializer(self.config.value_serializer)
+        return None if serializer is self.config.value_serializer else serializer
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was sent before is delivered or has failed, and callbacks were called.

@@ -67,7 +67,7 @@ class Sender:
         claims: Claims | None = None,
     ) -> None:
         self.counters = ProducerCounters()
-        self.found: Sequence[str] = ()
+        self.initial_addresses: Sequence[str] = ()
         """Addresses of brokers when the producer started."""
         self.call_back: Callable[[Batch], None] = run_callbacks
         self._config = config
@@ -80,11 +80,11 @@ class Sender:
         # What is due within the tick is sent now, not up to a tick late: linger is the longest wait.
         self._early = min(TICK, config.linger / 2)
         self._stopping = False
-        self._used: dict[str, float] = {}  # when a batch of each topic was opened last
+        self._last_used: dict[str, float] = {}  # when a batch of each topic was opened last
         self._idle_at = inf  # when to look for topics that are idle
         self._version = -1
         self._leaders: set[str] = set()
-        self._late: list[Reply] = []  # that came while a callback was called
+        self._late_replies: list[Reply] = []  # that came while a callback was called
         self._busy = False  # there were events in this round
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class Sender:
     def _run(self) -> None:
         accumulator = self._accumulator
         accumulator.thread = threading.get_ident()
-        cluster = Cluster.of(self._config, self._discover, self.found)
+        cluster = Cluster.of(self._config, self._discover, self.initial_addresses)
         state = SenderState(self._config, cluster, Random(), self.counters, self._sequences)
         accumulator.look_up = partial(self._look_up_now, cluster, state)
         reason: FolkmootError = ClosedError(
@@ -106,7 +106,7 @@ class Sender:
         )
         try:
             while not self._stopping and self._fatal is None:
-                self._round(cluster, state)
+                self._run_once(cluster, state)
             if self._fatal is not None:
                 _log.error("%s", self._fatal)
                 reason = self._fatal
@@ -116,7 +116,7 @@ class Sender:
             reason.__cause__ = error
         finally:
             accumulator.close(reason)
-            state.give_up(accumulator.unsettled(), reason)
+            state.fail_all(accumulator.unsettled(), reason)
             self._report(state)
             for batch in accumulator.unsettled():  # done, but not in `finished` for want of memory
                 self.call_back(batch)
@@ -124,45 +124,45 @@ class Sender:
             accumulator.purged(inf)
             cluster.close(linger=LINGER_AFTER_CLOSE if self._config.wire_acks == 0 else 0.0)
 
-    def _round(self, cluster: Cluster, state: SenderState) -> None:
+    def _run_once(self, cluster: Cluster, state: SenderState) -> None:
         accumulator = self._accumulator
-        taken = accumulator.take()
+        work = accumulator.take()
         now = time.monotonic()
         soon = now + self._early
-        if self._claims is not None and self._claims.take_news():
+        if self._claims is not None and self._claims.pop_changed():
             self._version = -1
-        if accumulator.wanted or cluster.version != self._version:
+        if accumulator.lookups or cluster.version != self._version:
             self._look_up(cluster, now)
         self._provide_id(cluster, state)
         self._forget_topics(cluster, state, now)
-        self._busy = self._busy or bool(taken.opened)
-        for batch in taken.opened:
+        self._busy = self._busy or bool(work.opened)
+        for batch in work.opened:
             state.add(batch)
-            self._used[batch.topic_partition.topic] = now
-        for batch in taken.filled:
+            self._last_used[batch.topic_partition.topic] = now
+        for batch in work.filled:
             state.filled(batch)
         state.expire(soon)
-        if taken.purge:
+        if work.purge:
             state.purge()
-        for shipment in state.shipments(soon, hurry=taken.hurry):
-            self._ship(cluster, state, shipment)
+        for shipment in state.shipments(soon, hurry=work.hurry):
+            self._send(cluster, state, shipment)
             self._busy = True
         self._provide_id(cluster, state)  # a topic that was created again wants another one
         self._report(state)
-        if taken.purge:
-            accumulator.purged(taken.purge)
+        if work.purge:
+            accumulator.purged(work.purge)
         if self._claims is not None:
             self._fatal = self._fatal or self._claims.error
             if self._fatal is not None:
                 return
         accumulator.patience = state.patience(len(self._leaders))
-        longest = TOPIC_PAUSE if accumulator.wanted else LONGEST_WAIT
+        longest = TOPIC_PAUSE if accumulator.lookups else LONGEST_WAIT
         until = min(state.next_event() - self._early, now + longest)
         if self._busy and accumulator.patience:
             until = min(until, now + accumulator.patience)
-        until = accumulator.sleep(-inf if self._late else until)
-        late, self._late = self._late, []
-        replies = late + cluster.poll(max(0.0, until - time.monotonic()), self._wakeup)
+        until = accumulator.sleep(-inf if self._late_replies else until)
+        late_replies, self._late_replies = self._late_replies, []
+        replies = late_replies + cluster.poll(max(0.0, until - time.monotonic()), self._wakeup)
         self._busy = bool(replies)
         if accumulator.awake() or (not replies and time.monotonic() < until):
             self._wakeup.clear()
@@ -182,19 +182,19 @@ class Sender:
             self._leaders = set()
             for topic, count in list(accumulator.counts.items()):
                 self._set_partitions(cluster, topic, len(cluster.partitions(topic)) or count)
-        for topic, wanted in list(accumulator.wanted.items()):
+        for topic, lookup in list(accumulator.lookups.items()):
             partitions = len(cluster.partitions(topic))
             if not partitions:
                 continue
-            self._used[topic] = now
+            self._last_used[topic] = now
             self._idle_at = min(self._idle_at, now + TOPIC_IDLE)
             self._set_partitions(cluster, topic, partitions)
-            if partitions <= wanted.partition:  # it may have been added a moment ago
-                wanted.begun = wanted.begun or (now, cluster.answers)
-                began, answers = wanted.begun
+            if partitions <= lookup.partition:  # it may have been added a moment ago
+                lookup.started = lookup.started or (now, cluster.answers)
+                began, answers = lookup.started
                 # The first answer may be to an earlier request.
-                if now - began >= wanted.patience and cluster.answers > answers + 1:
-                    accumulator.refuse(topic, no_partition(topic, wanted.partition, partitions))
+                if now - began >= lookup.patience and cluster.answers > answers + 1:
+                    accumulator.refuse(topic, no_partition(topic, lookup.partition, partitions))
                 else:
                     cluster.refresh()
 
@@ -208,15 +208,15 @@ class Sender:
         ]
         self._leaders.update(leader for leader in leaders if leader is not None)
         available = [number for number, leader in enumerate(leaders) if leader is not None]
-        self._accumulator.topic_known(topic, partitions, available)
+        self._accumulator.set_topic_partitions(topic, partitions, available)
 
     def _look_up_now(self, cluster: Cluster, state: SenderState, topic: str, wait: float) -> float:
         """Find a topic for an `on_delivery` that sends, in this thread, so that a record that failed can be
         sent to another topic. Return how many seconds that took."""
         began = now = time.monotonic()
         until = began + min(wait, CALLBACK_WAIT)
-        while topic in self._accumulator.wanted and now < until and not self._stopping:
-            self._late += cluster.poll(min(until - now, TOPIC_PAUSE))
+        while topic in self._accumulator.lookups and now < until and not self._stopping:
+            self._late_replies += cluster.poll(min(until - now, TOPIC_PAUSE))
             now = time.monotonic()
             self._look_up(cluster, now)
             self._forget_topics(cluster, state, now)
@@ -237,14 +237,14 @@ class Sender:
         if now < self._idle_at:
             return
         waiting = state.topics()
-        for topic in [topic for topic, at in self._used.items() if now - at >= TOPIC_IDLE]:
+        for topic in [topic for topic, at in self._last_used.items() if now - at >= TOPIC_IDLE]:
             if topic not in waiting:
                 self._forget(cluster, topic)
-        self._idle_at = now + TOPIC_IDLE / 4 if self._used else inf
+        self._idle_at = now + TOPIC_IDLE / 4 if self._last_used else inf
 
     def _forget(self, cluster: Cluster, topic: str) -> None:
         self._accumulator.forget(topic)
-        self._used.pop(topic, None)
+        self._last_used.pop(topic, None)
         cluster.forget(topic)
 
     # -- requests -----------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Sender:
         else:
             state.trouble = cluster.producer_id_trouble or cluster.trouble
 
-    def _ship(self, cluster: Cluster, state: SenderState, shipment: Shipment) -> None:
+    def _send(self, cluster: Cluster, state: SenderState, shipment: Shipment) -> None:
         try:
             correlation_id = cluster.send(
                 shipment.address,

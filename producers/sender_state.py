@@ -14,8 +14,14 @@ from folkmoot.producers.batch import WAITING, Batch, compress_together
 from folkmoot.producers.config import ProducerConfig
 from folkmoot.producers.idempotence import Sequences
 from folkmoot.producers.metrics import ProducerCounters
-from folkmoot.producers.partition_queue import GATHERING, Failed, PartitionQueue, Terms, View
-from folkmoot.producers.partitioner import place_again
+from folkmoot.producers.partition_queue import (
+    GATHERING,
+    FailedBatch,
+    PartitionQueue,
+    SenderContext,
+    View,
+)
+from folkmoot.producers.partitioner import choose_again
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -99,13 +105,13 @@ class SenderState:
         self._view = view
         self._version = view.version
         codec = Codec.named(config.compression)
-        self._terms = Terms(config, codec, self.sequences, self.counters, random)
+        self._context = SenderContext(config, codec, self.sequences, self.counters, random)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._unfinished: deque[Batch] = deque()  # oldest first, with some that are done
         self._ready: dict[str | None, Queues] = {}  # by leader; None: not known
         self._lingering: dict[str | None, Queues] = {}  # by leader: they wait for a time
         self._displaced: Queues = {}  # their partitions do not exist any more
-        self._held: dict[str, Queues] = {}  # by topic: ready, but waiting for displaced ones
+        self._postponed: dict[str, Queues] = {}  # by topic: ready, but waiting for displaced ones
         self._timers: list[tuple[float, TopicPartition]] = []
         self._hurry = False
         self._in_flight: dict[str, int] = {}  # shipments, by address
@@ -146,7 +152,7 @@ class SenderState:
     def answered(self, correlation_id: int, response: Any, now: float) -> None:
         """Take the broker's answer; None for a shipment that was sent and expects none."""
         shipment = self._shipments.pop(correlation_id)
-        self._land(shipment.address)
+        self._end_shipment(shipment.address)
         for number, batch in enumerate(shipment.batches):
             if response is None:
                 self._settle(batch, None, -1, shipment.address, now)
@@ -166,7 +172,7 @@ class SenderState:
         self, shipment: Shipment, error: FolkmootError, now: float, *, sent: bool = False
     ) -> None:
         """Note that a shipment failed, by default before it was sent."""
-        self._land(shipment.address)
+        self._end_shipment(shipment.address)
         for batch in shipment.batches:
             self._settle(batch, error, -1, shipment.address, now, sent=sent)
 
@@ -181,7 +187,7 @@ class SenderState:
             if oldest.opened_at + timeout > now:
                 break
             oldest.close()
-            queue, batch = self._left_of(oldest)
+            queue, batch = self._find_unfinished(oldest)
             error = DeliveryTimeout(
                 f"{counted(batch.count, 'record')} for {batch.topic_partition} not acknowledged "
                 f"within {timeout:g} s{self._why(batch)}"
@@ -213,16 +219,16 @@ class SenderState:
                 if self.sequences is not None:
                     self.sequences.forget(queue.partition)
 
-    def give_up(self, batches: Iterable[Batch], error: FolkmootError) -> None:
+    def fail_all(self, batches: Iterable[Batch], error: FolkmootError) -> None:
         """Fail these batches at the end, wherever they are, unless they are done."""
-        self._fail([Failed(batch, error) for batch in batches if not batch.done])
+        self._fail([FailedBatch(batch, error) for batch in batches if not batch.done])
 
     # -- effects ------------------------------------------------------------------------------------
 
     def shipments(self, now: float, *, hurry: bool = False) -> Iterator[Shipment]:
         """Yield what must be sent now. The caller calls `sent` or `undeliverable` for each at once: the
         next one is made only then, while the first is on its way."""
-        self._look_around(now, hurry)
+        self._update(now, hurry)
         limit = self._config.max_in_flight
         for address in [address for address in self._ready if address is not None]:
             while (ready := self._ready.get(address)) and not self.wants_ids:
@@ -257,10 +263,10 @@ class SenderState:
 
     # -- which queues are ready ---------------------------------------------------------------------
 
-    def _look_around(self, now: float, hurry: bool) -> None:
+    def _update(self, now: float, hurry: bool) -> None:
         """Take in new metadata, a new hurry, and the time."""
         if self._view.version != self._version:
-            self._take_metadata()
+            self._apply_metadata()
         has_hurry, self._hurry = self._hurry, hurry
         if hurry and not has_hurry:
             timers, self._timers = self._timers, []
@@ -276,9 +282,9 @@ class SenderState:
                 if self._examine(queue, now):
                     self._end_lingering(queue.leader, now)
         if self._displaced:
-            self._place_again()
-        for topic in [each for each in self._held if not self._awaits_displaced(each)]:
-            for queue in self._held.pop(topic):
+            self._move_displaced()
+        for topic in [each for each in self._postponed if not self._awaits_displaced(each)]:
+            for queue in self._postponed.pop(topic):
                 self._examine(queue)
 
     def _end_lingering(self, leader: str | None, now: float) -> None:
@@ -287,7 +293,7 @@ class SenderState:
             if queue.ready_at(hurry=True) <= now:
                 self._make_ready(queue)  # any other waits for an event, or pauses until its timer
 
-    def _take_metadata(self) -> None:
+    def _apply_metadata(self) -> None:
         self._version = self._view.version
         ready, self._ready = self._ready, {}
         timers, self._timers, self._lingering = self._timers, [], {}
@@ -306,7 +312,7 @@ class SenderState:
             if queue.batches and 0 < len(self._view.partitions(topic)) <= number:
                 self._leader(queue)  # which notes that its partition is gone
 
-    def _place_again(self) -> None:
+    def _move_displaced(self) -> None:
         """Move what waits for partitions that are gone to other partitions of the topic, or fail it.
 
         Batches in flight to them follow when they have been refused. Until then nothing of the topic is
@@ -318,14 +324,14 @@ class SenderState:
             if queue.missing is None:
                 continue
             topic = queue.partition.topic
-            self._held.setdefault(topic, {})
+            self._postponed.setdefault(topic, {})
             numbers = self._view.partitions(topic)
             led = [
                 each for each in numbers if self._view.leader_address(TopicPartition(topic, each))
             ]
-            strategy, random = self._config.partitioner, self._terms.random
-            place = partial(place_again, strategy, topic, len(numbers), led or numbers, random)
-            moved, failed = queue.displaced(queue.missing, place)
+            strategy, random = self._config.partitioner, self._context.random
+            choose = partial(choose_again, strategy, topic, len(numbers), led or numbers, random)
+            moved, failed = queue.displace(queue.missing, choose)
             self._fail(failed)
             for part in moved:
                 target = self._queue(part.topic_partition)
@@ -373,7 +379,7 @@ class SenderState:
     def _queue(self, partition: TopicPartition) -> PartitionQueue:
         queue = self._queues.get(partition)
         if queue is None:
-            queue = self._queues[partition] = PartitionQueue(partition, self._terms)
+            queue = self._queues[partition] = PartitionQueue(partition, self._context)
         return queue
 
     def _queues_of(self, topic: str) -> list[PartitionQueue]:
@@ -394,11 +400,11 @@ class SenderState:
             ahead = max(0, ahead - 1)
             queue = next(iter(ready))
             del ready[queue]
-            if (held := self._held.get(queue.partition.topic)) is not None:
-                held[queue] = None
+            if (postponed := self._postponed.get(queue.partition.topic)) is not None:
+                postponed[queue] = None
                 continue
             served.append(queue)
-            while isinstance(batch := queue.send(now), Failed):
+            while isinstance(batch := queue.send(now), FailedBatch):
                 self._fail([batch])
             if batch is None:
                 continue
@@ -425,7 +431,7 @@ class SenderState:
     def _compress_ahead(self, queues: Iterable[PartitionQueue]) -> int:
         """Compress the first batches together, if they are not sealed. Return of how many queues."""
         together: list[Batch] = []
-        size = seen = 0
+        size = examined = 0
         for queue in queues:
             batch = queue.next()
             if batch is not None and batch.payload is None and batch.unsigned is None:
@@ -433,14 +439,14 @@ class SenderState:
                 if together and size > TOGETHER_BYTES:
                     break
                 together.append(batch)
-            seen += 1
+            examined += 1
         if len(together) > 1:
-            compress_together(together, self._terms.codec, self._config.compression_level)
-        return seen
+            compress_together(together, self._context.codec, self._config.compression_level)
+        return examined
 
     # -- how it ends --------------------------------------------------------------------------------
 
-    def _land(self, address: str) -> None:
+    def _end_shipment(self, address: str) -> None:
         """Count one shipment less in flight."""
         self._in_flight[address] -= 1
         if not self._in_flight[address]:
@@ -466,8 +472,8 @@ class SenderState:
         else:
             # A new leader that is known already is tried at once.
             leader = self._view.leader_address(queue.partition)
-            gone = isinstance(error, NotLeader | BrokerUnreachable)
-            moved = gone and leader not in (None, address)
+            is_leader_lost = isinstance(error, NotLeader | BrokerUnreachable)
+            moved = is_leader_lost and leader not in (None, address)
             self._fail(queue.refused(batch, error, now, sent=sent, at_once=moved))
             if queue.missing is not None:
                 self._displaced[queue] = None
@@ -475,23 +481,23 @@ class SenderState:
             self._fail(failed)
         self._examine(queue)
 
-    def _left_of(self, whole: Batch) -> tuple[PartitionQueue, Batch]:
+    def _find_unfinished(self, original: Batch) -> tuple[PartitionQueue, Batch]:
         """An unfinished batch, or a part of it, and its queue."""
-        topic, own = whole.topic_partition.topic, self._queues[whole.topic_partition]
+        topic, own = original.topic_partition.topic, self._queues[original.topic_partition]
         others = (queue for each, queue in self._queues.items() if each.topic == topic)
         for queue in chain((own,), others):  # as a rule it is the first of its own
             for batch in queue.batches:
-                if batch is whole or batch.part_of is whole:
+                if batch is original or batch.part_of is original:
                     return queue, batch
-        raise AssertionError(f"a batch of {whole.topic_partition} is in no queue")
+        raise AssertionError(f"a batch of {original.topic_partition} is in no queue")
 
     def _why(self, batch: Batch) -> str:
         """The reason why a batch waits, as the end of a sentence."""
         where = batch.topic_partition
         if (awaited := self._view.leaderless.get(where)) is not None:
             return f": {describe_waiting({where: awaited})}"
-        asked = [each.address for each in self._shipments.values() if batch in each.batches]
-        silent = f": broker {asked[0]} has not answered" if asked else ""
+        addresses = [each.address for each in self._shipments.values() if batch in each.batches]
+        silent = f": broker {addresses[0]} has not answered" if addresses else ""
         cause = self._cause(batch)
         return f"{silent}; last error: {cause}" if cause else silent
 
@@ -501,7 +507,7 @@ class SenderState:
             return UnknownTopicOrPartition(f"topic {topic} does not exist")
         return batch.last_error or queue.last_error or self.trouble
 
-    def _fail(self, failed: Iterable[Failed]) -> None:
+    def _fail(self, failed: Iterable[FailedBatch]) -> None:
         for batch, error in failed:
             self._end(batch, -1, error)
 
@@ -509,15 +515,15 @@ class SenderState:
         """Set the outcome of a batch that is out of its queue, and add it to `finished` if it is done as a
         whole."""
         batch.end(base_offset, error)
-        whole, counters = batch.part_of or batch, self.counters
-        if not whole.done:
+        original, counters = batch.part_of or batch, self.counters
+        if not original.done:
             return
-        if whole.error is None:
+        if original.error is None:
             counters.batches_delivered += 1
-            counters.records_delivered += whole.count
+            counters.records_delivered += original.count
         else:
-            failed = whole.failed
+            failed = original.failed
             counters.batches_failed += 1
             counters.records_failed += failed
-            counters.records_delivered += whole.count - failed
-        self.finished.append(whole)
+            counters.records_delivered += original.count - failed
+        self.finished.append(original)

@@ -126,7 +126,7 @@ def configured(
     return decorate
 
 
-def given(config: Any) -> dict[str, Any]:
+def options_of(config: Any) -> dict[str, Any]:
     """Return the options that make a config like this one."""
     return {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
 

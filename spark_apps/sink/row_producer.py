@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from folkmoot.producers.idempotence import Identity, TakenOver
+from folkmoot.producers.idempotence import ClaimedSequences, Identity
 from folkmoot.producers.producer import Producer
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
@@ -22,7 +22,7 @@ class RowProducer:
 
     def __init__(self, *, named: bool, **options: Any) -> None:
         """`options` are the producer's. Raises ConfigError, ZooKeeperUnreachable, MissingExtra."""
-        self._sequences = TakenOver() if named else None
+        self._sequences = ClaimedSequences() if named else None
         self._chosen = _ChosenPartitions()
         self._options = options | {"partitioner": self._chosen}
         self._shapes: dict[str, TopicShape] = {}

@@ -229,7 +229,9 @@ def test_every_assignor_gives_all_that_is_wanted_to_those_who_want_it(
 def test_what_is_kept_for_somebody_else_is_given_to_nobody(assignor: Assignor) -> None:
     reserved = TopicPartition("a", 1)
     members = {name: Subscriber(topics=frozenset("a")) for name in ("m0", "m1")}
-    given_input = AssignmentInput(sizes={"a": 4}, subscribers=members, reserved=frozenset({reserved}))
+    given_input = AssignmentInput(
+        sizes={"a": 4}, subscribers=members, reserved=frozenset({reserved})
+    )
     assert assignor.assign(given_input).keys() == {TopicPartition("a", n) for n in (0, 2, 3)}
 
 

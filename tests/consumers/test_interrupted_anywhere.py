@@ -51,7 +51,7 @@ def read_on(bench: Bench, log: list[bytes], seen: list[int]) -> None:
     """Read to the end of the log, or to an error: what lies behind that a seek brings."""
     cluster: Any = bench.cluster
     cluster.asked.clear()
-    bench.fetcher._sessions.lose(bench.fetcher._states.values())
+    bench.fetcher._sessions.reset(bench.fetcher._states.values())
     for _ in range(30):
         bench.now += 1.0
         try:

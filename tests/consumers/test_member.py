@@ -20,7 +20,7 @@ from folkmoot.consumers.group.group_thread import (
     LONGEST_PAUSE,
     RECONNECT_PAUSE,
     Member,
-    again,
+    copy_error,
 )
 from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.consumers.group.member_state import MemberSettings, Phase
@@ -495,7 +495,7 @@ def failed() -> Member:
 
 def raise_again(member: Member) -> None:
     assert member.error is not None
-    raise again(member.error) from member.error
+    raise copy_error(member.error) from member.error
 
 
 def test_what_ended_the_thread_is_raised_again_and_again_and_does_not_grow() -> None:

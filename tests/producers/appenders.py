@@ -63,19 +63,19 @@ class Owner:
 
     def know(self, topic: str, partitions: int, *available: int) -> None:
         self.topics[topic] = partitions
-        self.appender.topic_known(topic, partitions, available or range(partitions))
+        self.appender.set_topic_partitions(topic, partitions, available or range(partitions))
 
-    def batch_opened(self, builder: Any) -> None:
+    def register_batch(self, builder: Any) -> None:
         if builder not in self.opened:
             self.opened.append(builder)
 
-    def batch_full(self, builder: Any) -> None:
+    def register_full_batch(self, builder: Any) -> None:
         assert builder.closed
         self.full.add(builder)
 
     def batches(self) -> dict[TopicPartition, list[Any]]:
         """Of each partition, in the order in which they were opened."""
-        self.appender.place()
+        self.appender.register_interrupted()
         found = defaultdict(list)
         for builder in self.opened:
             found[builder.topic_partition].append(builder)

@@ -78,7 +78,7 @@ class Bench:
 
     def know(self, topic: str = "t") -> None:
         """Tell the appender of the topic, and who has a leader."""
-        self.accumulator.topic_known(topic, self.view.count, self.view.available())
+        self.accumulator.set_topic_partitions(topic, self.view.count, self.view.available())
 
     def stage(
         self,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from folkmoot.producers.accumulator import FAILED_KEPT, MOST_WANTED
+from folkmoot.producers.accumulator import MAX_FAILED_BATCHES, MAX_LOOKUPS
 from folkmoot.producers.columns import RECORD_OVERHEAD_BYTES
 from folkmoot.protocol.errors import (
     BrokerUnreachable,
@@ -39,18 +39,18 @@ def test_the_first_record_of_a_batch_wakes_a_thread_that_sleeps_and_the_others_d
 
 
 @needs_compiled  # the plain appender tells under the lock
-@pytest.mark.parametrize("told", ["batch_opened", "batch_full"])
+@pytest.mark.parametrize("told", ["register_batch", "register_full_batch"])
 def test_who_tells_of_a_batch_when_it_is_delivered_already_does_not_make_it_another(
     monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
-    bench = Bench(batch_bytes=100 if told == "batch_full" else 10_000)
+    bench = Bench(batch_bytes=100 if told == "register_full_batch" else 10_000)
     accumulator = bench.accumulator
     late: list[Any] = []
 
     def tell(builder: Any) -> None:
         if not late:  # the thread that appended stands here, while others go on
             late.append(builder)
-            accumulator.appender.place()
+            accumulator.appender.register_interrupted()
             bench.take()
             ((number, shipment),) = bench.ship(hurry=True)
             bench.answer(number, shipment)
@@ -84,7 +84,7 @@ def test_a_batch_that_is_full_wakes_the_thread_before_its_linger() -> None:
     for number in range(10):
         assert bench.rings == 0, number
         bench.stage(bytes(10))
-        bench.accumulator.appender.place()
+        bench.accumulator.appender.register_interrupted()
     assert bench.rings == 1
     bench.take()
     assert len(bench.ship()) == 1
@@ -135,7 +135,7 @@ def test_a_caller_waits_for_room_and_gets_it() -> None:
 def test_a_topic_is_refused_for_those_who_wait_now_and_looked_up_for_those_who_come() -> None:
     bench = Bench(max_block=30.0)
     callers = [waiting(bench, "missing") for _ in range(2)]
-    eventually(lambda: list(bench.accumulator.wanted) == ["missing"])
+    eventually(lambda: list(bench.accumulator.lookups) == ["missing"])
     # Whoever did not begin to wait yet asks again and is refused again.
     while any(caller.is_alive() for caller, _ in callers):
         bench.accumulator.refuse("missing", UnknownTopicOrPartition("not there"))
@@ -159,18 +159,18 @@ def test_who_may_not_wait_starts_the_look_up_and_succeeds_later() -> None:
     asleep(bench)
     with pytest.raises(UnknownTopicOrPartition):
         bench.accumulator.appender.send("t", b"x")
-    assert (list(bench.accumulator.wanted), bench.rings) == (["t"], 1)
+    assert (list(bench.accumulator.lookups), bench.rings) == (["t"], 1)
     bench.know()
     bench.accumulator.appender.send("t", b"x")
-    assert not bench.accumulator.wanted
+    assert not bench.accumulator.lookups
 
 
 def test_topics_that_are_looked_up_are_bounded() -> None:
     bench = Bench(max_block=0.0)
-    for number in range(MOST_WANTED + 10):
+    for number in range(MAX_LOOKUPS + 10):
         with pytest.raises(UnknownTopicOrPartition):
             bench.accumulator.admit(f"topic-{number}")
-    assert len(bench.accumulator.wanted) == MOST_WANTED
+    assert len(bench.accumulator.lookups) == MAX_LOOKUPS
 
 
 def test_closing_turns_callers_away_and_keeps_what_was_appended() -> None:
@@ -245,16 +245,16 @@ def test_a_failure_that_somebody_asked_about_silences_no_neighbour() -> None:
 def test_of_batches_that_failed_a_bounded_number_is_kept_and_one_of_them_is_told() -> None:
     bench = Bench(linger=0.0)
     asked = []
-    for number in range(3 * FAILED_KEPT):
+    for number in range(3 * MAX_FAILED_BATCHES):
         delivery = bench.stage(b"x")
-        if number < 2 * FAILED_KEPT:
+        if number < 2 * MAX_FAILED_BATCHES:
             asked.append(delivery)
         bench.take()
         (sent,) = bench.ship()
         bench.answer(*sent, CorruptBatch.code)
-        if number < 2 * FAILED_KEPT:
+        if number < 2 * MAX_FAILED_BATCHES:
             delivery.exception(0)
-    assert len(bench.accumulator._failed) == FAILED_KEPT
+    assert len(bench.accumulator._failed) == MAX_FAILED_BATCHES
     assert isinstance(bench.accumulator.take_failure(), CorruptBatch)
     assert bench.accumulator.take_failure() is None
 
@@ -285,9 +285,9 @@ def test_what_is_purged_fails_but_for_what_is_under_way() -> None:
 def test_a_batch_whose_opening_was_interrupted_is_opened_once() -> None:
     bench = Bench()
     delivery = bench.stage(b"x")
-    bench.accumulator.batch_opened(delivery.builder)
+    bench.accumulator.register_batch(delivery.builder)
     bench.take()
-    bench.accumulator.batch_opened(delivery.builder)
+    bench.accumulator.register_batch(delivery.builder)
     bench.take()
     ((number, shipment),) = bench.ship(hurry=True)
     bench.answer(number, shipment)

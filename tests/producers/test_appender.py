@@ -427,7 +427,7 @@ def test_asking_about_one_record_of_a_failed_batch_says_nothing_of_its_neighbour
     handles.append(owner.appender.send("t", b"with a callback", on_delivery=told.append))
     columns = RecordColumns([b"column"] * 5)
     _, runs = owner.appender.send_columns("t", columns, 0)
-    owner.appender.place()
+    owner.appender.register_interrupted()
     builder = handles[0].builder
     assert builder.unobserved == 0, "nothing has failed yet"
     for call, handle in builder.finish(-1, CorruptBatch("no")):
@@ -570,7 +570,7 @@ def test_nothing_is_lost_doubled_or_reordered_when_threads_switch_all_the_time(
 
     def close_batches() -> None:
         while not ended.is_set():
-            owner.appender.place()
+            owner.appender.register_interrupted()
             with owner.lock:
                 for builder in owner.opened[-3:]:
                     builder.close()
@@ -600,7 +600,7 @@ class Interrupted(BaseException):
     """As KeyboardInterrupt, which may come between any two lines."""
 
 
-@pytest.mark.parametrize("method", ["batch_opened", "batch_full"])
+@pytest.mark.parametrize("method", ["register_batch", "register_full_batch"])
 def test_a_batch_whose_owner_was_interrupted_is_told_again_and_has_each_record_once(
     implementation: Any, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,7 +623,7 @@ def test_a_batch_whose_owner_was_interrupted_is_told_again_and_has_each_record_o
             owner.appender.send("t", b"%d" % number, b"key %d" % (number % 7))
     for _ in range(1000):
         with suppress(Interrupted):
-            owner.appender.place()
+            owner.appender.register_interrupted()
     monkeypatch.undo()
     values = [record.value for log in owner.records().values() for record in log]
     assert sorted(values, key=lambda v: int(v or b"")) == [b"%d" % number for number in range(500)]

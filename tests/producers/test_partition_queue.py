@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from folkmoot.brokers.storage.producer_state import ProducerState
-from folkmoot.producers.idempotence import LONGEST_SILENCE, Identity, Sequences, TakenOver
+from folkmoot.producers.idempotence import LONGEST_SILENCE, ClaimedSequences, Identity, Sequences
 from folkmoot.producers.sender_state import SenderState, Shipment
 from folkmoot.protocol import batch_header
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
@@ -106,7 +106,7 @@ def test_nothing_leaves_before_there_is_an_id() -> None:
 def test_a_producer_that_takes_over_goes_on_as_it_was_told_and_never_under_an_epoch_of_its_own() -> (
     None
 ):
-    bench, sequences = Bench(partitions=2, linger=0.0), TakenOver()
+    bench, sequences = Bench(partitions=2, linger=0.0), ClaimedSequences()
     bench.sender = SenderState(bench.config, bench.view, random.Random(1), sequences=sequences)
     assert not bench.sender.wants_ids
     places = {TopicPartition("t", 0): Identity(5, 3, 40), TopicPartition("t", 1): Identity(5, 3, 0)}

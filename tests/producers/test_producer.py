@@ -718,7 +718,7 @@ def test_every_record_that_was_taken_has_an_outcome_when_the_thread_fails_meanwh
 ) -> None:
     """Batches are placed by the applications' threads while the producer's own gives all of them up."""
     chance = random.Random(new_seed())
-    rounds = sender.Sender._round
+    rounds = sender.Sender._run_once
     for _ in range(15):
         fail_at = time.monotonic() + chance.uniform(0.0, 0.02)
 
@@ -730,7 +730,7 @@ def test_every_record_that_was_taken_has_an_outcome_when_the_thread_fails_meanwh
         producer = make(cluster, linger=0.001)
         producer.start()
         know(producer)
-        monkeypatch.setattr(sender.Sender, "_round", fail_then)
+        monkeypatch.setattr(sender.Sender, "_run_once", fail_then)
         taken: list[Delivery] = []
 
         def send(producer: Producer = producer, taken: list[Delivery] = taken) -> None:
@@ -748,4 +748,4 @@ def test_every_record_that_was_taken_has_an_outcome_when_the_thread_fails_meanwh
             assert eventually(delivery.done, timeout=10.0)
         with suppress(ClosedError):
             producer.close(1.0)
-        monkeypatch.setattr(sender.Sender, "_round", rounds)
+        monkeypatch.setattr(sender.Sender, "_run_once", rounds)

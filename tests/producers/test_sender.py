@@ -81,7 +81,7 @@ class Driven:
 
     def round(self) -> float:
         """How long the thread sleeps then."""
-        self.sender._round(self.cluster, self.bench.sender)
+        self.sender._run_once(self.cluster, self.bench.sender)
         wait: float = self.cluster.waits[-1]
         return wait
 
@@ -193,7 +193,7 @@ def test_records_still_open_when_the_thread_dies_are_told_as_failed(
     def broken(*_: Any) -> None:
         raise KeyError("broken")
 
-    monkeypatch.setattr(sender, "_round", broken)
+    monkeypatch.setattr(sender, "_run_once", broken)
     sender.run()
     assert told == [heard]
     assert isinstance(heard.exception(0), ClosedError)

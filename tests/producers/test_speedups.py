@@ -107,7 +107,7 @@ def test_hostile_arguments_raise_and_change_nothing_that_was_taken() -> None:
             (handle.builder.observe, 2),
             (handle.add_done_callback, 1),
             (COMPILED.by_key, 2),
-            (appender.topic_known, 3),
+            (appender.set_topic_partitions, 3),
         ]
         call, most = random.choice(calls)
         chosen = random.choices(given, k=random.randint(0, most))
@@ -213,7 +213,7 @@ def send_while_memory_is_wanting() -> None:
             testing.remove_mem_hooks()
         refused += handle is None
         taken += handle is not None
-    owner.appender.place()
+    owner.appender.register_interrupted()
     assert refused > 100
     assert taken > 100
     assert sum(map(len, owner.records().values())) == owner.appender.records

@@ -55,8 +55,8 @@ STEPS = [
     "producers.partition_queue.PartitionQueue.send",
     "producers.sender.Sender._look_up",
     "producers.sender.Sender._receive",
-    "producers.sender.Sender._round",
-    "producers.sender.Sender._ship",
+    "producers.sender.Sender._run_once",
+    "producers.sender.Sender._send",
     "producers.sender_state.SenderState._examine",
     "producers.sender_state.SenderState.add",
     "producers.sender_state.SenderState.answered",
@@ -69,7 +69,7 @@ TELLING = [
     "producers.accumulator.Accumulator.complete",
     "producers.accumulator.Accumulator.settle",
     "producers.batch.Batch.end",
-    "producers.sender_state.SenderState.give_up",
+    "producers.sender_state.SenderState.fail_all",
 ]
 ALWAYS = 10**9
 

@@ -123,7 +123,7 @@ class SimulatedProducer(_Driven):
         self.wake()
 
     def work(self) -> None:
-        self._sender._round(self.cluster, self._state)
+        self._sender._run_once(self.cluster, self._state)
 
     def _delivered(self, value: int, delivery: Delivery) -> None:
         self.unanswered -= 1
