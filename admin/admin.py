@@ -12,7 +12,7 @@ from typing import Final, Literal, Self, TypeVar
 
 from folkmoot.admin.config import AdminConfig
 from folkmoot.admin.group_views import GroupSummary, GroupView, PartitionEnds, view_of
-from folkmoot.admin.offset_reset import Planned, Target, checked_target, planned, whole_offset
+from folkmoot.admin.offset_reset import Planned, Target, check_offset, check_target, planned
 from folkmoot.admin.replica_moves import PlannedMove, ReplicaMoves, ReplicaSize, RunningMove
 from folkmoot.consumers.config import ConsumerConfig, names_of
 from folkmoot.consumers.lag import lag
@@ -110,7 +110,7 @@ class Admin:
     def start(self) -> Self:
         """Connect to ZooKeeper. Raises ZooKeeperUnreachable."""
         self._is_open, self._process = True, self._process or os.getpid()
-        with self._opened():
+        with self._open_session():
             return self
 
     def close(self) -> None:
@@ -156,8 +156,8 @@ class Admin:
 
         Raises InvalidName.
         """
-        found = self._topics(names_of("topics", topics))
-        return {name: topic.topic_id for name, topic in found.items()}
+        infos = self._topics(names_of("topics", topics))
+        return {name: topic.topic_id for name, topic in infos.items()}
 
     def create_topic(
         self,
@@ -210,17 +210,17 @@ class Admin:
 
         Raises UnknownTopicOrPartition, InvalidName.
         """
-        found: dict[str, list[PartitionStatus]] = {}
+        by_topic: dict[str, list[PartitionStatus]] = {}
         for each in self._cluster(topics).partitions:
-            found.setdefault(each.topic, []).append(each)
-        return found
+            by_topic.setdefault(each.topic, []).append(each)
+        return by_topic
 
     def describe_brokers(self) -> dict[int, Registration]:
         """Return the live brokers by their ids, with their listeners, racks and options."""
         return self._cluster(()).brokers
 
     def _cluster(self, topics: Sequence[str] | None) -> ClusterStatus:
-        with self._opened() as session:
+        with self._open_session() as session:
             return read_cluster(session, self._timeout, names_of("topics", topics))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -341,7 +341,7 @@ class Admin:
 
     @contextmanager
     def _moves(self) -> Iterator[ReplicaMoves]:
-        with self._opened() as session:
+        with self._open_session() as session:
             yield ReplicaMoves(session, self.config, self._timeout)
 
     # -- records ----------------------------------------------------------------------------------
@@ -349,19 +349,19 @@ class Admin:
     def offsets(
         self,
         topic: str | Iterable[TopicPartition],
-        place: Literal["earliest", "latest"],
+        end: Literal["earliest", "latest"],
         timeout: float = TIMEOUT,
     ) -> dict[TopicPartition, int]:
         """Return the first offset, or the one behind the last, of a topic's partitions or of those given.
 
         Raises UnknownTopicOrPartition, BrokerUnreachable, ConfigError, InvalidName.
         """
-        return self._find(self._ids_of(topic), _end(place), timeout)
+        return self._find(self._ids_of(topic), _end(end), timeout)
 
     def known_offsets(
         self,
         topic: str | Iterable[TopicPartition],
-        place: Literal["earliest", "latest"],
+        end: Literal["earliest", "latest"],
         timeout: float = TIMEOUT,
     ) -> tuple[dict[TopicPartition, int | None], Waiting]:
         """As `offsets`, with None where no leader answers in time, and the partitions without a leader.
@@ -369,8 +369,8 @@ class Admin:
         Raises UnknownTopicOrPartition, ConfigError, InvalidName.
         """
         ids = self._ids_of(topic)
-        found, leaderless = self._known(ids, _end(place), timeout)
-        return {each: found.get(each) for each in ids}, leaderless
+        offsets, leaderless = self._find_known(ids, _end(end), timeout)
+        return {each: offsets.get(each) for each in ids}, leaderless
 
     def _ids_of(self, topic: str | Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Return the topic's id of each partition. Raises UnknownTopicOrPartition, InvalidName."""
@@ -433,15 +433,15 @@ class Admin:
         before: Mapping[TopicPartition, int | Literal["latest"]],
         timeout: float,
     ) -> dict[TopicPartition, int]:
-        given = {partition_of(each): _before(each, offset) for each, offset in before.items()}
+        checked = {partition_of(each): _before(each, offset) for each, offset in before.items()}
         latest = self._find(ids, LATEST, timeout)
-        for partition, offset in given.items():
+        for partition, offset in checked.items():
             if offset != "latest" and offset > latest[partition]:
                 raise errors.OffsetOutOfRange(
                     f"{partition} ends at {latest[partition]}: nothing before {offset} can be "
                     "deleted yet"
                 )
-        offsets = {each: given[each] for each in latest}
+        offsets = {each: checked[each] for each in latest}
         return {each: latest[each] if at == "latest" else at for each, at in offsets.items()}
 
     # -- groups -----------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ class Admin:
         ids = {each: by_topic[each.topic] for each in sorted(keys) if each.topic in by_topic}
         deadline = _Deadline(timeout)
         # A broker that does not answer leaves half of the time for the answers of the others.
-        latest, leaderless = self._known(ids, LATEST, timeout / 2)
+        latest, leaderless = self._find_known(ids, LATEST, timeout / 2)
         committed = {each.name: _committed(each.partitions, by_topic) for each in states}
         behind_end = {
             each.partition: ids[each.partition]
@@ -491,7 +491,7 @@ class Admin:
             for each in state.partitions
             if committed[state.name].get(each.partition, 0) < latest.get(each.partition, 0)
         }
-        earliest, _ = self._known(behind_end, EARLIEST, deadline.left / 2)
+        earliest, _ = self._find_known(behind_end, EARLIEST, deadline.left / 2)
         unread = {
             (partition, max(at, earliest.get(partition, 0)))
             for offsets in committed.values()
@@ -517,13 +517,13 @@ class Admin:
         For people: entries may be missing, and nothing depends on them. Raises UnknownGroup.
         """
         self._check_known(group)
-        there = self._execute(membership.names(group))
+        members = self._execute(membership.names(group))
         plan = self._execute(planning.get(group)).plan
-        last = self._execute(history.departure(group, plan, there))
+        last = self._execute(history.departure(group, plan, members))
         names = self._execute(history.entry_names(group))
         read = self._execute_all(history.entry(group, name) for name in names)
-        found = [*filter(None, read), *([last] if last else [])]
-        return sorted(found, key=lambda each: each.at_ms or math.inf)
+        entries = [*filter(None, read), *([last] if last else [])]
+        return sorted(entries, key=lambda each: each.at_ms or math.inf)
 
     # -- resets -----------------------------------------------------------------------------------
 
@@ -544,7 +544,7 @@ class Admin:
         """
         check_name("group", group)
         deadline = _Deadline(timeout)
-        to = checked_target(to)
+        to = check_target(to)
         if isinstance(to, Mapping):
             wanted = set(to)
         else:
@@ -552,15 +552,15 @@ class Admin:
             wanted = self._scope(group, names_of("topics", topics), named)
         ids = self._topic_ids(wanted)
         by_name = {each.topic: topic_id for each, topic_id in ids.items()}
-        found = _committed(self._offsets(group, ids), by_name)
-        committed = {each: found.get(each) for each in ids}
+        by_partition = _committed(self._offsets(group, ids), by_name)
+        committed = {each: by_partition.get(each) for each in ids}
         earliest = self._find(ids, EARLIEST, deadline.left)
         latest = self._find(ids, LATEST, deadline.left)
         moment = _before_now(to) if isinstance(to, timedelta) else to
         by_time: dict[TopicPartition, int] = {}
         if isinstance(moment, datetime):
-            found_at = self.offsets_for_times(dict.fromkeys(ids, moment), deadline.left)
-            by_time = {each: latest[each] if at is None else at for each, at in found_at.items()}
+            at_time = self.offsets_for_times(dict.fromkeys(ids, moment), deadline.left)
+            by_time = {each: latest[each] if at is None else at for each, at in at_time.items()}
         return planned(to, committed, earliest, latest, by_time)
 
     def reset_offsets(
@@ -578,7 +578,7 @@ class Admin:
         """
         check_name("group", group)
         wanted = {
-            partition_of(each): whole_offset(each, offset) for each, offset in offsets.items()
+            partition_of(each): check_offset(each, offset) for each, offset in offsets.items()
         }
         deadline = _Deadline(timeout)
         ids = self._topic_ids(wanted)
@@ -626,7 +626,7 @@ class Admin:
             raise errors.ClosedError("the admin was made before a fork: make one in each process")
 
     @contextmanager
-    def _opened(self) -> Iterator[Session]:
+    def _open_session(self) -> Iterator[Session]:
         """The session; a new one if the last one is over.
 
         A session that does not answer is closed: what it has not sent must not be done after the caller
@@ -649,7 +649,7 @@ class Admin:
     def _execute_until_led(self, recipe: Recipe[TopicInfo]) -> None:
         """Make partitions and wait for their leaders; the call succeeds without them, too."""
         topic = self._execute(recipe)
-        with self._opened() as session:
+        with self._open_session() as session:
             wait_until_led(session, topic, self._timeout)
 
     def _execute(self, recipe: Recipe[T], timeout: float | None = None) -> T:
@@ -658,22 +658,22 @@ class Admin:
         return result
 
     def _execute_all(self, recipes: Iterable[Recipe[T]], timeout: float | None = None) -> list[T]:
-        with self._opened() as session:
+        with self._open_session() as session:
             limit = self._timeout if timeout is None else timeout
             return execute_all(session, recipes, timeout=limit)
 
     def _topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """Return the topics that exist. Raises InvalidName."""
         wanted = sorted({check_name("topic", name) for name in names})
-        found = self._execute_all(map(topics.read, wanted))
-        return {name: info for name, info in zip(wanted, found, strict=True) if info is not None}
+        infos = self._execute_all(map(topics.read, wanted))
+        return {name: info for name, info in zip(wanted, infos, strict=True) if info is not None}
 
     def _topic(self, name: str) -> TopicInfo:
         """Raises UnknownTopicOrPartition, InvalidName."""
-        found = self._topics((name,)).get(name)
-        if found is None:
+        info = self._topics((name,)).get(name)
+        if info is None:
             raise topics.unknown(name)
-        return found
+        return info
 
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Return the ids of the partitions' topics, in the order of the partitions.
@@ -681,43 +681,43 @@ class Admin:
         Raises UnknownTopicOrPartition, InvalidName.
         """
         ordered = sorted(partitions)
-        found = self._topics(each.topic for each in ordered)
+        infos = self._topics(each.topic for each in ordered)
         for topic, number in ordered:
-            if topic not in found:
+            if topic not in infos:
                 raise topics.unknown(topic)
-            count = len(found[topic].partitions)
+            count = len(infos[topic].partitions)
             if not 0 <= number < count:
                 raise errors.UnknownTopicOrPartition(
                     f"topic {topic} has no partition {number}, only 0 to {count - 1}"
                 )
-        return {each: found[each.topic].topic_id for each in ordered}
+        return {each: infos[each.topic].topic_id for each in ordered}
 
     def _discover(self, timeout: float) -> Callable[[], list[str]]:
         return lambda: self._execute(brokers.addresses(self.config.listener), timeout)
 
     def _find(
-        self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
+        self, wanted: Mapping[TopicPartition, str], timestamp: int, timeout: float
     ) -> dict[TopicPartition, int]:
         """Return the offsets at EARLIEST or LATEST, of partitions with their topics' ids.
 
         Raises BrokerUnreachable, or why no broker answered.
         """
-        return offsets_at(place, self.config, self._discover(timeout), wanted, timeout)[0]
+        return offsets_at(timestamp, self.config, self._discover(timeout), wanted, timeout)[0]
 
-    def _known(
-        self, wanted: Mapping[TopicPartition, str], place: int, timeout: float
+    def _find_known(
+        self, wanted: Mapping[TopicPartition, str], timestamp: int, timeout: float
     ) -> tuple[dict[TopicPartition, int], Waiting]:
         """Return the offsets that leaders answer in time, and the partitions without a leader."""
         discover = self._discover(timeout)
         if not (wanted and discover()):
             return {}, {}
-        return offsets_at(place, self.config, discover, wanted, timeout, need_all=False)
+        return offsets_at(timestamp, self.config, discover, wanted, timeout, need_all=False)
 
     def _described(self, names: Iterable[str] | None) -> list[GroupState]:
         """Return all groups, or those of these names that exist. Raises InvalidName."""
         named = self.group_names() if names is None else names_of("names", names)
         wanted = [check_name("group", each) for each in named]
-        with self._opened() as session:
+        with self._open_session() as session:
             return inspection.describe(session, wanted, self._timeout)
 
     def _check_known(self, group: str) -> None:
@@ -739,14 +739,14 @@ class Admin:
         return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
 
 
-def _broker_ids(given: Iterable[object]) -> list[int]:
-    return [check_int("broker id", each) for each in given]
+def _broker_ids(values: Iterable[object]) -> list[int]:
+    return [check_int("broker id", each) for each in values]
 
 
-def _end(place: str) -> int:
-    if place not in ENDS:
-        raise errors.ConfigError(f"{place!r} is no end of a log: give 'earliest' or 'latest'")
-    return ENDS[place]
+def _end(end: str) -> int:
+    if end not in ENDS:
+        raise errors.ConfigError(f"{end!r} is no end of a log: give 'earliest' or 'latest'")
+    return ENDS[end]
 
 
 def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["latest"]:
@@ -756,7 +756,7 @@ def _before(partition: tuple[str, int], offset: int | str) -> int | Literal["lat
         raise errors.ConfigError(
             f"{offset!r} is no offset to delete up to: give a whole number, or 'latest'"
         )
-    return whole_offset(partition, offset)
+    return check_offset(partition, offset)
 
 
 def _unknown(group: str) -> errors.UnknownGroup:

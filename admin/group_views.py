@@ -112,7 +112,7 @@ def view_of(
         behind = None if stamp is None else round(max(0.0, now - stamp / 1000), 3)
         missing = lag(at, start, end)
         is_there = each.partition in ends.ids
-        here = "truncated" if is_beyond(at, end) else state.state_of(each)
+        partition_state = "truncated" if is_beyond(at, end) else state.state_of(each)
         rows.append(
             Progress(
                 partition=each.partition,
@@ -122,7 +122,7 @@ def view_of(
                 latest=end,
                 lag=missing,
                 behind=0.0 if missing == 0 else behind,
-                state=here if is_there else "deleted",
+                state=partition_state if is_there else "deleted",
             )
         )
     wanted = {each.partition for each in rows} & ends.ids.keys()
@@ -167,9 +167,9 @@ def _notes(
         yield f"{describe_waiting(leaderless)}; what is unread there is not known"
     if unanswered:
         yield f"{no_answer(unanswered)}; what is unread there is not known"
-    gone = sorted({each.partition.topic for each in rows if each.state == "deleted"})
-    if gone:
-        yield f"offsets are left of topics that do not exist any more: {', '.join(gone)}"
+    deleted = sorted({each.partition.topic for each in rows if each.state == "deleted"})
+    if deleted:
+        yield f"offsets are left of topics that do not exist any more: {', '.join(deleted)}"
     unsubscribed = sorted({each.partition.topic for each in rows if each.state == "unsubscribed"})
     if unsubscribed:
         yield (

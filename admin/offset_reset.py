@@ -35,13 +35,13 @@ class Planned:
     latest: int
 
 
-def checked_target(
+def check_target(
     to: Target | Mapping[TopicPartition, int],
 ) -> Target | Mapping[TopicPartition, int]:
     """Return the target with its offsets as ints, numpy's too. Raises ConfigError."""
     match to:
         case Mapping():
-            return {partition_of(each): whole_offset(each, at) for each, at in to.items()}
+            return {partition_of(each): check_offset(each, at) for each, at in to.items()}
         case Shift(by):
             return Shift(check_int("shift", by, least=-HIGHEST))
         case SupportsIndex():
@@ -49,7 +49,7 @@ def checked_target(
     return to
 
 
-def whole_offset(partition: tuple[str, int], offset: object) -> int:
+def check_offset(partition: tuple[str, int], offset: object) -> int:
     """Return the offset as an int. Raises ConfigError for a value that is no offset."""
     return check_int(f"offset of {partition_of(partition)}", offset)
 
@@ -66,7 +66,7 @@ def planned(
     `by_time` has the offsets of a time, if `to` is one. Raises OffsetOutOfRange for a given offset that
     the log does not have, and NoOffset for a shift where nothing is committed.
     """
-    plan = []
+    resets = []
     for each, before in sorted(committed.items()):
         first, end = earliest[each], latest[each]
         match to:
@@ -90,8 +90,10 @@ def planned(
                 raise ConfigError(
                     f"{to!r} is nowhere to reset to: use earliest, latest, an offset, a time"
                 )
-        plan.append(Planned(partition=each, committed=before, new=new, earliest=first, latest=end))
-    return plan
+        resets.append(
+            Planned(partition=each, committed=before, new=new, earliest=first, latest=end)
+        )
+    return resets
 
 
 def _existing(partition: TopicPartition, offset: int, first: int, end: int) -> int:

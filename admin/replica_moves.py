@@ -91,19 +91,19 @@ class ReplicaMoves:
         }
         request = LogSizesRequest(None if topics is None else list(topics))
         limit = min(PATIENCE, self._timeout)
-        found: dict[int, list[ReplicaSize]] = {}
+        by_broker: dict[int, list[ReplicaSize]] = {}
         with Connections.of(self._config) as connections:
-            asked = Api.LOG_SIZES, request, limit
-            for reply in ask_any(connections, [*named], *asked, again=False):
+            arguments = Api.LOG_SIZES, request, limit
+            for reply in ask_any(connections, [*named], *arguments, again=False):
                 if reply.error is None:
                     broker_id = named[reply.address]
-                    found[broker_id] = [_size(broker_id, each) for each in reply.response.logs]
-        if silent := sorted(live.keys() - found.keys()):
-            which = ", ".join(f"broker {each}" for each in silent)
+                    by_broker[broker_id] = [_size(broker_id, each) for each in reply.response.logs]
+        if silent := sorted(live.keys() - by_broker.keys()):
+            broker_names = ", ".join(f"broker {each}" for each in silent)
             log.warning(
-                "the sizes of logs on %s are not known: no answer within %g s", which, limit
+                "the sizes of logs on %s are not known: no answer within %g s", broker_names, limit
             )
-        return [size for sizes in found.values() for size in sizes]
+        return [size for sizes in by_broker.values() for size in sizes]
 
     # -- plans ------------------------------------------------------------------------------------
 
@@ -127,8 +127,8 @@ class ReplicaMoves:
                     f"topic {topic} has no partition {number}, only 0 to {len(known) - 1}"
                 )
         if on is not None:
-            turns = len(on) if partitions is None and on else 1
-            targets = {each: [*on[each % turns :], *on[: each % turns]] for each in numbers}
+            rotations = len(on) if partitions is None and on else 1
+            targets = {each: [*on[each % rotations :], *on[: each % rotations]] for each in numbers}
         else:
             usable = racks_of(self._execute(brokers.usable()))
             current = {each: _assigned(known[each]) for each in numbers}
@@ -150,10 +150,10 @@ class ReplicaMoves:
                 f"broker {broker} is not registered and holds nothing"
             )
         moves = []
-        for topic, found in by_topic.items():
+        for topic, statuses in by_topic.items():
             # Replicas on dead brokers are moved, too: a move ends only when all its targets are in sync.
-            targets = move(topic, {each.partition: each.replicas for each in found}, usable)
-            moves += self._planned(found, targets, cluster.brokers)
+            targets = move(topic, {each.partition: each.replicas for each in statuses}, usable)
+            moves += self._planned(statuses, targets, cluster.brokers)
         return moves
 
     def _planned(
@@ -193,29 +193,29 @@ class ReplicaMoves:
 
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
         self._execute(brokers.set_drained(broker, False))
-        kept: list[TopicPartition] = []
+        cancelled: list[TopicPartition] = []
         while back := self._leaving(broker):
             for topic, numbers in back.items():
                 # If one of them has ended meanwhile, none was cancelled: the loop reads all again.
                 with suppress(errors.NoReassignmentInProgress, errors.UnknownTopicOrPartition):
-                    taken_back = self._execute(reassignments.cancel(topic, numbers))
-                    kept += [TopicPartition(topic, number) for number in taken_back]
-        return kept
+                    cancelled_numbers = self._execute(reassignments.cancel(topic, numbers))
+                    cancelled += [TopicPartition(topic, number) for number in cancelled_numbers]
+        return cancelled
 
     def _leaving(self, broker: int) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        by_topic: dict[str, list[int]] = {}
         for each in read_cluster(self._session, self._timeout).partitions:
             moved = each.reassignment
             if moved is not None and broker in moved.original and broker not in moved.target:
-                found.setdefault(each.topic, []).append(each.partition)
-        return found
+                by_topic.setdefault(each.topic, []).append(each.partition)
+        return by_topic
 
     def running(self, topics: Sequence[str] | None) -> list[RunningMove]:
         cluster = read_cluster(self._session, self._timeout, topics)
         moving = [each for each in cluster.partitions if each.reassignment is not None]
-        found_in = sorted({each.topic for each in moving})
-        found = self._sizes(cluster.brokers, found_in) if moving else []
-        sizes = {(each.broker, each.partition): each.bytes for each in found}
+        topics_moving = sorted({each.topic for each in moving})
+        replica_sizes = self._sizes(cluster.brokers, topics_moving) if moving else []
+        sizes = {(each.broker, each.partition): each.bytes for each in replica_sizes}
         return [_running(each, sizes) for each in moving]
 
     def _execute(self, recipe: Recipe[_T]) -> _T:
@@ -232,13 +232,13 @@ def _running(each: PartitionStatus, sizes: Mapping[tuple[int, TopicPartition], i
     assert moved is not None
     name = TopicPartition(each.topic, each.partition)
     added = [broker for broker in moved.target if broker not in moved.original]
-    whole = None if each.leader is None else sizes.get((each.leader, name))
+    size = None if each.leader is None else sizes.get((each.leader, name))
     copied = None
-    if whole is not None:
-        copied = sum(min(whole, sizes.get((broker, name), 0)) for broker in added)
+    if size is not None:
+        copied = sum(min(size, sizes.get((broker, name), 0)) for broker in added)
     return RunningMove(
         *(name, moved.original, moved.target, each.in_sync, copied),
-        *(None if whole is None else whole * len(added), moved.throttle, moved.is_cancelled),
+        *(None if size is None else size * len(added), moved.throttle, moved.is_cancelled),
     )
 
 

@@ -90,13 +90,13 @@ class AcceptedConnections:
             while True:
                 event = self._monitor.recv_multipart(zmq.NOBLOCK)[0]
                 number, descriptor = struct.unpack("=HI", event)
-                gone = self._connections.pop(descriptor, None)
-                if gone is not None:
-                    self._unfinished -= gone.unfinished
-                    gone.is_ended = True
-                    self._of_host[gone.host] -= 1
-                    if not self._of_host[gone.host]:
-                        del self._of_host[gone.host]
+                connection = self._connections.pop(descriptor, None)
+                if connection is not None:
+                    self._unfinished -= connection.unfinished
+                    connection.is_ended = True
+                    self._of_host[connection.host] -= 1
+                    if not self._of_host[connection.host]:
+                        del self._of_host[connection.host]
                 if number == zmq.Event.ACCEPTED:
                     self._accept(descriptor)
         if self._refused and time.monotonic() >= self._report_at:
@@ -128,15 +128,17 @@ class AcceptedConnections:
         else:
             self._order.append(accepted)
 
-    def look(self, heard: Collection[int], round_: int, *, all_received: bool, batch: int) -> bool:
+    def look(
+        self, active: Collection[int], round_number: int, *, all_received: bool, batch: int
+    ) -> bool:
         """End connections that hold too much without messages. True: some may; look again soon.
 
-        `heard` are the descriptors of messages since the last look. A round of receiving takes up to
-        `batch` messages, from all peers by turns; `round_` is its number. `all_received`: the last round
-        left no whole message.
+        `active` are the descriptors of messages since the last look. A round of receiving takes up to
+        `batch` messages, from all peers by turns; `round_number` is its number. `all_received`: the last
+        round left no whole message.
         """
         self.update()
-        for descriptor in heard:
+        for descriptor in active:
             sender = self._connections.get(descriptor)
             if sender is not None:
                 sender.counted, sender.suspected_in = -1, None
@@ -157,9 +159,9 @@ class AcceptedConnections:
             suspects = [max(connections, key=lambda each: each.unfinished)]
         for each in suspects:
             if each.suspected_in is None:
-                each.suspected_in = round_
+                each.suspected_in = round_number
             # Messages that were whole by then have been received since: peers have their turns.
-            elif round_ - each.suspected_in > (
+            elif round_number - each.suspected_in > (
                 0 if all_received else len(connections) // batch + 1
             ):
                 self._count(each)
@@ -173,12 +175,12 @@ class AcceptedConnections:
         try:
             # In this order: the bytes left in the kernel are at most the bytes received.
             waiting = unread_bytes(connection.descriptor)
-            taken = byte_counts(connection.descriptor)[1] - waiting
+            received = byte_counts(connection.descriptor)[1] - waiting
         except OSError:
             return  # it is gone
         if connection.counted < 0:
-            connection.counted = taken
-        unfinished = max(0, taken - connection.counted)
+            connection.counted = received
+        unfinished = max(0, received - connection.counted)
         self._unfinished += unfinished - connection.unfinished
         connection.unfinished = unfinished
 
@@ -194,6 +196,6 @@ class AcceptedConnections:
     def _end(self, connection: _Accepted) -> None:
         """Shut a connection down: ZeroMQ closes the descriptor, and the monitor reports it."""
         connection.is_ended = True
-        with suppress(OSError), borrowed(connection.descriptor) as found:
-            if found.getpeername()[:2] == (connection.host, connection.port):
-                found.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), borrowed(connection.descriptor) as peer_socket:
+            if peer_socket.getpeername()[:2] == (connection.host, connection.port):
+                peer_socket.shutdown(socket.SHUT_RDWR)

@@ -53,31 +53,31 @@ class LeaderRequests:
         self._request = request
         self.clock = clock
         self._final = final
-        self._left = dict.fromkeys(entries)
+        self._remaining = dict.fromkeys(entries)
         self._in_flight: dict[int, list[TopicPartition]] = {}
         self._ask_at = -math.inf
         self._answers = -1
 
     @property
     def is_done(self) -> bool:
-        return not self._left and not self._in_flight
+        return not self._remaining and not self._in_flight
 
     @property
     def is_stuck(self) -> bool:
         """True if nothing is under way and no partition left has a leader that is free."""
         return not self._in_flight and all(
             each in self._cluster.leaderless or self._is_busy(self._cluster.leader_address(each))
-            for each in self._left
+            for each in self._remaining
         )
 
     def ask(self, timeout: float) -> None:
         """Ask the leaders of the partitions left, once metadata is new or PAUSE is over."""
         now = self.clock()
-        if not self._left or (now < self._ask_at and self._answers == self._cluster.answers):
+        if not self._remaining or (now < self._ask_at and self._answers == self._cluster.answers):
             return
         self._ask_at, self._answers = now + PAUSE, self._cluster.answers
         by_leader: dict[str, list[TopicPartition]] = {}
-        for partition in self._left:
+        for partition in self._remaining:
             address = self._cluster.leader_address(partition)
             if address is not None:
                 by_leader.setdefault(address, []).append(partition)
@@ -112,7 +112,7 @@ class LeaderRequests:
             self.failed[partition] = self._cluster.trouble or RequestTimeout(why)
 
     def _is_busy(self, address: str | None) -> bool:
-        return address is not None and self._cluster.is_asked(address, self._api)
+        return address is not None and self._cluster.has_in_flight(address, self._api)
 
     def _send(self, address: str, partitions: list[TopicPartition], timeout: float) -> None:
         entries = [self._entries[each](self._cluster.leader_epoch(each)) for each in partitions]
@@ -124,12 +124,12 @@ class LeaderRequests:
             return
         self._in_flight[number] = partitions
         for partition in partitions:
-            del self._left[partition]
+            del self._remaining[partition]
 
     def _refused(self, partition: TopicPartition, error: FolkmootError) -> None:
         self.failed[partition] = error
         if isinstance(error, RetriableError) and not isinstance(error, self._final):
-            self._left[partition] = None
+            self._remaining[partition] = None
 
 
 def ask_leaders(
@@ -151,11 +151,11 @@ def ask_leaders(
     """
     requests = LeaderRequests(cluster, api, entries, request, **options)
     deadline = requests.clock() + timeout
-    while not requests.is_done and (left := deadline - requests.clock()) > 0:
+    while not requests.is_done and (remaining := deadline - requests.clock()) > 0:
         # An impatient caller's request outlives the call: its broker is busy until it answers.
-        requests.ask(left if patient else REQUEST_TIMEOUT)
+        requests.ask(remaining if patient else REQUEST_TIMEOUT)
         is_stuck = not patient and requests.is_stuck
-        for reply in cluster.poll(0.0 if is_stuck else min(PAUSE, left)):
+        for reply in cluster.poll(0.0 if is_stuck else min(PAUSE, remaining)):
             if not requests.take(reply):
                 others(reply)
         if is_stuck:

@@ -35,7 +35,7 @@ class BrokerChoice:
         self,
         metadata: Metadata,
         discover: Callable[[], Sequence[str] | None],
-        found: Sequence[str] | None,
+        discovered: Sequence[str] | None,
     ) -> None:
         self.trouble: FolkmootError | None = None
         """Why there is no metadata, or None."""
@@ -45,14 +45,14 @@ class BrokerChoice:
         """The addresses of brokers that owe answers."""
         self.discover = discover
         self._metadata = metadata
-        self._found = list(found or ())
-        self._has_discovered = found is not None
+        self._discovered = list(discovered or ())
+        self._has_discovered = discovered is not None
         self._slack = 1.0  # grows while no broker answers in time: all may be slow
 
     def addresses(self) -> list[str]:
         """The addresses of all known brokers. Those that metadata names replace those that were found: a
         given address may be dead for good."""
-        return list(self._metadata.addresses() or self._found)
+        return list(self._metadata.addresses() or self._discovered)
 
     def reachable(self) -> str | None:
         """A known broker that has not failed."""
@@ -68,24 +68,24 @@ class BrokerChoice:
         if (known := self.reachable()) is not None:
             return known
         try:
-            found = self.discover()
+            discovered = self.discover()
         except FolkmootError as error:
             if not self._has_discovered and not isinstance(error, RetriableError):
                 raise
             self.note(error)
             return None
-        if found is None:
+        if discovered is None:
             return None
         self._has_discovered = True
-        self._found = list(found)
-        if not self._found:
+        self._discovered = list(discovered)
+        if not self._discovered:
             self.note(BrokerUnreachable("no broker is registered: is one running?"))
             return None
-        usable = [address for address in self._found if address not in self.failed]
+        usable = [address for address in self._discovered if address not in self.failed]
         if usable:
             return random.choice([each for each in usable if each not in self.late] or usable)
-        known_or_found = {*self._metadata.addresses(), *self._found}
-        return next(address for address in self.failed if address in known_or_found)
+        candidates = {*self._metadata.addresses(), *self._discovered}
+        return next(address for address in self.failed if address in candidates)
 
     def wait(self) -> float:
         """Seconds that a broker gets to answer: fewer where others can be asked."""
@@ -104,7 +104,7 @@ class BrokerChoice:
             self.timed_out()
         self.failed.pop(address, None)
         self.avoid(address)
-        known = {*self._metadata.addresses(), *self._found}
+        known = {*self._metadata.addresses(), *self._discovered}
         all_failed = known <= self.failed.keys()
         if all_failed and len(known) > 1:
             none_answers = f"no broker answers, of {', '.join(sorted(known))}"
@@ -123,7 +123,7 @@ class BrokerChoice:
 
     def succeeded(self) -> None:
         """There is metadata."""
-        known = {*self._metadata.addresses(), *self._found}
+        known = {*self._metadata.addresses(), *self._discovered}
         failed = [address for address in self.failed if address in known]
         # The one that failed first is tried again: it may be back, and this one may have been replaced.
         self.failed = dict.fromkeys(failed[1:])

@@ -94,7 +94,7 @@ class _Peer:
     """In the order of `send`; those that have ended have no frames."""
     deadline: float = inf
     """No request times out before."""
-    heard_at: float = -inf
+    received_at: float = -inf
     is_ipv6: bool = False
     """A name may have addresses of one family only: both are tried by turns until one answers."""
 
@@ -133,7 +133,7 @@ class Connections:
         connect_timeout: float = CONNECT_TIMEOUT,
         poller: "select.poll | None" = None,
     ) -> None:
-        """With a `poller` of its own the owner calls `turn` instead of `poll`."""
+        """With a `poller` of its own the owner calls `handle_events` instead of `poll`."""
         self._client_id = client_id
         self._connect_timeout = connect_timeout
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -144,7 +144,7 @@ class Connections:
         self._peers: dict[str, _Peer] = {}
         self._by_descriptor: dict[int, _Peer] = {}
         # Sockets that were used since they were read: the poller may miss their news.
-        self._used: set[_Peer] = set()
+        self._unread: set[_Peer] = set()
         self._due = inf
         self._ids = itertools.count(1)
         self._replies: list[Reply] = []
@@ -212,21 +212,21 @@ class Connections:
             self._catch_up(now)
             until = 0.0 if self._replies else max(0.0, min(end, self._due) - now)
             events = dict(self._poller.poll(ceil(until * 1000)))
-            self._take_in(events)
+            self._read_ready(events)
             now = time.monotonic()
             if self._replies or self._wake_descriptor in events or now >= end:
                 replies, self._replies = self._replies, []
                 return replies
 
-    def turn(self, events: Mapping[int, int]) -> list[Reply]:
+    def handle_events(self, events: Mapping[int, int]) -> list[Reply]:
         """The replies that have come, after the owner's poller has found these events; never waits."""
-        self._take_in(events)
+        self._read_ready(events)
         self._catch_up(time.monotonic())
         replies, self._replies = self._replies, []
         return replies
 
     def next_event(self) -> float:
-        """The latest time for `turn`, in `time.monotonic`'s time; call this right before waiting."""
+        """The latest time for `handle_events`, in `time.monotonic`'s time; call this right before waiting."""
         self._catch_up(time.monotonic())
         return -inf if self._replies else self._due
 
@@ -244,7 +244,7 @@ class Connections:
             )
         }
 
-    def is_asked(self, address: str, api: Api) -> bool:
+    def has_in_flight(self, address: str, api: Api) -> bool:
         """True if a request of this kind is under way there."""
         peer = self._peers.get(address)
         return peer is not None and any(each.api is api for each in peer.requests.values())
@@ -264,7 +264,7 @@ class Connections:
                 peer.connection.close(linger)
         self._peers.clear()
         self._by_descriptor.clear()
-        self._used.clear()
+        self._unread.clear()
         self._replies.clear()
         if self._context is not None:
             self._context.term()
@@ -284,7 +284,7 @@ class Connections:
         if wake is not None:
             self._poller.register(self._wake_descriptor, select.POLLIN)
 
-    def _take_in(self, events: Mapping[int, int]) -> None:
+    def _read_ready(self, events: Mapping[int, int]) -> None:
         """Read the connections that have news."""
         for descriptor in events:
             peer = self._by_descriptor.get(descriptor)
@@ -297,8 +297,8 @@ class Connections:
             for peer in list(self._peers.values()):
                 self._advance(peer, now)
             self._due = min((peer.due() for peer in self._peers.values()), default=inf)
-        while self._used:
-            for peer in list(self._used):
+        while self._unread:
+            for peer in list(self._unread):
                 self._receive(peer)
 
     # -- a peer's life ------------------------------------------------------------------------------
@@ -323,7 +323,11 @@ class Connections:
         deadlines = (request.deadline for request in peer.requests.values())
         peer.deadline = min(deadlines, default=inf)
         since, is_open = now - SILENT_FOR, peer.connection is not None and peer.connection.is_ready
-        if is_open and peer.heard_at <= since and any(request.started <= since for request in late):
+        if (
+            is_open
+            and peer.received_at <= since
+            and any(request.started <= since for request in late)
+        ):
             self._break(peer, f"it has been silent for {SILENT_FOR:g} s")
 
     def _connect(self, peer: _Peer, now: float) -> None:
@@ -344,10 +348,10 @@ class Connections:
         except BrokerUnreachable as error:
             self._break(peer, str(error))
             return
-        self._used.add(peer)
+        self._unread.add(peer)
         hello = HelloRequest(_SOFTWARE)
         envelope = wire.encode_request(Api.HELLO, peer.hello_id, self._client_id, hello)
-        connection.hand_over(envelope, ())
+        connection.try_send(envelope, ())
 
     def _break(self, peer: _Peer, reason: str, error: FolkmootError | None = None) -> None:
         """End the connection, and all requests under way there."""
@@ -369,7 +373,7 @@ class Connections:
 
     def _send_waiting(self, peer: _Peer, connection: Connection) -> None:
         """Hand over unsent requests in order, as far as ZeroMQ's queue takes them."""
-        self._used.add(peer)
+        self._unread.add(peer)
         unsent = peer.unsent
         while unsent:
             request = unsent[0]
@@ -377,7 +381,7 @@ class Connections:
                 error = self._adapt(connection, request)
                 if error is not None:
                     self._finish(peer, request, error)
-                elif connection.hand_over(*request.frames):
+                elif connection.try_send(*request.frames):
                     request.frames = None
                     if not request.expects_reply:
                         self._finish(peer, request, None)
@@ -402,28 +406,30 @@ class Connections:
         """Read a connection; `monitor`: its monitor may report a break."""
         connection = peer.connection
         if connection is None:
-            self._used.discard(peer)
+            self._unread.discard(peer)
             return
-        self._used.add(peer)  # until all is read, in spite of interruptions
+        self._unread.add(peer)  # until all is read, in spite of interruptions
         # The monitor is asked before the socket is read: messages that came before a break count.
         reason = connection.broken() if monitor or not connection.is_ready else None
         for frames in connection.messages():
-            if not self._take(peer, connection, frames):
+            if not self._handle_message(peer, connection, frames):
                 return
-        self._used.discard(peer)
+        self._unread.discard(peer)
         if reason is not None:
             self._break(peer, reason)
         elif peer.unsent and connection.is_ready and connection.has_room:
             self._send_waiting(peer, connection)
 
-    def _take(self, peer: _Peer, connection: Connection, frames: list[memoryview]) -> bool:
+    def _handle_message(
+        self, peer: _Peer, connection: Connection, frames: list[memoryview]
+    ) -> bool:
         """Match one message to its request. False if that ended the connection."""
         try:
             envelope = wire.decode_response(frames[0])
         except InvalidRequest as error:
             self._break(peer, f"it does not speak Folkmoot's protocol ({error})")
             return False
-        peer.heard_at = time.monotonic()
+        peer.received_at = time.monotonic()
         request = peer.requests.get(envelope.correlation_id)
         if request is None:
             return envelope.correlation_id != peer.hello_id or self._greet(

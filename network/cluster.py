@@ -73,12 +73,12 @@ class Cluster:
         *,
         listener: str = "client",
         clock: Callable[[], float] = time.monotonic,
-        found: Sequence[str] | None = None,
+        discovered: Sequence[str] | None = None,
     ) -> None:
-        """`found`: the last answer of `discover`, if it was asked."""
+        """`discovered`: the last answer of `discover`, if it was asked."""
         self._connections = connections
         self.send = connections.send
-        self.is_asked = connections.is_asked
+        self.has_in_flight = connections.has_in_flight
         self._listener = listener
         self._metadata = metadata = Metadata(listener)
         self.leader_address = metadata.leader_address
@@ -88,19 +88,19 @@ class Cluster:
         self.topic_id = metadata.topic_id
         self.partitions = metadata.partitions
         self.is_missing = metadata.is_missing
-        self.gone = metadata.gone
+        self.topics_missing_for = metadata.topics_missing_for
         self.want = metadata.want
         self.forget = metadata.forget
         self.refresh = metadata.expire
         self._leaderless = Leaderless()
-        self._choice = BrokerChoice(metadata, discover, found)
+        self._choice = BrokerChoice(metadata, discover, discovered)
         self.addresses = self._choice.addresses
         self._clock = clock
         self._asking = -1
         """The number of the metadata request under way."""
         self._asking_id = -1
         """The number of the request for a producer id under way."""
-        self._id_wanted = False
+        self._needs_id = False
         self._id: int | None = None
         self._id_at = -inf
         self.producer_id_trouble: FolkmootError | None = None
@@ -114,11 +114,16 @@ class Cluster:
         cls,
         config: ClusterConfig,
         discover: Callable[[], Sequence[str] | None],
-        found: Sequence[str] | None = None,
+        discovered: Sequence[str] | None = None,
         poller: Any = None,
     ) -> Self:
         """The cluster as a client with this configuration sees it; its owner waits with `poller`."""
-        return cls(Connections.of(config, poller), discover, listener=config.listener, found=found)
+        return cls(
+            Connections.of(config, poller),
+            discover,
+            listener=config.listener,
+            discovered=discovered,
+        )
 
     @property
     def leaderless(self) -> Waiting:
@@ -140,7 +145,7 @@ class Cluster:
     def producer_id(self) -> int | None:
         """A unique producer id. None while a broker is asked for it: poll, then call again."""
         number, self._id = self._id, None
-        self._id_wanted = number is None
+        self._needs_id = number is None
         return number
 
     def report_damage(
@@ -159,20 +164,20 @@ class Cluster:
         now = self._clock()
         try:
             if (self._connections.owed or self._choice.late) and self._look_at <= now:
-                self._look_for_silence(now)
+                self._check_silence(now)
             if self._metadata.due() <= now:
                 self._ask(now)
-            if self._id_wanted and self._asking_id < 0 and self._id_at <= now:
+            if self._needs_id and self._asking_id < 0 and self._id_at <= now:
                 self._ask_for_id(now)
             wait = min(timeout, max(0.0, self._due() - now))
             replies = []
             for reply in self._connections.poll(wait, wake):
                 if reply.correlation_id == self._asking:
-                    self._answered(reply)
+                    self._handle_metadata(reply)
                     continue
                 self._learn(reply)
                 if reply.correlation_id == self._asking_id:
-                    self._id_answered(reply)
+                    self._handle_id(reply)
                 else:
                     replies.append(reply)
             return replies
@@ -186,7 +191,7 @@ class Cluster:
         return min(self._due(), self._connections.next_event())
 
     def _due(self) -> float:
-        id_at = self._id_at if self._id_wanted and self._asking_id < 0 else inf
+        id_at = self._id_at if self._needs_id and self._asking_id < 0 else inf
         return min(self._metadata.due(), id_at, self._look_at if self._connections.owed else inf)
 
     def close(self, *, linger: float = 0.0) -> None:
@@ -212,7 +217,7 @@ class Cluster:
         except RetriableError as error:
             self._fail(address, error)
 
-    def _look_for_silence(self, now: float) -> None:
+    def _check_silence(self, now: float) -> None:
         """Ask about brokers that owe answers, and end the connections to those that were replaced."""
         self._look_at = now + LOOK_PAUSE
         known, late = self.addresses(), self._connections.late(now - SILENCE)
@@ -233,17 +238,17 @@ class Cluster:
             with suppress(RetriableError):
                 self._asking_id = self.send(address, Api.INIT_PRODUCER_ID, request, timeout=wait)
 
-    def _id_answered(self, reply: Reply) -> None:
+    def _handle_id(self, reply: Reply) -> None:
         self._asking_id = -1
         if isinstance(reply.error, RequestTimeout):
             self._choice.timed_out()
         if reply.error is None:
-            self._id, self._id_wanted, self._id_at = reply.response.producer_id, False, -inf
+            self._id, self._needs_id, self._id_at = reply.response.producer_id, False, -inf
         elif str(self.producer_id_trouble) != str(reply.error):
             _log.warning("no producer id yet: %s", reply.error)
         self.producer_id_trouble = reply.error
 
-    def _answered(self, reply: Reply) -> None:
+    def _handle_metadata(self, reply: Reply) -> None:
         now, self._asking = self._clock(), -1
         if reply.error is not None:
             is_too_large = isinstance(reply.error, ResponseTooLarge)

@@ -109,7 +109,7 @@ class Connection:
         self.monitor.close(linger=0)
         self.socket.close(linger=int(linger * 1000))
 
-    def hand_over(self, envelope: bytes, payloads: Sequence[_Bytes]) -> bool:
+    def try_send(self, envelope: bytes, payloads: Sequence[_Bytes]) -> bool:
         """Give a message to ZeroMQ, payloads without a copy. False if its queue is full."""
         send = self._send
         try:
@@ -165,8 +165,8 @@ class Connection:
 
 def _events(item: "list[tuple[zmq.Socket[bytes], int]]") -> int:
     """A socket's events; its option EVENTS costs twice as much."""
-    found = zmq.zmq_poll(item, 0)
-    return found[0][1] if found else 0
+    ready = zmq.zmq_poll(item, 0)
+    return ready[0][1] if ready else 0
 
 
 def mismatch(api: Api, request: Any, response: Any, payloads: Sequence[memoryview]) -> str | None:
@@ -175,13 +175,13 @@ def mismatch(api: Api, request: Any, response: Any, payloads: Sequence[memoryvie
     A fetch with `keep` may be answered for partitions of earlier fetches: its sender checks those.
     """
     if api in _WITH_RESULTS and not (api is Api.FETCH and request.keep):
-        found = [(result.topic, result.partition) for result in response.results]
-        asked = [(entry.topic, entry.partition) for entry in request.entries]
+        returned = [(result.topic, result.partition) for result in response.results]
+        requested = [(entry.topic, entry.partition) for entry in request.entries]
         if api is Api.FETCH:  # in any order, without partitions that have no news
-            fits = len(set(found)) == len(found) and set(found) <= set(asked)
+            is_match = len(set(returned)) == len(returned) and set(returned) <= set(requested)
         else:
-            fits = found == asked
-        if not fits:
+            is_match = returned == requested
+        if not is_match:
             return "results for other partitions than the request's"
     expected = len(response.results) if api in (Api.FETCH, Api.REPLICA_FETCH) else 0
     if len(payloads) != expected:

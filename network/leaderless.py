@@ -34,13 +34,13 @@ class Leaderless:
             for partition, brokers in waiting.items()
             if partition not in self._logged and now - self._since[partition] >= REPORT_AFTER
         }
-        over = sorted(self._logged - waiting.keys())
+        recovered = sorted(self._logged - waiting.keys())
         self._logged = self._logged & waiting.keys() | new.keys()
         if new:
             _log.warning("%s", describe_waiting(new))
-        if over:
-            has = "has" if len(over) == 1 else "have"
-            _log.warning("%s %s a leader again", _names(over), has)
+        if recovered:
+            has = "has" if len(recovered) == 1 else "have"
+            _log.warning("%s %s a leader again", _names(recovered), has)
 
 
 def describe_waiting(waiting: Waiting) -> str:
@@ -55,11 +55,11 @@ def describe_waiting(waiting: Waiting) -> str:
     return "; ".join(parts)
 
 
-def describe_unreadable(troubles: Mapping[TopicPartition, str]) -> Iterator[str]:
+def describe_unreadable(reasons: Mapping[TopicPartition, str]) -> Iterator[str]:
     """One line for each reason: "cannot fetch orders-1: broker 10.0.0.2:9191 is not reachable"."""
-    for why in sorted({*troubles.values()}):
-        alike = sorted(partition for partition, its in troubles.items() if its == why)
-        yield f"cannot fetch {_names(alike)}: {why}"
+    for why in sorted({*reasons.values()}):
+        partitions = sorted(partition for partition, its in reasons.items() if its == why)
+        yield f"cannot fetch {_names(partitions)}: {why}"
 
 
 def _names(partitions: Iterable[TopicPartition]) -> str:

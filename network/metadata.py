@@ -18,7 +18,7 @@ from folkmoot.protocol.records import TopicPartition
 MAX_AGE: Final = 300.0
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 1.0
-DOUBT: Final = 2.0
+STALE_FOR: Final = 2.0
 """Seconds for which metadata is asked for again after a leader has said that it is none."""
 
 
@@ -41,7 +41,7 @@ class Metadata:
 
     - when it is older than `max_age`, after `expire`, and after a look-up of an unknown partition;
     - while a wanted topic is not known, or the leader or an in-sync replica of one of its partitions;
-    - for DOUBT after a leader has said that it is none, unless an answer brings a change.
+    - for STALE_FOR after a leader has said that it is none, unless an answer brings a change.
 
     Between two requests lies a pause that grows while answers do not help. While a request is under way
     nothing is due.
@@ -69,11 +69,11 @@ class Metadata:
         """The wanted topics that the next request names."""
         self._at_a_time = MAX_ENTRIES
         self._expired = False
-        self._asked = False
+        self._is_in_flight = False
         self._answered_at = -inf
         self._not_before = -inf
         self._unhelpful = 0.0
-        self._doubted: dict[TopicPartition, tuple[int, float]] = {}
+        self._stale_leaders: dict[TopicPartition, tuple[int, float]] = {}
         """Partitions whose leader has said that it is none: its epoch, and until when that counts."""
         self.version = 0
         self.answers = 0
@@ -150,7 +150,7 @@ class Metadata:
         """True if the topic does not exist, by the last answer."""
         return topic in self._missing
 
-    def gone(self, patience: float) -> list[str]:
+    def topics_missing_for(self, patience: float) -> list[str]:
         """Wanted topics that all answers of at least `patience` seconds have called missing."""
         return [topic for topic, (first, last) in self._missing.items() if last - first >= patience]
 
@@ -187,7 +187,7 @@ class Metadata:
 
     def due(self) -> float:
         """The time of the next request."""
-        if self._asked:
+        if self._is_in_flight:
             return inf
         if self._expired:
             return self._not_before
@@ -197,7 +197,7 @@ class Metadata:
 
     def ask(self, now: float) -> MetadataRequest:
         """The request to send now; `update`, `fail` or `ask_for_less` follows."""
-        self._asked = True
+        self._is_in_flight = True
         self._pause(now)
         topics = self._next or sorted(self._wanted)
         self._next = topics[self._at_a_time :]
@@ -205,7 +205,7 @@ class Metadata:
 
     def fail(self, now: float) -> None:
         """The request was not answered, or there was no broker to send it to."""
-        self._asked = False
+        self._is_in_flight = False
         self._expired = True
         self._next = []
         self._unhelpful += 1
@@ -213,14 +213,14 @@ class Metadata:
 
     def ask_for_less(self, now: float) -> bool:
         """The answer would have been too large. False if the request named one topic."""
-        self._asked, self._not_before, self._next = False, now, []
+        self._is_in_flight, self._not_before, self._next = False, now, []
         can_be_less = self._at_a_time > 1
         self._at_a_time = max(1, min(self._at_a_time, len(self._wanted)) // 2)
         return can_be_less
 
     def update(self, response: MetadataResponse, now: float) -> None:
         """Take an answer in."""
-        self._asked = False
+        self._is_in_flight = False
         self.answers += 1
         self._answered_at = now
         brokers = {
@@ -235,16 +235,16 @@ class Metadata:
             self._brokers = brokers
             self.version += 1
         for topic in response.topics:
-            self._take(topic, now)
+            self._update_topic(topic, now)
         if self._next:
             self._expired, self._not_before = True, now
             return
-        self._doubted = {
+        self._stale_leaders = {
             partition: (epoch, until)
-            for partition, (epoch, until) in self._doubted.items()
+            for partition, (epoch, until) in self._stale_leaders.items()
             if now < until and self._epoch(partition) == epoch
         }
-        self._expired = not self._is_complete() or bool(self._doubted)
+        self._expired = not self._is_complete() or bool(self._stale_leaders)
         # A topic that exists has a leader soon: then the pauses grow by a fifth, else they double.
         exists = self._topics.keys() >= self._wanted
         self._unhelpful += 0.25 if exists else 1.0
@@ -265,7 +265,7 @@ class Metadata:
         former = known.leaders[partition.partition]
         if self._brokers.get(former.broker_id) != address:
             return
-        self._doubted[partition] = former.epoch, now + DOUBT
+        self._stale_leaders[partition] = former.epoch, now + STALE_FOR
         named = None if leader is None else leader.listeners.get(self._listener)
         if leader is not None and named is not None and named != address:
             self._brokers[leader.broker_id] = named
@@ -277,7 +277,7 @@ class Metadata:
         leaders = () if known is None else known.leaders[partition.partition :]
         return leaders[0].epoch if leaders else None
 
-    def _take(self, topic: TopicMetadata, now: float) -> None:
+    def _update_topic(self, topic: TopicMetadata, now: float) -> None:
         if topic.topic not in self._wanted:
             return
         numbers = [partition.partition for partition in topic.partitions]

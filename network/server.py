@@ -98,8 +98,8 @@ class ServerSocket:
         socket.set(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL)
         socket.set(zmq.TCP_MAXRT, round(USER_TIMEOUT * 1000))
         self.accepted = AcceptedConnections(self._context, socket, limits or ConnectionLimits())
-        self._heard: dict[bytes, zmq.Frame] = {}
-        self._round, self._limit, self._all_received = 0, 1, False
+        self._active_peers: dict[bytes, zmq.Frame] = {}
+        self._round_number, self._limit, self._all_received = 0, 1, False
         self.watch(self._descriptor)
         self.watch(self.accepted.descriptor)
 
@@ -143,14 +143,14 @@ class ServerSocket:
         while len(messages) < limit and is_readable(item, 0):
             frame = receive(_NOBLOCK, copy=False)
             peer = frame.bytes
-            self._heard[peer] = frame
+            self._active_peers[peer] = frame
             frames: list[memoryview] = []
             while frame.more:
                 frame = receive(_NOBLOCK, copy=False)
                 if len(frames) < MAX_FRAMES:
                     frames.append(frame.buffer)
             messages.append(Message(peer, frames))
-        self._round += 1
+        self._round_number += 1
         self._limit, self._all_received = limit, len(messages) < limit
         return messages
 
@@ -159,10 +159,10 @@ class ServerSocket:
 
         True: some may hold memory; look again after the next `receive`.
         """
-        heard = [int(frame.get(zmq.SRCFD)) for frame in self._heard.values()]
-        self._heard.clear()
+        active = [int(frame.get(zmq.SRCFD)) for frame in self._active_peers.values()]
+        self._active_peers.clear()
         return self.accepted.look(
-            heard, self._round, all_received=self._all_received, batch=self._limit
+            active, self._round_number, all_received=self._all_received, batch=self._limit
         )
 
     def send(self, peer: bytes, frames: Sequence[Payload]) -> bool:
@@ -205,7 +205,7 @@ class _Unsent:
 
     def __init__(self) -> None:
         self._watched: dict[bytes, deque[tuple[int, ReferenceType[memoryview]]]] = {}
-        self._held: dict[bytes, int] = {}
+        self._held_bytes: dict[bytes, int] = {}
         self._bytes = 0
         self._since_watched: dict[bytes, int] = {}
 
@@ -223,23 +223,23 @@ class _Unsent:
         """Count these bytes until ZeroMQ lets go of this frame, to which there is no other reference."""
         self._since_watched.pop(peer, None)
         self._watched.setdefault(peer, deque()).append((size, ref(frame)))
-        self._held[peer] = self._held.get(peer, 0) + size
+        self._held_bytes[peer] = self._held_bytes.get(peer, 0) + size
         self._bytes += size
 
     def has_room(self, peer: bytes, size: int) -> bool:
-        self._let_go(peer)
+        self._count_sent(peer)
         if self._bytes + size > UNSENT_BYTES:
             for other in list(self._watched):
-                self._let_go(other)
-        held = self._held.get(peer, 0)
+                self._count_sent(other)
+        held = self._held_bytes.get(peer, 0)
         return not held or (held + size <= PEER_UNSENT_BYTES and self._bytes + size <= UNSENT_BYTES)
 
-    def _let_go(self, peer: bytes) -> None:
+    def _count_sent(self, peer: bytes) -> None:
         """Stop counting the bytes that have left."""
         watched = self._watched.get(peer, ())
         while watched and watched[0][1]() is None:
             size, _ = watched.popleft()
             self._bytes -= size
-            self._held[peer] -= size
+            self._held_bytes[peer] -= size
         if not watched and peer in self._watched:
-            del self._watched[peer], self._held[peer]
+            del self._watched[peer], self._held_bytes[peer]

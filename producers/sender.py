@@ -227,7 +227,7 @@ class Sender:
 
         A topic may have been created a moment ago, and the broker asked may not know yet.
         """
-        for topic in cluster.gone(TOPIC_PATIENCE):
+        for topic in cluster.topics_missing_for(TOPIC_PATIENCE):
             error = UnknownTopicOrPartition(
                 f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
             )

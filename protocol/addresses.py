@@ -15,18 +15,18 @@ log = logging.getLogger(__name__)
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/,\[\]]+):(?P<port>[0-9]{1,5})")
 
 
-def bootstrap_addresses(given: str | Sequence[str]) -> tuple[str, ...]:
+def bootstrap_addresses(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
     """Return the addresses in `"host:port,host:port"`, or in a list of such texts, each once.
 
     IPv6 hosts are written in brackets. Raises ConfigError.
     """
-    texts: Sequence[object] = given.split(",") if isinstance(given, str) else given
+    texts: Sequence[object] = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
     addresses = tuple(dict.fromkeys(str(text).strip() for text in texts))
     for address in addresses:
         matched = _ADDRESS.fullmatch(address)
         if matched is None or not 0 < int(matched["port"]) <= 65535:
             raise ConfigError(
-                f"bootstrap={given!r} is not allowed: {address!r} is no address of a broker; "
+                f"bootstrap={bootstrap!r} is not allowed: {address!r} is no address of a broker; "
                 "use HOST:PORT[,HOST:PORT]..."
             )
     return addresses
@@ -35,10 +35,10 @@ def bootstrap_addresses(given: str | Sequence[str]) -> tuple[str, ...]:
 def check_cluster(zookeeper: object, bootstrap: str | Sequence[str]) -> None:
     """Raise ConfigError unless exactly one of the two is given, and names a server."""
     if bool(zookeeper) == bool(bootstrap):
-        given = "not both" if zookeeper else "one of them is missing"
+        reason = "not both" if zookeeper else "one of them is missing"
         raise ConfigError(
             "a client finds its cluster by zookeeper='HOST:PORT[/CHROOT]' or by "
-            f"bootstrap='HOST:PORT,...': {given}"
+            f"bootstrap='HOST:PORT,...': {reason}"
         )
     if bootstrap:
         bootstrap_addresses(bootstrap)

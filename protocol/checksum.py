@@ -20,13 +20,13 @@ class _Checksum(Protocol):
 def _load() -> _Checksum:
     package = find_spec("crc32c")
     folders = None if package is None else package.submodule_search_locations
-    found = None if folders is None else PathFinder.find_spec("_crc32c", folders)
-    if found is None or found.loader is None:
-        from crc32c import crc32c as whole
+    spec = None if folders is None else PathFinder.find_spec("_crc32c", folders)
+    if spec is None or spec.loader is None:
+        from crc32c import crc32c as function
 
-        return whole
-    extension = module_from_spec(found)
-    found.loader.exec_module(extension)
+        return function
+    extension = module_from_spec(spec)
+    spec.loader.exec_module(extension)
     loaded: _Checksum = extension.crc32c
     return loaded
 

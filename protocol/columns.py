@@ -160,18 +160,18 @@ class BinaryColumn(Sequence[bytes | None]):
         return (None if is_nil else cell for cell, is_nil in pairs)
 
     @overload
-    def __getitem__(self, place: int) -> bytes | None: ...
+    def __getitem__(self, index: int) -> bytes | None: ...
 
     @overload
-    def __getitem__(self, place: slice) -> "BinaryColumn": ...
+    def __getitem__(self, index: slice) -> "BinaryColumn": ...
 
-    def __getitem__(self, place: int | slice) -> Any:
-        if isinstance(place, slice):
-            start, end, step = place.indices(len(self))
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            start, end, step = index.indices(len(self))
             if step != 1:
                 raise ValueError("a binary column is sliced without a step")
             return self.rows(start, max(start, end))
-        position = range(len(self))[place]
+        position = range(len(self))[index]
         if self.nulls is not None and self.nulls[position]:
             return None
         return bytes(memoryview(self.data)[self.offsets[position] : self.offsets[position + 1]])
@@ -210,15 +210,15 @@ class Columns(msgspec.Struct, frozen=True):
             None if self.headers is None else self.headers[rows],
         )
 
-    def take(self, places: Sequence[int]) -> "Columns":
+    def take(self, indices: Sequence[int]) -> "Columns":
         """Return the rows at these places, without offsets."""
         stamps, keys, headers = self.timestamps, self.keys, self.headers
         return Columns(
-            len(places),
-            None if keys is None else [keys[place] for place in places],
-            [self.values[place] for place in places],
-            stamps if isinstance(stamps, int) else [stamps[place] for place in places],
-            None if headers is None else [headers[place] for place in places],
+            len(indices),
+            None if keys is None else [keys[index] for index in indices],
+            [self.values[index] for index in indices],
+            stamps if isinstance(stamps, int) else [stamps[index] for index in indices],
+            None if headers is None else [headers[index] for index in indices],
         )
 
 
@@ -396,9 +396,9 @@ def _decode_deltas(column: memoryview, count: int, base: int) -> "array[int]":
     return array("q", (deltas + base).tobytes())
 
 
-def _check_run(found: int, expected: int) -> None:
-    if found != expected:
-        raise CorruptBatch(f"a binary column has {found} bytes for cells of {expected}")
+def _check_run(size: int, expected: int) -> None:
+    if size != expected:
+        raise CorruptBatch(f"a binary column has {size} bytes for cells of {expected}")
 
 
 def _check_offsets(offsets: Sequence[int] | None) -> None:

@@ -155,7 +155,7 @@ def compress(codec: int, body: _Bytes, level: int | None = None) -> bytes:
 def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
     """Return the body, at most `limit` bytes. Raises CorruptBatch, UnsupportedCodec."""
     library = _library(codec)
-    made: _Bytes | None = None
+    result: _Bytes | None = None
     try:
         size = _declared_size(codec, library, body)
         if not 0 <= size <= limit:
@@ -163,27 +163,27 @@ def decompress(codec: int, body: _Bytes, limit: int) -> _Bytes:
         match codec:
             case Codec.ZSTD:
                 if size:  # after an empty frame the library would ignore what follows
-                    made = _zstd.decompressor.decompress(body, allow_extra_data=False)
+                    result = _zstd.decompressor.decompress(body, allow_extra_data=False)
             case Codec.NONE:
-                made = body
+                result = body
             case Codec.LZ4:
                 lz4 = library.LZ4FrameDecompressor()
-                made = _if_whole(lz4.decompress(body, max_length=size + 1), lz4)
+                result = _if_complete(lz4.decompress(body, max_length=size + 1), lz4)
             case Codec.SNAPPY:
-                made = bytearray(size)
-                size = library.snappy.decompress_raw_into(body, made)
+                result = bytearray(size)
+                size = library.snappy.decompress_raw_into(body, result)
             case _:
                 gzip = zlib.decompressobj(_GZIP_WINDOW)
-                found = gzip.decompress(body, size + 1)
+                head = gzip.decompress(body, size + 1)
                 # zlib reads the trailer only when there is room for more output.
-                made = _if_whole(found + gzip.decompress(gzip.unconsumed_tail, 1), gzip)
+                result = _if_complete(head + gzip.decompress(gzip.unconsumed_tail, 1), gzip)
     except (CorruptBatch, MemoryError):
         raise
     except Exception as error:  # each library has its own for damaged bodies
         raise CorruptBatch(f"a {_name(codec)} body cannot be read: {error}") from None
-    if made is None or len(made) != size:
+    if result is None or len(result) != size:
         raise CorruptBatch(f"a {_name(codec)} body is not one whole frame of {size} bytes")
-    return made
+    return result
 
 
 def declared_size(codec: int, body: _Bytes) -> int:
@@ -211,9 +211,9 @@ def _declared_size(codec: int, library: Any, body: _Bytes) -> int:
             return int.from_bytes(body[-4:], "little")
 
 
-def _if_whole(made: bytes, decompressor: Any) -> bytes | None:
+def _if_complete(result: bytes, decompressor: Any) -> bytes | None:
     """None if the body is cut off or something follows it."""
-    return made if decompressor.eof and not decompressor.unused_data else None
+    return result if decompressor.eof and not decompressor.unused_data else None
 
 
 def _library(codec: int) -> Any:
@@ -239,5 +239,5 @@ def compress_together(
         return [compress(codec, body, level) for body in bodies]
     threads = THREADS if sum(map(len, bodies)) >= WORTH_THREADS_BYTES else 1
     compressor = _zstd.compressor(DEFAULT_LEVELS[Codec.ZSTD] if level is None else level)
-    made: Any = compressor.multi_compress_to_buffer(list(bodies), threads=threads)
-    return [memoryview(made[number]) for number in range(len(bodies))]
+    results: Any = compressor.multi_compress_to_buffer(list(bodies), threads=threads)
+    return [memoryview(results[number]) for number in range(len(bodies))]

@@ -362,14 +362,14 @@ class DescribeProducersResponse(_Message, frozen=True):
 
 class ReplicaFetchEntry(_Entry, frozen=True):
     """A follower's position: the leader epoch that it follows, the epoch of its last record (-1: it
-    has none), and its log's end. All before that end counts as replicated, and all before `given_up` as
+    has none), and its log's end. All before that end counts as replicated, and all before `deleted_before` as
     deleted for good. With `gives_up` the log continues behind that end, but is damaged there: the leader
     takes the follower out of the ISR, and answers then."""
 
     leader_epoch: Count
     last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
     log_end: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    given_up: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    deleted_before: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     gives_up: bool = False
 
 

@@ -188,14 +188,14 @@ def unknown_option(name: str, known: Iterable[str], what: str = "option") -> Con
 def declarations(config: Any) -> Mapping[str, Declaration]:
     """Return what a config's fields allow, in their order."""
     hints = get_type_hints(config, include_extras=True)
-    found = {}
+    by_name = {}
     for field in dataclasses.fields(config):
         parts = list(_parts(hints[field.name]))
         ranges = tuple(part for part in parts if isinstance(part, Meta))
         units = tuple(part for part in parts if isinstance(part, Unit))
         kinds = tuple(part for part in parts if not isinstance(part, Meta | Unit))
-        found[field.name] = Declaration(kinds, ranges, units)
-    return found
+        by_name[field.name] = Declaration(kinds, ranges, units)
+    return by_name
 
 
 def _parts(hint: Any) -> Iterator[Any]:

@@ -23,8 +23,8 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def seconds(text: str) -> float:
     """Return a length of time: a number of seconds, or as `duration` reads it. Raises ConfigError."""
     try:
-        found = _with_units(text)
-        return float(text) if found is None else found
+        number = _with_units(text)
+        return float(text) if number is None else number
     except ValueError:
         raise ConfigError(
             f"{text!r} is no length of time: use a number of seconds, or write it as in {DURATIONS}"
@@ -33,10 +33,10 @@ def seconds(text: str) -> float:
 
 def duration(text: str) -> timedelta:
     """Return a length of time with units, or in ISO 8601. Raises ConfigError."""
-    found = _with_units(text)
+    number = _with_units(text)
     with suppress(OverflowError):
-        if found is not None:
-            return timedelta(seconds=found)
+        if number is not None:
+            return timedelta(seconds=number)
     raise ConfigError(f"{text!r} is no length of time: write it as in {DURATIONS}")
 
 
@@ -55,12 +55,12 @@ def size(text: str) -> int:
 
     Raises ConfigError.
     """
-    found = _SIZE.fullmatch(text)
+    matched = _SIZE.fullmatch(text)
     try:
-        if found is None:
+        if matched is None:
             return int(text)
-        power = " kmgt".index(found[2].lower() or " ")
-        return int(float(found[1]) * (1024 if found[3] else 1000) ** power)
+        power = " kmgt".index(matched[2].lower() or " ")
+        return int(float(matched[1]) * (1024 if matched[3] else 1000) ** power)
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{text!r} is no size: use a whole number of bytes, or write it as in {SIZES}"
@@ -72,13 +72,13 @@ def moment(text: str) -> datetime:
     try:
         if text.isdecimal():
             return EPOCH + timedelta(milliseconds=int(text))
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{text!r} is no time: write it as in 2026-01-31T12:00Z or 2026-01-31T12:00+01:00, "
             "in milliseconds since 1970, or as in -15m for 15 minutes ago"
         ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
 
 
 def counted(number: int, what: str) -> str:

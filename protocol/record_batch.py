@@ -75,8 +75,8 @@ def compress(
     """Compress the bodies of these batches: the second step. All in one call if the codec can."""
     if codec == Codec.NONE:
         return list(batches)
-    whole = [batch.body[0] if len(batch.body) == 1 else b"".join(batch.body) for batch in batches]
-    bodies = compression.compress_together(codec, whole, level)
+    joined = [batch.body[0] if len(batch.body) == 1 else b"".join(batch.body) for batch in batches]
+    bodies = compression.compress_together(codec, joined, level)
     pairs = zip(batches, bodies, strict=True)
     return [each._replace(body=[body], codec=codec) for each, body in pairs]
 
@@ -90,7 +90,7 @@ def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:
     return min(stamps), max(stamps)
 
 
-def opened_bytes(header: BatchHeader, batch: _Bytes) -> int:
+def decompressed_bytes(header: BatchHeader, batch: _Bytes) -> int:
     """Return the size of a batch when it is open, as its body declares, if that is in its range."""
     compressed = memoryview(batch)[HEADER_BYTES : header.length]
     size = compression.declared_size(header.codec, compressed)

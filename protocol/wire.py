@@ -103,10 +103,10 @@ def decode_body(envelope: RequestEnvelope) -> Any:
 
     Raises UnknownApi, UnsupportedVersion, InvalidRequest.
     """
-    found = _requests.get((envelope.api, envelope.version))
-    if found is None:
+    known = _requests.get((envelope.api, envelope.version))
+    if known is None:
         raise _refusal(envelope)
-    name, decoder, newest = found
+    name, decoder, newest = known
     return _converted(name, newest, _decode(name, decoder, envelope.body))
 
 

@@ -128,7 +128,7 @@ class ReplicaFetcher:
         self, events: Mapping[Any, int], now: Now
     ) -> Iterator[tuple[str, ReplicaFetchResult, memoryview]]:
         """Yield the leaders' answers: the topic's id, the result and its batches."""
-        for reply in self._connections.turn(events):
+        for reply in self._connections.handle_events(events):
             if reply.correlation_id in self._others:
                 self._others.pop(reply.correlation_id)(reply)
                 continue

@@ -185,8 +185,8 @@ class ReplicaState:
             return None
         others = [each for each in state.isr if each != self.broker_id]
         is_alone = not others or (not state.active and self.registered.isdisjoint(others))
-        is_asked = state.unclean_epoch > state.leader_epoch  # to lead with what it has
-        if self.may_lead or (is_alone and (self.may_lead_alone or is_asked)):
+        has_in_flight = state.unclean_epoch > state.leader_epoch  # to lead with what it has
+        if self.may_lead or (is_alone and (self.may_lead_alone or has_in_flight)):
             return self._activation(known)
         if not (others or state.active):
             return None

@@ -193,7 +193,7 @@ class ReplicaFetches:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no partition here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
             diverging = partition.fetched(
-                *(session.follower, session.broker_epoch, position, entry.given_up),
+                *(session.follower, session.broker_epoch, position, entry.deleted_before),
                 gives_up=entry.gives_up,
             )
         except FolkmootError as error:

@@ -70,7 +70,9 @@ class FetchedBatch:
         self.header = header
         self.data = data
         is_compressed = header.codec != Codec.NONE
-        self.size = record_batch.opened_bytes(header, data) if is_compressed else header.length
+        self.size = (
+            record_batch.decompressed_bytes(header, data) if is_compressed else header.length
+        )
         """Bytes of the header and of the body, decompressed."""
         self.ahead: _Ahead | None = None
         """The job that makes the body, if the pool was asked."""

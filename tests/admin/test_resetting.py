@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from folkmoot.admin.offset_reset import Planned, Shift, Target, checked_target, planned
+from folkmoot.admin.offset_reset import Planned, Shift, Target, check_target, planned
 from folkmoot.protocol.errors import ConfigError, NoOffset, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
 
@@ -66,23 +66,23 @@ def test_what_is_no_target_is_refused() -> None:
 @pytest.mark.parametrize("wrong", [True, -1, 2**70])
 def test_an_offset_that_no_partition_can_have_is_refused(wrong: int) -> None:
     with pytest.raises(ConfigError, match="offset is"):
-        checked_target(wrong)
+        check_target(wrong)
     with pytest.raises(ConfigError, match="offset of t-0 is"):
-        checked_target({P0: wrong})
+        check_target({P0: wrong})
 
 
 def test_a_shift_is_a_whole_number_either_way() -> None:
-    assert checked_target(Shift(-7)) == Shift(-7)
+    assert check_target(Shift(-7)) == Shift(-7)
     with pytest.raises(ConfigError, match=r"shift is 1\.5"):
-        checked_target(Shift(1.5))  # type: ignore[arg-type]
+        check_target(Shift(1.5))  # type: ignore[arg-type]
 
 
 def test_numbers_of_numpy_become_ints_and_other_targets_stay() -> None:
-    number = checked_target(np.int64(7))  # type: ignore[arg-type]
+    number = check_target(np.int64(7))  # type: ignore[arg-type]
     assert (number, type(number)) == (7, int)
-    offsets = checked_target({("t", 0): np.int64(7)})  # type: ignore[dict-item]
+    offsets = check_target({("t", 0): np.int64(7)})  # type: ignore[dict-item]
     assert isinstance(offsets, dict)
     assert offsets == {P0: 7}
     assert type(offsets[P0]) is int
     for same in ("latest", NOW, timedelta(hours=1)):
-        assert checked_target(same) == same
+        assert check_target(same) == same

@@ -48,7 +48,7 @@ class Leaders:
     def leader_epoch(self, partition: TopicPartition) -> int:
         return 3
 
-    def is_asked(self, address: str, api: Api) -> bool:
+    def has_in_flight(self, address: str, api: Api) -> bool:
         return address in self.busy
 
     def send(self, address: str, api: Api, request: Any, *, timeout: float) -> int:

@@ -369,7 +369,7 @@ def test_an_owner_that_waits_for_other_things_too_takes_replies_in_turns() -> No
             left = min(connections.next_event(), end) - time.monotonic()
             events = dict(poller.poll(max(0.0, left) * 1000))
             assert reader in events
-            replies |= {reply.address: reply for reply in connections.turn(events)}
+            replies |= {reply.address: reply for reply in connections.handle_events(events)}
             assert time.monotonic() < end
         assert replies[broker.address].error is None
         assert isinstance(replies[silent].error, BrokerUnreachable)

@@ -244,7 +244,7 @@ def test_trouble_of_the_cluster_is_waited_for_and_a_mistake_at_the_start_is_rais
             return [one.address]
 
         connections = Connections("me")
-        with Cluster(connections, discover, clock=lambda: now, found=started) as cluster:
+        with Cluster(connections, discover, clock=lambda: now, discovered=started) as cluster:
             cluster.want("t")
             if started is None:
                 with pytest.raises(type(error)):

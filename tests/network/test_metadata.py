@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from folkmoot.network.metadata import DOUBT, LONGEST_PAUSE, Metadata
+from folkmoot.network.metadata import LONGEST_PAUSE, STALE_FOR, Metadata
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.messages import (
     MAX_ENTRIES,
@@ -87,16 +87,16 @@ def test_a_topic_is_gone_when_answers_have_said_so_for_long_enough_and_not_by_si
     for now in (1.0, 3.0):
         metadata.ask(now)
         metadata.update(MetadataResponse(BROKERS, [MISSING]), now)
-    assert metadata.gone(3.0) == []
+    assert metadata.topics_missing_for(3.0) == []
     metadata.ask(9.0)
     metadata.fail(9.0)
-    assert metadata.gone(3.0) == []
+    assert metadata.topics_missing_for(3.0) == []
     metadata.ask(10.0)
     metadata.update(MetadataResponse(BROKERS, [MISSING]), 10.0)
-    assert metadata.gone(3.0) == ["t"]
+    assert metadata.topics_missing_for(3.0) == ["t"]
     metadata.ask(11.0)
     metadata.update(MetadataResponse(BROKERS, [topic((1, 0))]), 11.0)
-    assert metadata.gone(0.0) == []
+    assert metadata.topics_missing_for(0.0) == []
 
 
 def test_a_partition_without_leader_keeps_it_due() -> None:
@@ -139,8 +139,8 @@ def test_a_leader_that_has_said_it_is_none_does_not_become_one_by_being_named_ag
 def test_a_leader_that_nobody_replaces_is_believed_in_again_after_a_while() -> None:
     metadata = filled((1, 3))
     metadata.refused(T0, "b1:1", None, 10.0)
-    metadata.ask(10.0 + DOUBT)
-    metadata.update(MetadataResponse(BROKERS, [topic((1, 3))]), 10.0 + DOUBT)
+    metadata.ask(10.0 + STALE_FOR)
+    metadata.update(MetadataResponse(BROKERS, [topic((1, 3))]), 10.0 + STALE_FOR)
     assert metadata.due() > 100.0
 
 

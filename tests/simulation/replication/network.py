@@ -141,9 +141,9 @@ class Client:
         return number
 
     def poll(self, wait: float, wake: Any = None) -> list[Reply]:
-        return self.turn({})
+        return self.handle_events({})
 
-    def turn(self, events: Mapping[Any, int]) -> list[Reply]:
+    def handle_events(self, events: Mapping[Any, int]) -> list[Reply]:
         now = self._network.world.now
         for number, asked in list(self._waiting.items()):
             if asked.deadline <= now:
@@ -160,7 +160,7 @@ class Client:
     def owed(self) -> int:
         return len(self._waiting)
 
-    def is_asked(self, address: str, api: Api) -> bool:
+    def has_in_flight(self, address: str, api: Api) -> bool:
         return any(each.address == address and each.api is api for each in self._waiting.values())
 
     def late(self, since: float) -> dict[str, list[Any]]:
