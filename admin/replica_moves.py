@@ -194,8 +194,8 @@ class ReplicaMoves:
     def cancel_drain(self, broker: int) -> list[TopicPartition]:
         self._execute(brokers.set_drained(broker, False))
         cancelled: list[TopicPartition] = []
-        while back := self._leaving(broker):
-            for topic, numbers in back.items():
+        while leaving_by_topic := self._leaving(broker):
+            for topic, numbers in leaving_by_topic.items():
                 # If one of them has ended meanwhile, none was cancelled: the loop reads all again.
                 with suppress(errors.NoReassignmentInProgress, errors.UnknownTopicOrPartition):
                     cancelled_numbers = self._execute(reassignments.cancel(topic, numbers))

@@ -109,7 +109,7 @@ class LeaderRequests:
             why = f"no leader of {partition} answered within {timeout:g} s"
             if (awaited := self._cluster.leaderless.get(partition)) is not None:
                 why = describe_waiting({partition: awaited})
-            self.failed[partition] = self._cluster.trouble or RequestTimeout(why)
+            self.failed[partition] = self._cluster.metadata_error or RequestTimeout(why)
 
     def _is_busy(self, address: str | None) -> bool:
         return address is not None and self._cluster.has_in_flight(address, self._api)

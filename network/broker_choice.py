@@ -28,7 +28,7 @@ class BrokerChoice:
     A broker fails when it is not reachable or gives no metadata.
 
     Until `discover` has answered once, an error that is not retriable is raised: an address or a listener
-    is misspelt. Later any error is waited out, as `trouble`.
+    is misspelt. Later any error is waited out, as `metadata_error`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class BrokerChoice:
         discover: Callable[[], Sequence[str] | None],
         discovered: Sequence[str] | None,
     ) -> None:
-        self.trouble: FolkmootError | None = None
+        self.metadata_error: FolkmootError | None = None
         """Why there is no metadata, or None."""
         self.failed: dict[str, None] = {}
         """The addresses that have failed, in order."""
@@ -108,7 +108,7 @@ class BrokerChoice:
         all_failed = known <= self.failed.keys()
         if all_failed and len(known) > 1:
             none_answers = f"no broker answers, of {', '.join(sorted(known))}"
-            if str(self.trouble).startswith(none_answers):
+            if str(self.metadata_error).startswith(none_answers):
                 return
             error = BrokerUnreachable(f"{none_answers}: at last, {error}")
         # While another broker can be asked, a slow one is no trouble.
@@ -127,10 +127,10 @@ class BrokerChoice:
         failed = [address for address in self.failed if address in known]
         # The one that failed first is tried again: it may be back, and this one may have been replaced.
         self.failed = dict.fromkeys(failed[1:])
-        self._slack, self.trouble = 1.0, None
+        self._slack, self.metadata_error = 1.0, None
 
     def note(self, error: FolkmootError, level: int = logging.WARNING) -> None:
         """Why there is no metadata."""
-        if self.trouble is None or str(self.trouble) != str(error):
+        if self.metadata_error is None or str(self.metadata_error) != str(error):
             _log.log(level, "no metadata: %s", error)
-        self.trouble = error
+        self.metadata_error = error

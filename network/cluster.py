@@ -103,7 +103,7 @@ class Cluster:
         self._needs_id = False
         self._id: int | None = None
         self._id_at = -inf
-        self.producer_id_trouble: FolkmootError | None = None
+        self.producer_id_error: FolkmootError | None = None
         """Why no broker has given a producer id yet."""
         self._look_at = -inf
         self.version = 0
@@ -131,9 +131,9 @@ class Cluster:
         return self._leaderless.waiting
 
     @property
-    def trouble(self) -> FolkmootError | None:
+    def metadata_error(self) -> FolkmootError | None:
         """Why there is no metadata, or None."""
-        return self._choice.trouble
+        return self._choice.metadata_error
 
     @property
     def answers(self) -> int:
@@ -230,7 +230,7 @@ class Cluster:
                 self._connections.drop(address, "it did not answer, and was replaced")
 
     def _ask_for_id(self, now: float) -> None:
-        """Ask any known broker; where there is none, `trouble` has the reason."""
+        """Ask any known broker; where there is none, `metadata_error` has the reason."""
         self._id_at = now + ID_PAUSE
         address = self._choice.reachable()
         if address is not None:
@@ -244,9 +244,9 @@ class Cluster:
             self._choice.timed_out()
         if reply.error is None:
             self._id, self._needs_id, self._id_at = reply.response.producer_id, False, -inf
-        elif str(self.producer_id_trouble) != str(reply.error):
+        elif str(self.producer_id_error) != str(reply.error):
             _log.warning("no producer id yet: %s", reply.error)
-        self.producer_id_trouble = reply.error
+        self.producer_id_error = reply.error
 
     def _handle_metadata(self, reply: Reply) -> None:
         now, self._asking = self._clock(), -1

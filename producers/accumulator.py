@@ -47,7 +47,7 @@ class SenderWork(NamedTuple):
 class Listener(Protocol):
     """Called in place of a condition that is notified."""
 
-    def ring(self) -> None: ...
+    def notify(self) -> None: ...
 
 
 class WouldBlock(Exception):
@@ -94,12 +94,12 @@ class Accumulator:
     def __init__(
         self,
         config: ProducerConfig[Any, Any],
-        ring: Callable[[], None],
+        wake_sender: Callable[[], None],
         clock: Callable[[], float] | None = None,
         random: Random | None = None,
         delivery: type[Delivery] = Delivery,
     ) -> None:
-        """`ring` wakes the sender's thread."""
+        """`wake_sender` wakes the sender's thread."""
         self.lock = RLock()
         self.changed = Condition(self.lock)
         self.appender = Appender(
@@ -116,7 +116,7 @@ class Accumulator:
         self.counts: dict[str, int] = {}
         """The number of partitions of each known topic."""
         self.lookups: dict[str, TopicLookup] = {}
-        self.trouble: FolkmootError | None = None
+        self.metadata_error: FolkmootError | None = None
         """Why the cluster cannot be asked for topics."""
         self.settled = 0
         """Every batch up to this number is settled."""
@@ -131,7 +131,7 @@ class Accumulator:
         self.listener: Listener | None = None
         """Rung whenever `changed` is notified, in any thread."""
         self._max_block = config.max_block
-        self._ring = ring
+        self._wake_sender = wake_sender
         self._clock = clock or time.monotonic
         self._asleep = False
         self._sleeps_until = inf
@@ -248,8 +248,10 @@ class Accumulator:
                     f"{self.appender.used} bytes are not acknowledged yet, and no room came within "
                     f"{waited:g} s: send less, or raise buffer_bytes"
                 )
-            if self.trouble is not None:
-                return BrokerUnreachable(f"topic {topic} could not be looked up: {self.trouble}")
+            if self.metadata_error is not None:
+                return BrokerUnreachable(
+                    f"topic {topic} could not be looked up: {self.metadata_error}"
+                )
             if topic in self.counts:
                 return no_partition(topic, partition, self.counts[topic])
             return UnknownTopicOrPartition(f"topic {topic} was not found within {waited:g} s")
@@ -332,7 +334,7 @@ class Accumulator:
         self.lock = RLock()
         self.changed = Condition(self.lock)
         self.thread = None
-        self._ring = lambda: None
+        self._wake_sender = lambda: None
         self._closed = self._orphaned = reason
         self.appender.close()
 
@@ -438,12 +440,12 @@ class Accumulator:
         if not self._is_woken:
             self._is_woken = True
             if self._asleep:
-                self._ring()
+                self._wake_sender()
 
     def _notify(self) -> None:
         self.changed.notify_all()
         if self.listener is not None:
-            self.listener.ring()
+            self.listener.notify()
 
 
 def check_timeout(timeout: float | None) -> None:

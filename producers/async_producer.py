@@ -56,12 +56,12 @@ class _Hub:
     That thread only rings, once for a round of its work; one look on the loop then runs callbacks
     and wakes the tasks whose condition holds. Futures carry no outcome: a task that is woken asks
     the delivery, so that a cancelled task loses no outcome. A task that stops waiting leaves nothing
-    here. All but `ring` and `to_call` belongs to the loop.
+    here. All but `notify` and `schedule_callbacks` belongs to the loop.
     """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._rung = False
+        self._is_notified = False
         self._to_call: deque[Batch] = deque()
         self._waiting: dict[Condition | Batch, set[asyncio.Future[None]]] = {}
 
@@ -75,14 +75,14 @@ class _Hub:
         if self._loop not in (None, asyncio.get_running_loop()):
             raise ConcurrentUse("a producer belongs to the event loop that started it")
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Have the loop look, since something has changed. From any thread."""
-        if self._loop is not None and not self._rung:
-            self._rung = True
+        if self._loop is not None and not self._is_notified:
+            self._is_notified = True
             with suppress(RuntimeError):  # the loop is closed, so no task waits
                 self._loop.call_soon_threadsafe(self._look)
 
-    def to_call(self, batch: Batch) -> None:
+    def schedule_callbacks(self, batch: Batch) -> None:
         """Have the loop run the callbacks of a batch. In the sender's thread, which rings after it."""
         self._to_call.append(batch)
 
@@ -106,7 +106,7 @@ class _Hub:
         """Wait until the batch is done, at most `timeout` seconds."""
         check_timeout(timeout)
         if not batch.done:
-            self.ring()  # it may have been done a moment ago
+            self.notify()  # it may have been done a moment ago
             await self._woken(batch, timeout)
         return batch.done
 
@@ -127,7 +127,7 @@ class _Hub:
                 del self._waiting[awaited]
 
     def _look(self) -> None:
-        self._rung = False  # first: a change during this look rings again
+        self._is_notified = False  # first: a change during this look rings again
         self.call_back()
         for awaited in [awaited for awaited in self._waiting if _holds(awaited)]:
             for future in self._waiting.pop(awaited):
@@ -445,7 +445,7 @@ class _Core(Producer[K, V]):
         super().__init__(**options)
         self._accumulator.blocks = False
         self._accumulator.listener = hub
-        self._sender.call_back = hub.to_call
+        self._sender.call_back = hub.schedule_callbacks
 
     def _may_wait(self) -> bool:
         with suppress(RuntimeError):

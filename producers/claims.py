@@ -41,12 +41,12 @@ class Claims:
     A topic is claimed in a thread of its own, which rings when that is done or has failed for good.
     """
 
-    def __init__(self, config: ProducerConfig[Any, Any], ring: Callable[[], None]) -> None:
+    def __init__(self, config: ProducerConfig[Any, Any], wake: Callable[[], None]) -> None:
         self.sequences = ClaimedSequences()
         self.error: FolkmootError | None = None
         """Why this producer must end."""
         self._config = config
-        self._ring = ring
+        self._wake = wake
         self._name = f"{TRANSACTIONAL}{config.transactional_id}"
         self._attempt = uuid4().hex
         self._producer_id = self._epoch = -1
@@ -114,7 +114,7 @@ class Claims:
             self._pending.discard(topic)
         self._has_changed = True
         if not self._stopped.is_set():
-            self._ring()
+            self._wake()
 
     def _resume(self, cluster: Cluster, topic: str, topic_id: str, partitions: range) -> None:
         """Continue where the id got to in each partition. Raises the error of a leader that does not say."""

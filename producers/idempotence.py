@@ -146,5 +146,5 @@ class ClaimedSequences(Sequences):
                 position.producer_id, position.epoch, position.sequence = identity[:3]
         if partition not in self._positions:
             raise ProducerFenced(f"the progress of this producer in {partition} was never read")
-        found = super().next(partition)
-        return None if found is None else found._replace(continues=True)
+        following = super().next(partition)
+        return None if following is None else following._replace(continues=True)

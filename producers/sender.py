@@ -176,7 +176,7 @@ class Sender:
         """End look-ups of topics that are known by now, and give the appender the partitions that have
         leaders."""
         accumulator = self._accumulator
-        accumulator.trouble = cluster.trouble
+        accumulator.metadata_error = cluster.metadata_error
         if cluster.version != self._version:
             self._version = cluster.version
             self._leaders = set()
@@ -257,7 +257,7 @@ class Sender:
         if number is not None:
             state.grant([number])
         else:
-            state.trouble = cluster.producer_id_trouble or cluster.trouble
+            state.producer_id_error = cluster.producer_id_error or cluster.metadata_error
 
     def _send(self, cluster: Cluster, state: SenderState, shipment: Shipment) -> None:
         try:

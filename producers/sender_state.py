@@ -99,7 +99,7 @@ class SenderState:
     ) -> None:
         self.counters = counters or ProducerCounters()
         self.finished: list[Batch] = []
-        self.trouble: FolkmootError | None = None
+        self.producer_id_error: FolkmootError | None = None
         self.sequences = sequences or (Sequences() if config.is_idempotent else None)
         self._config = config
         self._view = view
@@ -126,7 +126,7 @@ class SenderState:
         """Take producer ids that no other producer has."""
         if self.sequences is not None:
             self.sequences.grant(ids)
-            self.trouble = None
+            self.producer_id_error = None
 
     # -- events -------------------------------------------------------------------------------------
 
@@ -505,7 +505,7 @@ class SenderState:
         topic, queue = batch.topic_partition.topic, self._queues[batch.topic_partition]
         if self._view.is_missing(topic):
             return UnknownTopicOrPartition(f"topic {topic} does not exist")
-        return batch.last_error or queue.last_error or self.trouble
+        return batch.last_error or queue.last_error or self.producer_id_error
 
     def _fail(self, failed: Iterable[FailedBatch]) -> None:
         for batch, error in failed:

@@ -39,7 +39,7 @@ from folkmoot.consumers.client.face import ConsumerFace
 from folkmoot.consumers.client.life import Stage
 from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.client.signals import SignalHandlers
-from folkmoot.consumers.client.steps import Answer, Beside, Steps
+from folkmoot.consumers.client.steps import Answer, BlockingWork, Steps
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.records.batch_view import RecordBatchView
@@ -406,7 +406,7 @@ class AsyncConsumer(ConsumerFace[K, V]):
             answer = error = None
             try:
                 match step:
-                    case Beside(work):
+                    case BlockingWork(work):
                         answer = await asyncio.to_thread(work)
                     case Answer(future, timeout):
                         # Shielded: its thread must not find it cancelled.

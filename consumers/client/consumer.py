@@ -15,7 +15,7 @@ from folkmoot.consumers.client.core import CLOSE_TIMEOUT, MAX_WAIT, METADATA_WAI
 from folkmoot.consumers.client.face import ConsumerFace
 from folkmoot.consumers.client.rebalance_listener import Starts
 from folkmoot.consumers.client.signals import SignalHandlers
-from folkmoot.consumers.client.steps import Answer, Beside, Steps
+from folkmoot.consumers.client.steps import Answer, BlockingWork, Steps
 from folkmoot.consumers.config import ConsumerConfig, OnDecodeError
 from folkmoot.consumers.group.events import Rebalanced
 from folkmoot.consumers.offsets.seek_target import SeekTarget
@@ -377,7 +377,7 @@ class Consumer(ConsumerFace[K, V]):
             answer = error = None
             try:
                 match step:
-                    case Beside(work):
+                    case BlockingWork(work):
                         answer = work()
                     case Answer(future, timeout):
                         answer = future.result(timeout)

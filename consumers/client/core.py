@@ -14,7 +14,7 @@ from folkmoot.consumers.client.attention import Attention
 from folkmoot.consumers.client.hand_out import HandOut, TakeRecords
 from folkmoot.consumers.client.life import Life, Stage
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, settings_of
-from folkmoot.consumers.client.steps import Beside, Steps
+from folkmoot.consumers.client.steps import BlockingWork, Steps
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher, Reader
 from folkmoot.consumers.group.group_thread import Member
@@ -311,7 +311,7 @@ class ConsumerCore(Reader, Generic[K, V]):
             )
         yield from self.unsubscribe()
         self.discovery.close()  # the member has a session of its own
-        yield Beside(partial(self._join, config))
+        yield BlockingWork(partial(self._join, config))
 
     def unsubscribe(self, timeout: float = CLOSE_TIMEOUT) -> Steps[None]:
         group = self.group
@@ -406,7 +406,7 @@ class ConsumerCore(Reader, Generic[K, V]):
                     )
             if left <= 0:
                 cluster.forget(topic)
-                raise cluster.trouble or errors.UnknownTopicOrPartition(
+                raise cluster.metadata_error or errors.UnknownTopicOrPartition(
                     f"no broker answered about topic {topic} within {timeout:g} s"
                 )
             yield min(left, MAX_WAIT)
@@ -444,7 +444,7 @@ class ConsumerCore(Reader, Generic[K, V]):
             if partition in group.epochs and offset > known:
                 beyond[partition] = topic_id
         if beyond:
-            yield Beside(partial(self._check_within_logs, wanted, beyond, timeout))
+            yield BlockingWork(partial(self._check_within_logs, wanted, beyond, timeout))
         until = min(deadline, group.leave_by) if wait else None
         yield from group.commits.commit(wanted, metadata, until)
 
@@ -487,7 +487,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for first in range(0, len(wanted), LOOKUPS_AT_ONCE):
             chunk = wanted[first : first + LOOKUPS_AT_ONCE]
-            offsets |= yield Beside(partial(discovery.ask, self._committed(chunk)))
+            offsets |= yield BlockingWork(partial(discovery.ask, self._committed(chunk)))
         return next(each and each.offset for each in offsets.values()) if is_single else offsets
 
     def _committed(
@@ -534,7 +534,7 @@ class ConsumerCore(Reader, Generic[K, V]):
         yield from self._check_exist(wanted)
         ids = {each: self.cluster.topic_id(each.topic) or "" for each in wanted}
         look_up = partial(offsets_at, timestamp, self.config, self.discovery, ids, timeout)
-        offsets: dict[TopicPartition, int] = (yield Beside(look_up))[0]
+        offsets: dict[TopicPartition, int] = (yield BlockingWork(look_up))[0]
         return offsets
 
     def offsets_for_times(
@@ -542,7 +542,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     ) -> Steps[dict[TopicPartition, int | None]]:
         yield from self._check_exist({partition_of(each) for each in times})
         look_up = partial(first_offsets, self.config, self.discovery, times, timeout)
-        offsets: dict[TopicPartition, int | None] = yield Beside(look_up)
+        offsets: dict[TopicPartition, int | None] = yield BlockingWork(look_up)
         return offsets
 
     def seek(self, partition: TopicPartition, target: SeekTarget) -> None:
@@ -566,7 +566,7 @@ def _limit(max_records: int | None, otherwise: int) -> int:
 def _read_topic(
     discovery: ZooKeeperDiscovery, topic: str, timeout: float
 ) -> Steps[topics.TopicInfo | None]:
-    info: topics.TopicInfo | None = yield Beside(
+    info: topics.TopicInfo | None = yield BlockingWork(
         partial(discovery.ask, topics.read(topic), timeout)
     )
     return info

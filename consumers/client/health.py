@@ -77,8 +77,8 @@ def health_of(
     assignment = fetcher.partitions()
     waiting = fetcher.leaderless
     leaderless = {each: waiting[each] for each in assignment if each in waiting}
-    troubles = fetcher.lasting_errors().items()
-    unreadable = {each: str(why) for each, why in troubles if each not in leaderless}
+    failures = fetcher.lasting_errors().items()
+    unreadable = {each: str(why) for each, why in failures if each not in leaderless}
     lag: dict[TopicPartition, int | None] = {}
     for partition in assignment:
         try:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from folkmoot.consumers.assignors.next_plan import assignors_of
 from folkmoot.consumers.client.callbacks import Callbacks, Result
 from folkmoot.consumers.client.group_commits import GroupCommits
-from folkmoot.consumers.client.steps import Beside, Steps
+from folkmoot.consumers.client.steps import BlockingWork, Steps
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.fetch.fetcher import Fetcher
 from folkmoot.consumers.group import events
@@ -137,7 +137,7 @@ class RebalanceListener:
         except BaseException:
             self.member.stop(0.0)
             raise
-        yield Beside(partial(self.member.stop, max(0.0, deadline - time.monotonic())))
+        yield BlockingWork(partial(self.member.stop, max(0.0, deadline - time.monotonic())))
         if error is not None:
             raise error
 

@@ -1,8 +1,8 @@
 """A consumer's waiting work as steps: each face decides how to wait.
 
-A generator yields each wait for news as seconds, blocking work as `Beside`, and another thread's answer as
-`Answer`. The sync face waits and works in its thread; the async face awaits. So each operation is written
-once, and tests take the steps without a thread.
+A generator yields each wait for news as seconds, blocking work as `BlockingWork`, and another thread's
+answer as `Answer`. The sync face waits and works in its thread; the async face awaits. So each operation is
+written once, and tests take the steps without a thread.
 """
 
 from collections.abc import Callable, Generator
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class Beside(NamedTuple):
+class BlockingWork(NamedTuple):
     """Blocking work, off the event loop; its result is sent back."""
 
     work: Callable[[], Any]
@@ -25,5 +25,5 @@ class Answer(NamedTuple):
     timeout: float
 
 
-Steps = Generator["float | Beside | Answer", Any, T]
+Steps = Generator["float | BlockingWork | Answer", Any, T]
 """Steps to a result of type T. If they end early, nothing is left half done."""

@@ -134,7 +134,9 @@ class RangeReader:
         Raises the broker's error.
         """
         if correlation_id is None:
-            raise self._cluster.trouble or errors.RequestTimeout("the partition has no leader")
+            raise self._cluster.metadata_error or errors.RequestTimeout(
+                "the partition has no leader"
+            )
         reply = self._reply(correlation_id)
         if reply.error is not None:
             raise reply.error

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from folkmoot.consumers.group.events import Committed, Notice, Rebalanced, Replaced, Revoking
 from folkmoot.consumers.group.liveness import PollState, Timing
-from folkmoot.consumers.group.member_state import Beside, GroupMember, MemberSettings, Phase
+from folkmoot.consumers.group.member_state import BackgroundWork, GroupMember, MemberSettings, Phase
 from folkmoot.consumers.group.owned_partitions import EndSession, Task
 from folkmoot.coordination import paths
 from folkmoot.coordination.wakeup import Wakeup
@@ -334,7 +334,7 @@ class Member:
                 self._feed(self.state.failed, task, error)
         else:
             number = self._session_number
-            if isinstance(step, Beside):
+            if isinstance(step, BackgroundWork):
                 self._run_in_thread(step.work, number, self._work_done, task, recipe)
             else:
                 session.submit(step, partial(self._post, number, self._advance, task, recipe))

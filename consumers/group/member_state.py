@@ -106,7 +106,7 @@ class Source(Enum):
     TOPICS = "topics"
 
 
-class Beside(msgspec.Struct, frozen=True):
+class BackgroundWork(msgspec.Struct, frozen=True):
     """A recipe's step that is no operation of ZooKeeper: work for another thread."""
 
     work: Callable[[], Any]
@@ -556,7 +556,9 @@ class GroupMember:
         )
         if snapshot is None:
             return False
-        step: Any = Beside(partial(next_plan, snapshot, settings.assignors, settings.protocol))
+        step: Any = BackgroundWork(
+            partial(next_plan, snapshot, settings.assignors, settings.protocol)
+        )
         plan = yield step
         if plan is None:
             return False

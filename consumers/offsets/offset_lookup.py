@@ -70,7 +70,7 @@ def list_offsets(
         final=(),  # one broker knows a new topic before another
     )
     for error in lookups.failed.values():
-        if not isinstance(error, errors.RetriableError) and error is not cluster.trouble:
+        if not isinstance(error, errors.RetriableError) and error is not cluster.metadata_error:
             raise error
     for partition, error in [*lookups.failed.items()][:1]:
         log.info("no offsets of %d partitions, %s: %s", len(lookups.failed), partition, error)
@@ -97,7 +97,7 @@ def offsets_at(
         missing = wanted.keys() - offsets.keys()
         if missing and need_all:
             why = f"{describe_silence(missing, cluster.leaderless)} ({timeout:g} s were waited)"
-            raise cluster.trouble or errors.BrokerUnreachable(why)
+            raise cluster.metadata_error or errors.BrokerUnreachable(why)
         return offsets, {each: at for each, at in cluster.leaderless.items() if each in missing}
 
 

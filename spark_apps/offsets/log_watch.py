@@ -162,7 +162,7 @@ class LogWatch:
                 raise UnknownTopicOrPartition(f"topic {topic} does not exist")
             if (left := deadline - monotonic()) <= 0:
                 why = f"no broker has answered about topic {topic}"
-                raise self._cluster.trouble or BrokerUnreachable(why)
+                raise self._cluster.metadata_error or BrokerUnreachable(why)
             for reply in self._cluster.poll(left):
                 self._take(reply)
         return found

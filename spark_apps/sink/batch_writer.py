@@ -200,7 +200,7 @@ class IdempotentBatchWriter:
                     f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
                 )
             if waited > PATIENCE:
-                raise self._cluster.trouble or RequestTimeout(
+                raise self._cluster.metadata_error or RequestTimeout(
                     f"no broker has answered for topic {topic}"
                 )
             self._cluster.poll(PAUSE)

@@ -14,7 +14,7 @@ import pytest
 from folkmoot.consumers.client.callbacks import call_now
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.rebalance_listener import RebalanceListener, Starts
-from folkmoot.consumers.client.steps import Answer, Beside
+from folkmoot.consumers.client.steps import Answer, BlockingWork
 from folkmoot.consumers.config import ConsumerConfig
 from folkmoot.consumers.group.events import (
     Assigned,
@@ -154,7 +154,7 @@ class Scene:
     def leave(self, deadline: float) -> None:
         """Until it has left, waiting for nothing."""
         for step in self.listener.leave(deadline):
-            if isinstance(step, Beside):
+            if isinstance(step, BlockingWork):
                 step.work()
 
     def process(self, partition: TopicPartition, offset: int) -> None:

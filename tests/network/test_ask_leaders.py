@@ -29,7 +29,7 @@ class Leaders:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.trouble: FolkmootError | None = None
+        self.metadata_error: FolkmootError | None = None
         self.nobody = False
         self.lost_leader: set[int] = set()
         self.leaderless: dict[TopicPartition, tuple[int, ...]] = {}
@@ -163,8 +163,8 @@ def test_without_a_leader_it_ends_in_time_and_says_so() -> None:
     leaders.nobody = True
     assert isinstance(delete(leaders, 0).failed[TopicPartition("t", 0)], RequestTimeout)
     assert leaders.now < 6.0
-    leaders.trouble = BrokerUnreachable("no broker is registered")
-    assert delete(leaders, 0).failed == {TopicPartition("t", 0): leaders.trouble}
+    leaders.metadata_error = BrokerUnreachable("no broker is registered")
+    assert delete(leaders, 0).failed == {TopicPartition("t", 0): leaders.metadata_error}
 
 
 def test_the_impatient_wait_neither_for_a_leader_nor_for_one_that_owes_an_answer() -> None:

@@ -173,13 +173,13 @@ def test_all_brokers_gone_means_that_they_are_discovered_again() -> None:
     world, found = World(), [unused_address()]
     with Cluster(Connections("me"), lambda: found) as cluster:
         cluster.want("t")
-        poll_until(cluster, lambda: cluster.trouble)
-        assert isinstance(cluster.trouble, BrokerUnreachable)
+        poll_until(cluster, lambda: cluster.metadata_error)
+        assert isinstance(cluster.metadata_error, BrokerUnreachable)
         with world.broker(1) as one:
             world.brokers = {1: one.address}
             found[:] = [one.address]
             poll_until(cluster, lambda: cluster.leader_address(T0))
-            assert cluster.trouble is None
+            assert cluster.metadata_error is None
 
 
 def test_brokers_that_have_all_moved_are_discovered_however_many_there_were() -> None:
@@ -258,7 +258,7 @@ def test_trouble_of_the_cluster_is_waited_for_and_a_mistake_at_the_start_is_rais
             while errors:
                 now += 1.0
                 cluster.poll(0.05)
-            assert cluster.trouble is error
+            assert cluster.metadata_error is error
 
 
 def test_brokers_without_the_listener_asked_for_are_the_trouble_and_not_leaders_that_are_missing(
@@ -269,9 +269,9 @@ def test_brokers_without_the_listener_asked_for_are_the_trouble_and_not_leaders_
         world.brokers = {1: one.address}
         with Cluster(Connections("me"), lambda: [one.address], listener="outer") as cluster:
             cluster.want("t")
-            poll_until(cluster, lambda: cluster.trouble)
+            poll_until(cluster, lambda: cluster.metadata_error)
             said = "no broker has a listener 'outer': they have client"
-            assert (str(cluster.trouble), cluster.leaderless) == (said, {})
+            assert (str(cluster.metadata_error), cluster.leaderless) == (said, {})
             poll_until(cluster, lambda: world.has_described(3))
     assert [each.message for each in caplog.records] == [f"no metadata: {said}"]
 
@@ -302,7 +302,7 @@ def test_an_answer_too_large_makes_it_ask_for_fewer_topics_of_the_same_broker() 
         for partition in wanted:
             cluster.want(partition.topic)
         poll_until(cluster, lambda: all(cluster.leader_address(each) for each in wanted))
-        assert cluster.trouble is None
+        assert cluster.metadata_error is None
 
 
 def one_producer_id(cluster: Cluster) -> int:
@@ -334,11 +334,11 @@ def test_a_broker_without_producer_ids_is_asked_again_and_named_as_the_trouble()
     with world.broker(1) as one:
         world.brokers = {1: one.address}
         with Cluster(Connections("me"), lambda: [one.address]) as cluster:
-            poll_until(cluster, lambda: cluster.producer_id() or cluster.producer_id_trouble)
-            assert "has no producer id left" in str(cluster.producer_id_trouble)
+            poll_until(cluster, lambda: cluster.producer_id() or cluster.producer_id_error)
+            assert "has no producer id left" in str(cluster.producer_id_error)
             world.ids = [3]
             assert one_producer_id(cluster) == 3
-            assert cluster.producer_id_trouble is None
+            assert cluster.producer_id_error is None
 
 
 def test_brokers_that_metadata_has_named_are_found_again_when_all_given_addresses_are_gone() -> (
@@ -360,7 +360,7 @@ def test_brokers_that_metadata_has_named_are_found_again_when_all_given_addresse
 
     def both_are_named() -> bool:
         later()
-        return all(each.address in str(cluster.trouble) for each in (one, two))
+        return all(each.address in str(cluster.metadata_error) for each in (one, two))
 
     def two_leads() -> bool:
         later()
@@ -416,7 +416,7 @@ def test_while_no_broker_answers_the_trouble_names_all_of_them_all_the_time() ->
         def rounds(count: int) -> bool:
             nonlocal now
             now += 1.0
-            seen.append(str(cluster.trouble))
+            seen.append(str(cluster.metadata_error))
             return sum("no broker answers" in each for each in seen) >= count
 
         poll_until(cluster, lambda: rounds(1))
@@ -512,7 +512,7 @@ def test_a_broker_that_is_slow_is_warned_of_only_where_no_other_answers(
             if slow == 1:
                 poll_until(cluster, lambda: cluster.leader_address(T0) == two.address)
             else:
-                poll_until(cluster, lambda: "no broker answers" in str(cluster.trouble))
+                poll_until(cluster, lambda: "no broker answers" in str(cluster.metadata_error))
     assert bool(caplog.records) == (slow == 2)
 
 

@@ -149,7 +149,7 @@ def test_the_wait_for_a_topic_ends_with_what_is_the_trouble() -> None:
     bench = Bench()
     with pytest.raises(UnknownTopicOrPartition, match="was not found within 0 s"):
         bench.accumulator.admit("t")
-    bench.accumulator.trouble = BrokerUnreachable("no broker is registered")
+    bench.accumulator.metadata_error = BrokerUnreachable("no broker is registered")
     with pytest.raises(BrokerUnreachable, match="no broker is registered"):
         bench.accumulator.admit("t")
 

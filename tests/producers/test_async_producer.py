@@ -187,7 +187,7 @@ def test_who_has_waited_longest_goes_first_also_where_room_comes_and_goes(
 
             tasks = [asyncio.create_task(send(number)) for number in range(20)]
             while not all(task.done() for task in tasks):
-                producer._hub.ring()
+                producer._hub.notify()
                 await asyncio.sleep(0)
 
     run(scenario)

@@ -78,7 +78,7 @@ def test_a_record_that_fails_for_want_of_an_id_says_so(monkeypatch: pytest.Monke
     with closing(Wakeup()) as wakeup:
         driven = Driven(monkeypatch, wakeup, linger=0.0, delivery_timeout=10.0)
         driven.bench.sender.sequences.__init__()  # type: ignore[misc]
-        driven.cluster.producer_id_trouble = NoProducerId("nobody answers at nowhere:1")
+        driven.cluster.producer_id_error = NoProducerId("nobody answers at nowhere:1")
         delivery = driven.bench.stage(b"one")
         driven.round()
         driven.bench.now += 10.0

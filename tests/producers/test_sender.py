@@ -20,13 +20,13 @@ from tests.producers.parts import Bench
 class Quiet:
     """A cluster that knows all topics, never answers, and knows how long it was told to wait."""
 
-    trouble = None
+    metadata_error = None
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.waits: list[float] = []
         self.sent = 0
-        self.producer_id_trouble: FolkmootError | None = None
+        self.producer_id_error: FolkmootError | None = None
 
     @property
     def version(self) -> int:
