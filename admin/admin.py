@@ -211,8 +211,8 @@ class Admin:
         Raises UnknownTopicOrPartition, InvalidName.
         """
         by_topic: dict[str, list[PartitionStatus]] = {}
-        for each in self._cluster(topics).partitions:
-            by_topic.setdefault(each.topic, []).append(each)
+        for status in self._cluster(topics).partitions:
+            by_topic.setdefault(status.topic, []).append(status)
         return by_topic
 
     def describe_brokers(self) -> dict[int, Registration]:
@@ -278,7 +278,9 @@ class Admin:
         """
         check_name("topic", topic)
         rate = check_int("throttle", throttle)
-        checked = {check_int("partition", each): _broker_ids(on) for each, on in targets.items()}
+        checked = {
+            check_int("partition", number): _broker_ids(on) for number, on in targets.items()
+        }
         self._execute(reassignments.start(topic, checked, rate))
 
     def throttle_reassignments(self, topic: str, throttle: int) -> list[int]:
@@ -370,7 +372,7 @@ class Admin:
         """
         ids = self._ids_of(topic)
         offsets, leaderless = self._find_known(ids, _end(end), timeout)
-        return {each: offsets.get(each) for each in ids}, leaderless
+        return {partition: offsets.get(partition) for partition in ids}, leaderless
 
     def _ids_of(self, topic: str | Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Return the topic's id of each partition. Raises UnknownTopicOrPartition, InvalidName."""
@@ -402,21 +404,29 @@ class Admin:
         ids = self._topic_ids(map(partition_of, before))
         checked = self._deletion_offsets(ids, before, timeout)
         wanted = {
-            each: partial(DeleteRecordsEntry, each.topic, ids[each], each.partition, offset=offset)
-            for each, offset in checked.items()
+            partition: partial(
+                DeleteRecordsEntry,
+                partition.topic,
+                ids[partition],
+                partition.partition,
+                offset=offset,
+            )
+            for partition, offset in checked.items()
         }
         with Cluster.of(self.config, self._discover(timeout)) as cluster:
             deletion = ask_leaders(
                 *(cluster, Api.DELETE_RECORDS, wanted),
                 *(lambda entries, _: DeleteRecordsRequest(entries), deadline.left),
             )
-        starts = {each: result.log_start for each, result in deletion.results.items()}
+        starts = {partition: result.log_start for partition, result in deletion.results.items()}
         if deletion.failed:
-            reasons = "; ".join(f"{each}: {why}" for each, why in sorted(deletion.failed.items()))
+            reasons = "; ".join(
+                f"{partition}: {why}" for partition, why in sorted(deletion.failed.items())
+            )
             raise errors.RecordsNotDeleted(
                 f"not all records were deleted: {reasons}", starts, deletion.failed
             )
-        return {each: starts[each] for each in wanted}
+        return {partition: starts[partition] for partition in wanted}
 
     def plan_delete_records(
         self, before: Mapping[TopicPartition, int | Literal["latest"]], timeout: float = TIMEOUT
@@ -433,7 +443,10 @@ class Admin:
         before: Mapping[TopicPartition, int | Literal["latest"]],
         timeout: float,
     ) -> dict[TopicPartition, int]:
-        checked = {partition_of(each): _before(each, offset) for each, offset in before.items()}
+        checked = {
+            partition_of(partition): _before(partition, offset)
+            for partition, offset in before.items()
+        }
         latest = self._find(ids, LATEST, timeout)
         for partition, offset in checked.items():
             if offset != "latest" and offset > latest[partition]:
@@ -441,8 +454,11 @@ class Admin:
                     f"{partition} ends at {latest[partition]}: nothing before {offset} can be "
                     "deleted yet"
                 )
-        offsets = {each: checked[each] for each in latest}
-        return {each: latest[each] if at == "latest" else at for each, at in offsets.items()}
+        offsets = {partition: checked[partition] for partition in latest}
+        return {
+            partition: latest[partition] if at == "latest" else at
+            for partition, at in offsets.items()
+        }
 
     # -- groups -----------------------------------------------------------------------------------
 
@@ -478,18 +494,22 @@ class Admin:
         `behind` are None for partitions of a broker that does not answer. Raises InvalidName.
         """
         states = self._described(names)
-        keys = {each.partition for state in states for each in state.partitions}
-        by_topic = self.topic_ids({each.topic for each in keys})
-        ids = {each: by_topic[each.topic] for each in sorted(keys) if each.topic in by_topic}
+        keys = {status.partition for state in states for status in state.partitions}
+        by_topic = self.topic_ids({partition.topic for partition in keys})
+        ids = {
+            partition: by_topic[partition.topic]
+            for partition in sorted(keys)
+            if partition.topic in by_topic
+        }
         deadline = _Deadline(timeout)
         # A broker that does not answer leaves half of the time for the answers of the others.
         latest, leaderless = self._find_known(ids, LATEST, timeout / 2)
-        committed = {each.name: _committed(each.partitions, by_topic) for each in states}
+        committed = {state.name: _committed(state.partitions, by_topic) for state in states}
         behind_end = {
-            each.partition: ids[each.partition]
+            status.partition: ids[status.partition]
             for state in states
-            for each in state.partitions
-            if committed[state.name].get(each.partition, 0) < latest.get(each.partition, 0)
+            for status in state.partitions
+            if committed[state.name].get(status.partition, 0) < latest.get(status.partition, 0)
         }
         earliest, _ = self._find_known(behind_end, EARLIEST, deadline.left / 2)
         unread = {
@@ -502,13 +522,13 @@ class Admin:
         stamps = first_timestamps(self._reading, discover, unread, deadline.left)
         ends = PartitionEnds(ids, earliest, latest, leaderless, stamps)
         now = time.time()
-        return [view_of(each, committed[each.name], ends, now) for each in states]
+        return [view_of(state, committed[state.name], ends, now) for state in states]
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group, in topics that exist. Raises UnknownGroup."""
         self._check_known(group)
         partitions = sorted(self._execute(inspection.with_offsets(group)))
-        ids = self.topic_ids(each.topic for each in partitions)
+        ids = self.topic_ids(partition.topic for partition in partitions)
         return _committed(self._offsets(group, partitions), ids)
 
     def group_events(self, group: str) -> list[Entry]:
@@ -523,7 +543,7 @@ class Admin:
         names = self._execute(history.entry_names(group))
         read = self._execute_all(history.entry(group, name) for name in names)
         entries = [*filter(None, read), *([last] if last else [])]
-        return sorted(entries, key=lambda each: each.at_ms or math.inf)
+        return sorted(entries, key=lambda entry: entry.at_ms or math.inf)
 
     # -- resets -----------------------------------------------------------------------------------
 
@@ -548,19 +568,22 @@ class Admin:
         if isinstance(to, Mapping):
             wanted = set(to)
         else:
-            named = {partition_of(each) for each in partitions}
+            named = {partition_of(partition) for partition in partitions}
             wanted = self._scope(group, names_of("topics", topics), named)
         ids = self._topic_ids(wanted)
-        by_name = {each.topic: topic_id for each, topic_id in ids.items()}
+        by_name = {partition.topic: topic_id for partition, topic_id in ids.items()}
         by_partition = _committed(self._offsets(group, ids), by_name)
-        committed = {each: by_partition.get(each) for each in ids}
+        committed = {partition: by_partition.get(partition) for partition in ids}
         earliest = self._find(ids, EARLIEST, deadline.left)
         latest = self._find(ids, LATEST, deadline.left)
         moment = _before_now(to) if isinstance(to, timedelta) else to
         by_time: dict[TopicPartition, int] = {}
         if isinstance(moment, datetime):
             at_time = self.offsets_for_times(dict.fromkeys(ids, moment), deadline.left)
-            by_time = {each: latest[each] if at is None else at for each, at in at_time.items()}
+            by_time = {
+                partition: latest[partition] if at is None else at
+                for partition, at in at_time.items()
+            }
         return planned(to, committed, earliest, latest, by_time)
 
     def reset_offsets(
@@ -578,7 +601,8 @@ class Admin:
         """
         check_name("group", group)
         wanted = {
-            partition_of(each): check_offset(each, offset) for each, offset in offsets.items()
+            partition_of(partition): check_offset(partition, offset)
+            for partition, offset in offsets.items()
         }
         deadline = _Deadline(timeout)
         ids = self._topic_ids(wanted)
@@ -589,8 +613,8 @@ class Admin:
         planned(wanted, dict.fromkeys(ids), earliest, latest, {})
         mark = secrets.token_hex(8)
         moves = [
-            offset_admin.reset(group, each, topic_id, wanted[each], mark)
-            for each, topic_id in ids.items()
+            offset_admin.reset(group, partition, topic_id, wanted[partition], mark)
+            for partition, topic_id in ids.items()
         ]
         self._execute_all(moves, deadline.left)
         with suppress(errors.ZooKeeperUnreachable):  # the reset is done, with or without a note
@@ -681,7 +705,7 @@ class Admin:
         Raises UnknownTopicOrPartition, InvalidName.
         """
         ordered = sorted(partitions)
-        infos = self._topics(each.topic for each in ordered)
+        infos = self._topics(partition.topic for partition in ordered)
         for topic, number in ordered:
             if topic not in infos:
                 raise topics.unknown(topic)
@@ -690,7 +714,7 @@ class Admin:
                 raise errors.UnknownTopicOrPartition(
                     f"topic {topic} has no partition {number}, only 0 to {count - 1}"
                 )
-        return {each: infos[each.topic].topic_id for each in ordered}
+        return {partition: infos[partition.topic].topic_id for partition in ordered}
 
     def _discover(self, timeout: float) -> Callable[[], list[str]]:
         return lambda: self._execute(brokers.addresses(self.config.listener), timeout)
@@ -716,7 +740,7 @@ class Admin:
     def _described(self, names: Iterable[str] | None) -> list[GroupState]:
         """Return all groups, or those of these names that exist. Raises InvalidName."""
         named = self.group_names() if names is None else names_of("names", names)
-        wanted = [check_name("group", each) for each in named]
+        wanted = [check_name("group", name) for name in named]
         with self._open_session() as session:
             return inspection.describe(session, wanted, self._timeout)
 
@@ -726,7 +750,7 @@ class Admin:
             raise _unknown(group)
 
     def _offsets(self, group: str, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
-        return self._execute_all(inspection.partition(group, each) for each in partitions)
+        return self._execute_all(inspection.partition(group, partition) for partition in partitions)
 
     def _scope(
         self, group: str, named: Iterable[str] | None, partitions: set[TopicPartition]
@@ -734,13 +758,15 @@ class Admin:
         if named is None and not partitions:
             self._check_known(group)
             divided = self._execute(planning.get(group)).plan.topics.keys()
-            with_offsets = {each.topic for each in self._execute(inspection.with_offsets(group))}
+            with_offsets = {
+                partition.topic for partition in self._execute(inspection.with_offsets(group))
+            }
             named = (with_offsets | divided) & set(self._execute(topics.names()))
         return partitions.union(*(self.partitions_of(topic) for topic in named or ()))
 
 
 def _broker_ids(values: Iterable[object]) -> list[int]:
-    return [check_int("broker id", each) for each in values]
+    return [check_int("broker id", value) for value in values]
 
 
 def _end(end: str) -> int:
@@ -768,11 +794,11 @@ def _committed(
 ) -> dict[TopicPartition, int]:
     """Return the offsets in topics with these ids: in a topic that was made anew they mean nothing."""
     return {
-        each.partition: each.offset.offset
-        for each in partitions
-        if each.offset is not None
-        and each.offset.offset is not None
-        and each.offset.topic_id == ids.get(each.partition.topic)
+        state.partition: state.offset.offset
+        for state in partitions
+        if state.offset is not None
+        and state.offset.offset is not None
+        and state.offset.topic_id == ids.get(state.partition.topic)
     }
 
 

@@ -105,19 +105,19 @@ def view_of(
     `committed` has its offsets in topics that exist.
     """
     rows = []
-    for each in state.partitions:
-        at, end = committed.get(each.partition), ends.latest.get(each.partition)
-        start = ends.earliest.get(each.partition, 0)
-        stamp = None if at is None else ends.stamps.get((each.partition, max(at, start)))
+    for status in state.partitions:
+        at, end = committed.get(status.partition), ends.latest.get(status.partition)
+        start = ends.earliest.get(status.partition, 0)
+        stamp = None if at is None else ends.stamps.get((status.partition, max(at, start)))
         behind = None if stamp is None else round(max(0.0, now - stamp / 1000), 3)
         missing = lag(at, start, end)
-        is_there = each.partition in ends.ids
-        partition_state = "truncated" if is_beyond(at, end) else state.state_of(each)
+        is_there = status.partition in ends.ids
+        partition_state = "truncated" if is_beyond(at, end) else state.state_of(status)
         rows.append(
             Progress(
-                partition=each.partition,
-                owner=each.owner,
-                epoch=None if each.offset is None else each.offset.epoch,
+                partition=status.partition,
+                owner=status.owner,
+                epoch=None if status.offset is None else status.offset.epoch,
                 committed=at,
                 latest=end,
                 lag=missing,
@@ -125,8 +125,8 @@ def view_of(
                 state=partition_state if is_there else "deleted",
             )
         )
-    wanted = {each.partition for each in rows} & ends.ids.keys()
-    leaderless = {each: at for each, at in ends.leaderless.items() if each in wanted}
+    wanted = {row.partition for row in rows} & ends.ids.keys()
+    leaderless = {partition: at for partition, at in ends.leaderless.items() if partition in wanted}
     unknown = sorted(wanted - ends.latest.keys() - leaderless.keys())
     return GroupView(
         name=state.name,
@@ -154,7 +154,9 @@ def _member(state: GroupState, assignee: str, now: float) -> MemberView:
         name=member.name,
         instance_id=instance_of(assignee),
         info=member.info,
-        partitions=tuple(each.partition for each in state.partitions if each.owner == assignee),
+        partitions=tuple(
+            status.partition for status in state.partitions if status.owner == assignee
+        ),
         age=round(max(0.0, now - member.joined_ms / 1000), 1),
     )
 
@@ -167,20 +169,20 @@ def _notes(
         yield f"{describe_waiting(leaderless)}; what is unread there is not known"
     if unanswered:
         yield f"{no_answer(unanswered)}; what is unread there is not known"
-    deleted = sorted({each.partition.topic for each in rows if each.state == "deleted"})
+    deleted = sorted({row.partition.topic for row in rows if row.state == "deleted"})
     if deleted:
         yield f"offsets are left of topics that do not exist any more: {', '.join(deleted)}"
-    unsubscribed = sorted({each.partition.topic for each in rows if each.state == "unsubscribed"})
+    unsubscribed = sorted({row.partition.topic for row in rows if row.state == "unsubscribed"})
     if unsubscribed:
         yield (
             f"no member subscribes to {', '.join(unsubscribed)} any more, and what is committed of it stays: "
             "`folkmoot group delete-offsets` forgets it"
         )
-    for each in rows:
-        if each.state == "truncated" and each.committed is not None and each.latest is not None:
-            yield describe_truncation(each.partition, each.committed, each.latest)
+    for row in rows:
+        if row.state == "truncated" and row.committed is not None and row.latest is not None:
+            yield describe_truncation(row.partition, row.committed, row.latest)
     uncommitted = sum(
-        each.committed is None and each.lag is None and bool(each.latest) for each in rows
+        row.committed is None and row.lag is None and bool(row.latest) for row in rows
     )
     if uncommitted:
         what = counted(uncommitted, "partition")

@@ -41,7 +41,9 @@ def check_target(
     """Return the target with its offsets as ints, numpy's too. Raises ConfigError."""
     match to:
         case Mapping():
-            return {partition_of(each): check_offset(each, at) for each, at in to.items()}
+            return {
+                partition_of(partition): check_offset(partition, at) for partition, at in to.items()
+            }
         case Shift(by):
             return Shift(check_int("shift", by, least=-HIGHEST))
         case SupportsIndex():
@@ -67,8 +69,8 @@ def planned(
     the log does not have, and NoOffset for a shift where nothing is committed.
     """
     resets = []
-    for each, before in sorted(committed.items()):
-        first, end = earliest[each], latest[each]
+    for partition, before in sorted(committed.items()):
+        first, end = earliest[partition], latest[partition]
         match to:
             case "earliest":
                 new = first
@@ -77,21 +79,21 @@ def planned(
             case Shift(by):
                 if before is None:
                     raise NoOffset(
-                        f"nothing is committed for {each}: a shift has nothing to start from"
+                        f"nothing is committed for {partition}: a shift has nothing to start from"
                     )
                 new = min(max(before + by, first), end)
             case int():
-                new = _existing(each, to, first, end)
+                new = _existing(partition, to, first, end)
             case datetime() | timedelta():
-                new = max(by_time[each], first)
+                new = max(by_time[partition], first)
             case Mapping():
-                new = _existing(each, to[each], first, end)
+                new = _existing(partition, to[partition], first, end)
             case _:
                 raise ConfigError(
                     f"{to!r} is nowhere to reset to: use earliest, latest, an offset, a time"
                 )
         resets.append(
-            Planned(partition=each, committed=before, new=new, earliest=first, latest=end)
+            Planned(partition=partition, committed=before, new=new, earliest=first, latest=end)
         )
     return resets
 

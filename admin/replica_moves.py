@@ -97,9 +97,11 @@ class ReplicaMoves:
             for reply in ask_any(connections, [*named], *arguments, again=False):
                 if reply.error is None:
                     broker_id = named[reply.address]
-                    by_broker[broker_id] = [_size(broker_id, each) for each in reply.response.logs]
+                    by_broker[broker_id] = [
+                        _size(broker_id, log_size) for log_size in reply.response.logs
+                    ]
         if silent := sorted(live.keys() - by_broker.keys()):
-            broker_names = ", ".join(f"broker {each}" for each in silent)
+            broker_names = ", ".join(f"broker {broker}" for broker in silent)
             log.warning(
                 "the sizes of logs on %s are not known: no answer within %g s", broker_names, limit
             )
@@ -119,7 +121,7 @@ class ReplicaMoves:
         Named partitions are all placed in the order of `on`; the partitions of a whole topic take turns.
         """
         cluster = read_cluster(self._session, self._timeout, [topic])
-        known = {each.partition: each for each in cluster.partitions}
+        known = {status.partition: status for status in cluster.partitions}
         numbers = sorted(known if partitions is None else set(partitions))
         for number in numbers:
             if number not in known:
@@ -128,23 +130,25 @@ class ReplicaMoves:
                 )
         if on is not None:
             rotations = len(on) if partitions is None and on else 1
-            targets = {each: [*on[each % rotations :], *on[: each % rotations]] for each in numbers}
+            targets = {
+                number: [*on[number % rotations :], *on[: number % rotations]] for number in numbers
+            }
         else:
             usable = racks_of(self._execute(brokers.usable()))
-            current = {each: _assigned(known[each]) for each in numbers}
+            current = {number: _assigned(known[number]) for number in numbers}
             targets = move(topic, current, usable, replicas)
         self._execute(reassignments.check(topic, targets))
-        return self._planned([known[each] for each in numbers], targets, cluster.brokers)
+        return self._planned([known[number] for number in numbers], targets, cluster.brokers)
 
     def plan_drain(self, broker: int) -> list[PlannedMove]:
         cluster = read_cluster(self._session, self._timeout)
         usable = racks_of(self._execute(brokers.usable()))
         usable.pop(broker, None)
         by_topic: dict[str, list[PartitionStatus]] = {}
-        for each in cluster.partitions:
-            if broker in each.replicas and not _is_leaving(each, broker):
-                _check_movable(each, broker)
-                by_topic.setdefault(each.topic, []).append(each)
+        for status in cluster.partitions:
+            if broker in status.replicas and not _is_leaving(status, broker):
+                _check_movable(status, broker)
+                by_topic.setdefault(status.topic, []).append(status)
         if not by_topic and broker not in cluster.brokers:
             raise errors.InvalidReplicaAssignment(
                 f"broker {broker} is not registered and holds nothing"
@@ -152,7 +156,9 @@ class ReplicaMoves:
         moves = []
         for topic, statuses in by_topic.items():
             # Replicas on dead brokers are moved, too: a move ends only when all its targets are in sync.
-            targets = move(topic, {each.partition: each.replicas for each in statuses}, usable)
+            targets = move(
+                topic, {status.partition: status.replicas for status in statuses}, usable
+            )
             moves += self._planned(statuses, targets, cluster.brokers)
         return moves
 
@@ -162,16 +168,19 @@ class ReplicaMoves:
         targets: Mapping[int, list[int]],
         live: Mapping[int, Registration],
     ) -> list[PlannedMove]:
-        moving = [each for each in partitions if targets[each.partition] != _assigned(each)]
-        topics = sorted({each.topic for each in moving})
-        sizes = {(each.broker, each.partition): each.bytes for each in self._sizes(live, topics)}
+        moving = [status for status in partitions if targets[status.partition] != _assigned(status)]
+        topics = sorted({status.topic for status in moving})
+        sizes = {
+            (replica.broker, replica.partition): replica.bytes
+            for replica in self._sizes(live, topics)
+        }
         planned = []
-        for each in moving:
-            name, target = TopicPartition(each.topic, each.partition), targets[each.partition]
-            size = None if each.leader is None else sizes.get((each.leader, name))
-            added = len(set(target) - set(each.replicas))
+        for status in moving:
+            name, target = TopicPartition(status.topic, status.partition), targets[status.partition]
+            size = None if status.leader is None else sizes.get((status.leader, name))
+            added = len(set(target) - set(status.replicas))
             length = None if size is None else size * added
-            planned.append(PlannedMove(name, _assigned(each), target, length))
+            planned.append(PlannedMove(name, _assigned(status), target, length))
         return planned
 
     # -- doing it ---------------------------------------------------------------------------------
@@ -185,8 +194,10 @@ class ReplicaMoves:
         self._execute(brokers.set_drained(broker, True))
         planned = self.plan_drain(broker)
         by_topic: dict[str, dict[int, list[int]]] = {}
-        for each in planned:
-            by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each.target
+        for planned_move in planned:
+            by_topic.setdefault(planned_move.partition.topic, {})[
+                planned_move.partition.partition
+            ] = planned_move.target
         for topic, targets in by_topic.items():
             self._execute(reassignments.start(topic, targets, throttle))
         return planned
@@ -204,19 +215,19 @@ class ReplicaMoves:
 
     def _leaving(self, broker: int) -> dict[str, list[int]]:
         by_topic: dict[str, list[int]] = {}
-        for each in read_cluster(self._session, self._timeout).partitions:
-            moved = each.reassignment
+        for status in read_cluster(self._session, self._timeout).partitions:
+            moved = status.reassignment
             if moved is not None and broker in moved.original and broker not in moved.target:
-                by_topic.setdefault(each.topic, []).append(each.partition)
+                by_topic.setdefault(status.topic, []).append(status.partition)
         return by_topic
 
     def running(self, topics: Sequence[str] | None) -> list[RunningMove]:
         cluster = read_cluster(self._session, self._timeout, topics)
-        moving = [each for each in cluster.partitions if each.reassignment is not None]
-        topics_moving = sorted({each.topic for each in moving})
+        moving = [status for status in cluster.partitions if status.reassignment is not None]
+        topics_moving = sorted({status.topic for status in moving})
         replica_sizes = self._sizes(cluster.brokers, topics_moving) if moving else []
-        sizes = {(each.broker, each.partition): each.bytes for each in replica_sizes}
-        return [_running(each, sizes) for each in moving]
+        sizes = {(replica.broker, replica.partition): replica.bytes for replica in replica_sizes}
+        return [_running(status, sizes) for status in moving]
 
     def _execute(self, recipe: Recipe[_T]) -> _T:
         return execute(self._session, recipe, self._timeout)
@@ -227,41 +238,43 @@ def _size(broker: int, log: LogSize) -> ReplicaSize:
     return ReplicaSize(broker, partition, log.topic_id, log.size, log.log_start, log.log_end)
 
 
-def _running(each: PartitionStatus, sizes: Mapping[tuple[int, TopicPartition], int]) -> RunningMove:
-    moved = each.reassignment
+def _running(
+    status: PartitionStatus, sizes: Mapping[tuple[int, TopicPartition], int]
+) -> RunningMove:
+    moved = status.reassignment
     assert moved is not None
-    name = TopicPartition(each.topic, each.partition)
+    name = TopicPartition(status.topic, status.partition)
     added = [broker for broker in moved.target if broker not in moved.original]
-    size = None if each.leader is None else sizes.get((each.leader, name))
+    size = None if status.leader is None else sizes.get((status.leader, name))
     copied = None
     if size is not None:
         copied = sum(min(size, sizes.get((broker, name), 0)) for broker in added)
     return RunningMove(
-        *(name, moved.original, moved.target, each.in_sync, copied),
+        *(name, moved.original, moved.target, status.in_sync, copied),
         *(None if size is None else size * len(added), moved.throttle, moved.is_cancelled),
     )
 
 
-def _assigned(each: PartitionStatus) -> list[int]:
+def _assigned(status: PartitionStatus) -> list[int]:
     """Return the brokers of the replicas, or those they are moved to."""
-    return each.replicas if each.reassignment is None else each.reassignment.target
+    return status.replicas if status.reassignment is None else status.reassignment.target
 
 
-def _is_leaving(each: PartitionStatus, broker: int) -> bool:
-    return each.reassignment is not None and broker not in each.reassignment.target
+def _is_leaving(status: PartitionStatus, broker: int) -> bool:
+    return status.reassignment is not None and broker not in status.reassignment.target
 
 
-def _check_movable(each: PartitionStatus, broker: int) -> None:
-    name = f"{each.topic}-{each.partition}"
-    if each.reassignment is not None:
+def _check_movable(status: PartitionStatus, broker: int) -> None:
+    name = f"{status.topic}-{status.partition}"
+    if status.reassignment is not None:
         raise errors.ReassignmentInProgress(
-            f"{name} is being moved to {each.reassignment.target}: wait until that has ended, or cancel it"
+            f"{name} is being moved to {status.reassignment.target}: wait until that has ended, or cancel it"
         )
-    others = [other for other in each.in_sync if other != broker]
-    is_alone = len(each.replicas) == 1 and broker in each.in_sync
+    others = [other for other in status.in_sync if other != broker]
+    is_alone = len(status.replicas) == 1 and broker in status.in_sync
     if not others and not is_alone:
         raise errors.InvalidReplicaAssignment(
             f"broker {broker} is the last in-sync replica of {name}: wait until others of "
-            f"{list(each.replicas)} are in sync, and start those that are not alive "
+            f"{list(status.replicas)} are in sync, and start those that are not alive "
             "(`folkmoot topic describe --under-replicated`)"
         )

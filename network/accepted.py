@@ -156,19 +156,19 @@ class AcceptedConnections:
             if connection.unfinished > limits.unfinished_bytes_per_connection
         ]
         if not suspects and self._unfinished > limits.unfinished_bytes:
-            suspects = [max(connections, key=lambda each: each.unfinished)]
-        for each in suspects:
-            if each.suspected_in is None:
-                each.suspected_in = round_number
+            suspects = [max(connections, key=lambda connection: connection.unfinished)]
+        for suspect in suspects:
+            if suspect.suspected_in is None:
+                suspect.suspected_in = round_number
             # Messages that were whole by then have been received since: peers have their turns.
-            elif round_number - each.suspected_in > (
+            elif round_number - suspect.suspected_in > (
                 0 if all_received else len(connections) // batch + 1
             ):
-                self._count(each)
-                if each.unfinished > limits.unfinished_bytes_per_connection or (
+                self._count(suspect)
+                if suspect.unfinished > limits.unfinished_bytes_per_connection or (
                     self._unfinished > limits.unfinished_bytes
                 ):
-                    self._end_unfinished(each)
+                    self._end_unfinished(suspect)
         return bool(suspects)
 
     def _count(self, connection: _Accepted) -> None:

@@ -66,8 +66,9 @@ class LeaderRequests:
     def is_stuck(self) -> bool:
         """True if nothing is under way and no partition left has a leader that is free."""
         return not self._in_flight and all(
-            each in self._cluster.leaderless or self._is_busy(self._cluster.leader_address(each))
-            for each in self._remaining
+            partition in self._cluster.leaderless
+            or self._is_busy(self._cluster.leader_address(partition))
+            for partition in self._remaining
         )
 
     def ask(self, timeout: float) -> None:
@@ -115,7 +116,10 @@ class LeaderRequests:
         return address is not None and self._cluster.has_in_flight(address, self._api)
 
     def _send(self, address: str, partitions: list[TopicPartition], timeout: float) -> None:
-        entries = [self._entries[each](self._cluster.leader_epoch(each)) for each in partitions]
+        entries = [
+            self._entries[partition](self._cluster.leader_epoch(partition))
+            for partition in partitions
+        ]
         request = self._request(entries, timeout)
         try:
             number = self._cluster.send(address, self._api, request, timeout=timeout)

@@ -34,7 +34,7 @@ class Bootstrap:
 
     def open(self) -> None:
         """Return as soon as one of them answers. Raises BrokerUnreachable if none does."""
-        names = HostNames(each.rpartition(":")[0].strip("[]") for each in self._addresses)
+        names = HostNames(address.rpartition(":")[0].strip("[]") for address in self._addresses)
         errors: dict[str, str] = {}
         with Connections.of(self._config) as connections:
             wait = min(CONNECT_WAIT, self._config.request_timeout)
@@ -44,7 +44,9 @@ class Bootstrap:
                 if reply.error is None:
                     return
                 errors[reply.address] = str(reply.error)
-        why = "; ".join(errors.get(each, f"{each} does not answer") for each in self._addresses)
+        why = "; ".join(
+            errors.get(address, f"{address} does not answer") for address in self._addresses
+        )
         if unresolved := names.unresolved():
             why = f"{unresolved}; {why}"
         raise BrokerUnreachable(

@@ -83,7 +83,9 @@ class BrokerChoice:
             return None
         usable = [address for address in self._discovered if address not in self.failed]
         if usable:
-            return random.choice([each for each in usable if each not in self.late] or usable)
+            return random.choice(
+                [address for address in usable if address not in self.late] or usable
+            )
         candidates = {*self._metadata.addresses(), *self._discovered}
         return next(address for address in self.failed if address in candidates)
 

@@ -247,7 +247,7 @@ class Connections:
     def has_in_flight(self, address: str, api: Api) -> bool:
         """True if a request of this kind is under way there."""
         peer = self._peers.get(address)
-        return peer is not None and any(each.api is api for each in peer.requests.values())
+        return peer is not None and any(request.api is api for request in peer.requests.values())
 
     def drop(self, address: str, reason: str) -> None:
         """End the connection to a broker, and all requests under way there."""

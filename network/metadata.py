@@ -289,8 +289,10 @@ class Metadata:
         elif topic.error == 0 and numbers and sorted(numbers) == list(range(len(numbers))):
             self._missing.pop(topic.topic, None)
             leaders = {
-                each.partition: _Leader(each.leader, each.leader_epoch, each.isr, each.replicas)
-                for each in topic.partitions
+                partition.partition: _Leader(
+                    partition.leader, partition.leader_epoch, partition.isr, partition.replicas
+                )
+                for partition in topic.partitions
             }
             if former is not None and former.topic_id == topic.topic_id:
                 for number, leader in enumerate(former.leaders):

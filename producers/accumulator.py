@@ -415,7 +415,7 @@ class Accumulator:
                 if batch.error is None or isinstance(batch.error, RecordsPurged):
                     continue
                 if len(self._failed) == MAX_FAILED_BATCHES:
-                    self._failed = [each for each in self._failed if each.unobserved]
+                    self._failed = [failed for failed in self._failed if failed.unobserved]
                 if batch.unobserved and len(self._failed) < MAX_FAILED_BATCHES:
                     self._failed.append(batch)
             self.settle(batch for batch in batches if not batch.callbacks)

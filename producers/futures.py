@@ -228,4 +228,4 @@ class BatchDelivery:
             if builder.outcomes is None:
                 yield outcome_at(builder, rank), count
             else:  # it was sent in parts
-                yield from ((each, 1) for each in builder.outcomes[rank : rank + count])
+                yield from ((outcome, 1) for outcome in builder.outcomes[rank : rank + count])

@@ -141,8 +141,8 @@ class ClaimedSequences(Sequences):
     ) -> Identity | None:
         """Raises ProducerFenced for a partition that the owner has not set."""
         while self._pending:
-            for each, identity in self._pending.popleft().items():
-                position = self._positions[each] = _Position()
+            for partition_key, identity in self._pending.popleft().items():
+                position = self._positions[partition_key] = _Position()
                 position.producer_id, position.epoch, position.sequence = identity[:3]
         if partition not in self._positions:
             raise ProducerFenced(f"the progress of this producer in {partition} was never read")

@@ -300,7 +300,7 @@ class Sender:
 
     def _end_if_misplaced(self, failed: Sequence[Batch]) -> None:
         """End a producer with a transactional id if a batch was refused for its sequence."""
-        error = next((each.error for each in failed if isinstance(each.error, MISPLACED)), None)
+        error = next((batch.error for batch in failed if isinstance(batch.error, MISPLACED)), None)
         if error is None or self._fatal is not None:
             return
         why = "an earlier one has written since this one started, or a record has failed"

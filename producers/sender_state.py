@@ -208,7 +208,7 @@ class SenderState:
 
     def topics(self) -> set[str]:
         """Return the topics of all unfinished batches."""
-        return {each.topic_partition.topic for each in self._unfinished if not each.done}
+        return {batch.topic_partition.topic for batch in self._unfinished if not batch.done}
 
     def end_topic(self, topic: str, error: FolkmootError) -> None:
         """Fail all batches of a topic, and forget it."""
@@ -283,7 +283,7 @@ class SenderState:
                     self._end_lingering(queue.leader, now)
         if self._displaced:
             self._move_displaced()
-        for topic in [each for each in self._postponed if not self._awaits_displaced(each)]:
+        for topic in [name for name in self._postponed if not self._awaits_displaced(name)]:
             for queue in self._postponed.pop(topic):
                 self._examine(queue)
 
@@ -327,7 +327,9 @@ class SenderState:
             self._postponed.setdefault(topic, {})
             numbers = self._view.partitions(topic)
             led = [
-                each for each in numbers if self._view.leader_address(TopicPartition(topic, each))
+                number
+                for number in numbers
+                if self._view.leader_address(TopicPartition(topic, number))
             ]
             strategy, random = self._config.partitioner, self._context.random
             choose = partial(choose_again, strategy, topic, len(numbers), led or numbers, random)
@@ -383,7 +385,7 @@ class SenderState:
         return queue
 
     def _queues_of(self, topic: str) -> list[PartitionQueue]:
-        return [queue for each, queue in self._queues.items() if each.topic == topic]
+        return [queue for partition, queue in self._queues.items() if partition.topic == topic]
 
     # -- one shipment -------------------------------------------------------------------------------
 
@@ -484,7 +486,7 @@ class SenderState:
     def _find_unfinished(self, original: Batch) -> tuple[PartitionQueue, Batch]:
         """An unfinished batch, or a part of it, and its queue."""
         topic, own = original.topic_partition.topic, self._queues[original.topic_partition]
-        others = (queue for each, queue in self._queues.items() if each.topic == topic)
+        others = (queue for partition, queue in self._queues.items() if partition.topic == topic)
         for queue in chain((own,), others):  # as a rule it is the first of its own
             for batch in queue.batches:
                 if batch is original or batch.part_of is original:
@@ -496,7 +498,9 @@ class SenderState:
         where = batch.topic_partition
         if (awaited := self._view.leaderless.get(where)) is not None:
             return f": {describe_waiting({where: awaited})}"
-        addresses = [each.address for each in self._shipments.values() if batch in each.batches]
+        addresses = [
+            shipment.address for shipment in self._shipments.values() if batch in shipment.batches
+        ]
         silent = f": broker {addresses[0]} has not answered" if addresses else ""
         cause = self._cause(batch)
         return f"{silent}; last error: {cause}" if cause else silent

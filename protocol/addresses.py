@@ -53,7 +53,7 @@ class HostNames:
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._unresolved: list[str] = []
-        if names := [each for each in dict.fromkeys(hosts) if not _is_address(each)]:
+        if names := [host for host in dict.fromkeys(hosts) if not _is_address(host)]:
             look_up = threading.Thread(target=self._look_up, args=(names,), daemon=True)
             look_up.name = "folkmoot-host-names"
             look_up.start()

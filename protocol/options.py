@@ -79,10 +79,10 @@ class Declaration(NamedTuple):
         if isinstance(value, bool) or not is_number or not abs(value) < _LIMIT:
             return False
         return all(
-            (each.ge is None or value >= each.ge)
-            and (each.gt is None or value > each.gt)
-            and (each.le is None or value <= each.le)
-            for each in self.ranges
+            (limits.ge is None or value >= limits.ge)
+            and (limits.gt is None or value > limits.gt)
+            and (limits.le is None or value <= limits.le)
+            for limits in self.ranges
         )
 
     def __str__(self) -> str:
@@ -91,10 +91,10 @@ class Declaration(NamedTuple):
             return f"{', '.join(most)} or {last}" if most else last
         text = "a number" if float in self.kinds else "a whole number"
         text += "".join(f" of {unit.name}" for unit in self.units)
-        for each in self.ranges:
-            both = each.ge is not None and each.le is not None
+        for limits in self.ranges:
+            both = limits.ge is not None and limits.le is not None
             lower, upper = ("from", "to") if both else ("of at least", "of at most")
-            ends = ((lower, each.ge), ("above", each.gt), (upper, each.le))
+            ends = ((lower, limits.ge), ("above", limits.gt), (upper, limits.le))
             text += "".join(f" {word} {end:.15g}" for word, end in ends if end is not None)
         return f"{text}, or None" if NoneType in self.kinds else text
 
@@ -119,7 +119,7 @@ def configured(
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         parameters = inspect.signature(get_origin(config) or config).parameters.values()
-        plain = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+        plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
         construct.__signature__ = inspect.Signature([own, *plain])  # type: ignore[attr-defined]
         return construct
 
@@ -128,7 +128,7 @@ def configured(
 
 def options_of(config: Any) -> dict[str, Any]:
     """Return the options that make a config like this one."""
-    return {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
 
 
 def build(config: type[_Config], options: Mapping[str, Any]) -> _Config:
@@ -204,15 +204,15 @@ def _parts(hint: Any) -> Iterator[Any]:
         yield from _parts(hint.__origin__)
         yield from hint.__metadata__
     elif get_origin(hint) in (Union, UnionType):
-        for each in get_args(hint):
-            yield from _parts(each)
+        for part in get_args(hint):
+            yield from _parts(part)
     else:
         yield hint
 
 
 def _value(name: str, declared: Declaration, text: str) -> Any:
     kinds = declared.kinds
-    words = {str(each).lower(): each for kind in kinds for each in _choices(kind)}
+    words = {str(choice).lower(): choice for kind in kinds for choice in _choices(kind)}
     if NoneType in kinds:
         words[NONE] = None
     if text.strip().lower() in words:
@@ -250,7 +250,7 @@ def _choices(kind: Any) -> tuple[Any, ...]:
 
 def _is_of(kind: Any, value: Any) -> bool:
     if choices := _choices(kind):
-        return any(type(value) is type(each) and value == each for each in choices)
+        return any(type(value) is type(choice) and value == choice for choice in choices)
     if get_origin(kind) is Callable:
         return callable(value)
     return isinstance(value, kind) if kind in _NAMED else True

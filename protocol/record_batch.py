@@ -78,7 +78,7 @@ def compress(
     joined = [batch.body[0] if len(batch.body) == 1 else b"".join(batch.body) for batch in batches]
     bodies = compression.compress_together(codec, joined, level)
     pairs = zip(batches, bodies, strict=True)
-    return [each._replace(body=[body], codec=codec) for each, body in pairs]
+    return [batch._replace(body=[body], codec=codec) for batch, body in pairs]
 
 
 def _extremes(stamps: Sequence[int] | int) -> tuple[int, int]:

@@ -139,7 +139,7 @@ def encode_response(correlation_id: int, response: Any) -> bytes:
     """
     envelope = _pack((correlation_id, 0, "", response))
     if len(envelope) > MAX_ENVELOPE_BYTES and hasattr(response, "results"):
-        bare = [msgspec.structs.replace(each, message="") for each in response.results]
+        bare = [msgspec.structs.replace(result, message="") for result in response.results]
         envelope = _pack((correlation_id, 0, "", msgspec.structs.replace(response, results=bare)))
     if len(envelope) <= MAX_ENVELOPE_BYTES:
         return envelope

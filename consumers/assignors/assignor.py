@@ -45,7 +45,9 @@ class AssignmentInput:
 
     def subscribed(self, topic: str) -> list[str]:
         """Return the members that subscribe to a topic, by name."""
-        return sorted(name for name, each in self.subscribers.items() if topic in each.topics)
+        return sorted(
+            name for name, subscriber in self.subscribers.items() if topic in subscriber.topics
+        )
 
 
 class Assignor(Protocol):

@@ -30,7 +30,7 @@ DEFAULT: Final = Sticky()
 """Every member has this one."""
 
 KNOWN: Final[Mapping[str, Assignor]] = {
-    each.name: each for each in (DEFAULT, Range(), RoundRobin())
+    assignor.name: assignor for assignor in (DEFAULT, Range(), RoundRobin())
 }
 
 Owners = dict[TopicPartition, str]
@@ -39,11 +39,11 @@ Owners = dict[TopicPartition, str]
 def assignors_of(preferred: Iterable[str | Assignor]) -> tuple[Assignor, ...]:
     """Return a consumer's assignors, preferred first, the default last. Raises ConfigError."""
     by_name: dict[str, Assignor] = {}
-    for each in preferred:
-        assignor: Any = KNOWN.get(each) if isinstance(each, str) else each
+    for choice in preferred:
+        assignor: Any = KNOWN.get(choice) if isinstance(choice, str) else choice
         if not (hasattr(assignor, "name") and hasattr(assignor, "assign")):
             raise ConfigError(
-                f"assignor {each!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
+                f"assignor {choice!r} is not known: use one of {', '.join(KNOWN)}, or an Assignor"
             )
         by_name.setdefault(assignor.name, assignor)
     by_name.setdefault(DEFAULT.name, DEFAULT)
@@ -65,7 +65,7 @@ def next_plan(
         for name, topic in snapshot.topics.items()
     }
     static = _static_members(current, snapshot)
-    away = [each for each, member in static.items() if member.absent]
+    away = [name for name, member in static.items() if member.absent]
     members = (*snapshot.members, *away)
     basis = (topics, static, snapshot.subscriptions)
     same = (current.topics, current.static, current.subscriptions) == basis
@@ -75,7 +75,7 @@ def next_plan(
     reserved = {partition: owner for partition, owner in previous.items() if owner in away}
     assignor, divided = _divide(snapshot, _input(snapshot, topics, previous, reserved), assignors)
     owners = reserved | divided
-    protocols = (max(1, each.protocol) for each in snapshot.members.values())
+    protocols = (max(1, member.protocol) for member in snapshot.members.values())
     return Plan(
         generation=current.generation + 1,
         members=members,
@@ -104,13 +104,19 @@ def _began_with(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, To
             began[name] = TopicBasis(basis.topic_id, 0)
         else:
             began[name] = basis
-    remembered = ((name, each) for name, each in current.began_with.items() if name not in began)
+    remembered = (
+        (name, partitions) for name, partitions in current.began_with.items() if name not in began
+    )
     return began | dict(islice(remembered, MOST_REMEMBERED))
 
 
 def _subscribed(current: Plan, members: Iterable[MemberInfo]) -> tuple[str, ...]:
-    subscriptions = dict.fromkeys(subscription for each in members for subscription in each.wishes)
-    remembered = (each for each in current.subscribed if each not in subscriptions)
+    subscriptions = dict.fromkeys(
+        subscription for member in members for subscription in member.wishes
+    )
+    remembered = (
+        subscription for subscription in current.subscribed if subscription not in subscriptions
+    )
     return (*subscriptions, *islice(remembered, MOST_REMEMBERED))
 
 
@@ -123,7 +129,7 @@ def _divide(
     """
     leader = next(iter(snapshot.members.values()), None)
     preferred = leader.assignors[0] if leader is not None and leader.assignors else DEFAULT.name
-    assignor = {**KNOWN, **{each.name: each for each in assignors}}.get(preferred, DEFAULT)
+    assignor = {**KNOWN, **{own.name: own for own in assignors}}.get(preferred, DEFAULT)
     if assignor.name != preferred:
         log.warning(
             "the group leader prefers assignor %s, which this member does not have", preferred
@@ -136,7 +142,9 @@ def _divide(
                 or partition.topic not in inputs.subscribers[owner].topics
             ):
                 raise ValueError(f"it gives {partition} to {owner}, who may not have it")
-        subscribed = {topic for each in inputs.subscribers.values() for topic in each.topics}
+        subscribed = {
+            topic for subscriber in inputs.subscribers.values() for topic in subscriber.topics
+        }
         for partition in inputs.partitions():
             if partition not in owners and partition.topic in subscribed:
                 raise ValueError(f"it gives {partition} to no member, though there are subscribers")
@@ -151,13 +159,13 @@ def _divide(
 def _static_members(current: Plan, snapshot: GroupSnapshot) -> dict[str, StaticMember]:
     """Return the static members: live ones, and absent ones within their rejoin timeout."""
     waited_for = {
-        each: StaticMember(member.rejoin_timeout, absent=True)
-        for each, member in current.static.items()
-        if each not in snapshot.members and each not in snapshot.expired
+        name: StaticMember(member.rejoin_timeout, absent=True)
+        for name, member in current.static.items()
+        if name not in snapshot.members and name not in snapshot.expired
     }
     live = {
-        each: StaticMember(info.rejoin_timeout)
-        for each, info in snapshot.members.items()
+        name: StaticMember(info.rejoin_timeout)
+        for name, info in snapshot.members.items()
         if info.rejoin_timeout > 0
     }
     return waited_for | live
@@ -177,16 +185,18 @@ def _surviving_owners(current: Plan, topics: Mapping[str, TopicBasis]) -> Owners
 def _input(
     snapshot: GroupSnapshot, topics: Mapping[str, TopicBasis], previous: Owners, reserved: Owners
 ) -> AssignmentInput:
-    subscriptions = {(each.topics, each.pattern): each for each in snapshot.members.values()}
+    subscriptions = {
+        (member.topics, member.pattern): member for member in snapshot.members.values()
+    }
     topics_of = {
-        subscription: frozenset(topic for topic in topics if each.wants(topic))
-        for subscription, each in subscriptions.items()
+        subscription: frozenset(topic for topic in topics if member.wants(topic))
+        for subscription, member in subscriptions.items()
     }
     return AssignmentInput(
         sizes={name: basis.partitions for name, basis in topics.items()},
         subscribers={
-            each: Subscriber(topics=topics_of[info.topics, info.pattern], rack=info.rack)
-            for each, info in snapshot.members.items()
+            name: Subscriber(topics=topics_of[info.topics, info.pattern], rack=info.rack)
+            for name, info in snapshot.members.items()
         },
         previous=previous,
         racks={

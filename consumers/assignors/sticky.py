@@ -63,10 +63,10 @@ class _Division:
         self._inputs = inputs
         subscribed = {topic: tuple(inputs.subscribed(topic)) for topic in sorted(inputs.sizes)}
         self._subscribers = sorted(
-            {each for each in subscribed.values() if each}, key=_subscriber_count
+            {group for group in subscribed.values() if group}, key=_subscriber_count
         )
         numbers = {group: number for number, group in enumerate(self._subscribers)}
-        self._group_of = {topic: numbers[each] for topic, each in subscribed.items() if each}
+        self._group_of = {topic: numbers[group] for topic, group in subscribed.items() if group}
         self._loads = _Loads(self._subscribers)
         self._assigned: dict[str, dict[int, list[TopicPartition]]] = {
             member: {} for member in self._loads.of
@@ -112,7 +112,7 @@ class _Division:
             _, member = self._loads.least(group)
             rack = self._inputs.subscribers[member].rack
             if rack not in by_rack:  # take from the largest rack: others find some in theirs
-                rack = max(by_rack, key=lambda each: (len(by_rack[each]), each))
+                rack = max(by_rack, key=lambda rack_name: (len(by_rack[rack_name]), rack_name))
             self._assign(member, group, by_rack[rack].pop())
             if not by_rack[rack]:
                 del by_rack[rack]
@@ -176,8 +176,8 @@ class _Division:
         held, racks = self._assigned[giver][group], self._inputs.racks
         rack = self._inputs.subscribers[taker].rack
         if rack and racks:
-            new = [each for each in held if self._inputs.previous.get(each) != giver]
-            near = [each for each in new or held if racks.get(each) == rack]
+            new = [partition for partition in held if self._inputs.previous.get(partition) != giver]
+            near = [partition for partition in new or held if racks.get(partition) == rack]
             if near:
                 held.remove(near[-1])
                 return near[-1]

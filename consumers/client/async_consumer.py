@@ -365,8 +365,8 @@ class AsyncConsumer(ConsumerFace[K, V]):
         that a cancelled task did not get."""
         self._check_not_called_back()
         self._check_usable()
-        others = [each for each in self._iterations if each is not None and each is not task]
-        if self._is_reading or not all(each.done() for each in others):
+        others = [other for other in self._iterations if other is not None and other is not task]
+        if self._is_reading or not all(other.done() for other in others):
             raise errors.ConcurrentUse("another task reads from this consumer: one at a time may")
         if self._closing is not None:
             raise errors.ClosedError(_NOT_OPEN)

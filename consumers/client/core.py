@@ -341,11 +341,11 @@ class ConsumerCore(Reader, Generic[K, V]):
             raise errors.ConfigError(
                 "a member gets its partitions by its group: unsubscribe() before assign()"
             )
-        wanted = {partition_of(each) for each in partitions}
+        wanted = {partition_of(partition) for partition in partitions}
         starts = partitions if isinstance(partitions, Mapping) else {}
         start_positions = {
-            partition_of(each): resolve_target(partition_of(each), target)
-            for each, target in starts.items()
+            partition_of(partition): resolve_target(partition_of(partition), target)
+            for partition, target in starts.items()
             if target is not None
         }
         yield from self._check_exist(wanted)
@@ -361,7 +361,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def _check_exist(self, wanted: Collection[TopicPartition]) -> Steps[None]:
         """Raises UnknownTopicOrPartition, or why no broker answered."""
         for topic in {partition.topic for partition in wanted}:
-            numbers = {each.partition for each in wanted if each.topic == topic}
+            numbers = {partition.partition for partition in wanted if partition.topic == topic}
             count = len((yield from self.partitions_of(topic)))
             if not numbers <= {*range(count)}:
                 count = yield from self._count_anew(topic, max(numbers))
@@ -432,8 +432,8 @@ class ConsumerCore(Reader, Generic[K, V]):
                 self.positions.process_all()
             wanted = self.positions.uncommitted(group.epochs, sought=True)
         else:
-            for each, value in offsets.items():
-                partition = partition_of(each)
+            for key, value in offsets.items():
+                partition = partition_of(key)
                 wanted[partition], text = offset_and_metadata(str(partition), value)
                 if text:
                     metadata[partition] = text
@@ -465,11 +465,11 @@ class ConsumerCore(Reader, Generic[K, V]):
             ends = offsets_at(LATEST, self.config, discover, beyond, timeout)[0]
         except errors.ZooKeeperUnreachable:
             return  # the commit needs it as well
-        for each, end in sorted(ends.items()):
-            if is_beyond(wanted[each], end):
+        for partition, end in sorted(ends.items()):
+            if is_beyond(wanted[partition], end):
                 raise errors.OffsetOutOfRange(
-                    f"nothing was committed: {wanted[each]} in {each} lies behind the log's end, which is "
-                    f"{end}: commit what was handed out"
+                    f"nothing was committed: {wanted[partition]} in {partition} lies behind the log's end, "
+                    f"which is {end}: commit what was handed out"
                 )
 
     def committed(
@@ -483,27 +483,29 @@ class ConsumerCore(Reader, Generic[K, V]):
             case (str(), SupportsIndex()):
                 is_single, wanted = True, [partition_of(partitions)]
             case _:
-                wanted = [partition_of(each) for each in partitions]
+                wanted = [partition_of(partition) for partition in partitions]
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for first in range(0, len(wanted), LOOKUPS_AT_ONCE):
             chunk = wanted[first : first + LOOKUPS_AT_ONCE]
             offsets |= yield BlockingWork(partial(discovery.ask, self._committed(chunk)))
-        return next(each and each.offset for each in offsets.values()) if is_single else offsets
+        return (
+            next(offset and offset.offset for offset in offsets.values()) if is_single else offsets
+        )
 
     def _committed(
         self, partitions: Iterable[TopicPartition]
     ) -> Recipe[dict[TopicPartition, OffsetAndMetadata | None]]:
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         ids: dict[str, str | None] = {}
-        for each in partitions:
-            state = yield from ownership.committed(self.config.group or "", each)
-            if each.topic not in ids:
-                topic = yield from topics.read(each.topic)
-                ids[each.topic] = None if topic is None else topic.topic_id
-            offsets[each] = None
-            if state is not None and state.offset is not None and ids[each.topic] is not None:
-                if state.topic_id in ("", ids[each.topic]):
-                    offsets[each] = OffsetAndMetadata(state.offset, state.metadata)
+        for partition in partitions:
+            state = yield from ownership.committed(self.config.group or "", partition)
+            if partition.topic not in ids:
+                topic = yield from topics.read(partition.topic)
+                ids[partition.topic] = None if topic is None else topic.topic_id
+            offsets[partition] = None
+            if state is not None and state.offset is not None and ids[partition.topic] is not None:
+                if state.topic_id in ("", ids[partition.topic]):
+                    offsets[partition] = OffsetAndMetadata(state.offset, state.metadata)
         return offsets
 
     def position(self, partition: TopicPartition) -> int | None:
@@ -530,9 +532,9 @@ class ConsumerCore(Reader, Generic[K, V]):
     def _ends(
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout: float
     ) -> Steps[dict[TopicPartition, int]]:
-        wanted = [partition_of(each) for each in partitions]
+        wanted = [partition_of(partition) for partition in partitions]
         yield from self._check_exist(wanted)
-        ids = {each: self.cluster.topic_id(each.topic) or "" for each in wanted}
+        ids = {partition: self.cluster.topic_id(partition.topic) or "" for partition in wanted}
         look_up = partial(offsets_at, timestamp, self.config, self.discovery, ids, timeout)
         offsets: dict[TopicPartition, int] = (yield BlockingWork(look_up))[0]
         return offsets
@@ -540,7 +542,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, datetime], timeout: float = 30.0
     ) -> Steps[dict[TopicPartition, int | None]]:
-        yield from self._check_exist({partition_of(each) for each in times})
+        yield from self._check_exist({partition_of(partition) for partition in times})
         look_up = partial(first_offsets, self.config, self.discovery, times, timeout)
         offsets: dict[TopicPartition, int | None] = yield BlockingWork(look_up)
         return offsets
@@ -552,8 +554,8 @@ class ConsumerCore(Reader, Generic[K, V]):
     def pause(self, *partitions: TopicPartition, paused: bool = True) -> None:
         self.hand_out.take_back()
         revoked = () if self.group is None else self.group.finishing
-        for each in map(partition_of, partitions):
-            self.fetcher.pause(each, paused or each in revoked)
+        for partition in map(partition_of, partitions):
+            self.fetcher.pause(partition, paused or partition in revoked)
 
     def resume(self, *partitions: TopicPartition) -> None:
         self.pause(*partitions, paused=False)

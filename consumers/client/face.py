@@ -110,4 +110,4 @@ class ConsumerFace(Generic[K, V]):
         if (group := self._core.group) is None:
             return {}
         now = time.monotonic()
-        return {each: max(0.0, by - now) for each, by in group.finishing.copy().items()}
+        return {partition: max(0.0, by - now) for partition, by in group.finishing.copy().items()}

@@ -53,7 +53,7 @@ class GroupCommits:
         self.check_member()
         self._member.polled_at = time.monotonic()
         epochs = {**self._epochs}
-        owned = {each: offset for each, offset in offsets.items() if each in epochs}
+        owned = {partition: offset for partition, offset in offsets.items() if partition in epochs}
         with self._commit_lock:
             forward, behind = self._positions.group.request(owned)
             outcome = self._member.commit(forward, epochs, metadata) if forward else None
@@ -110,8 +110,8 @@ class GroupCommits:
         commits = is_done and self._config.auto_commit
         with self._commit_lock:
             final = self._positions.due(frozenset(partitions)) if commits else {}
-            for each in partitions:
-                self._member.drained(each, self._epochs[each], final.get(each))
+            for partition in partitions:
+                self._member.drained(partition, self._epochs[partition], final.get(partition))
 
     # -- starts found by the reset policy ---------------------------------------------------------
 

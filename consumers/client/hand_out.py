@@ -90,7 +90,7 @@ class HandOut(Generic[K, V]):
                 # Serve the group after each skipped record: there may be many.
                 left = 0 if one or isinstance(view, Skipped) else left - len(view)
             all_results = (make(view) for view in views if isinstance(view, RecordBatchView))
-            results = [each for each in all_results if each is not None]
+            results = [result for result in all_results if result is not None]
             if views:
                 self._keep_fetching()
             for view in views:

@@ -76,9 +76,9 @@ def health_of(
     session = None if member is None else member.session
     assignment = fetcher.partitions()
     waiting = fetcher.leaderless
-    leaderless = {each: waiting[each] for each in assignment if each in waiting}
+    leaderless = {partition: waiting[partition] for partition in assignment if partition in waiting}
     failures = fetcher.lasting_errors().items()
-    unreadable = {each: str(why) for each, why in failures if each not in leaderless}
+    unreadable = {partition: str(why) for partition, why in failures if partition not in leaderless}
     lag: dict[TopicPartition, int | None] = {}
     for partition in assignment:
         try:
@@ -90,9 +90,9 @@ def health_of(
     alarms += (describe_waiting(leaderless),) if leaderless else ()
     alarms += tuple(describe_unreadable(unreadable))
     alarms += tuple(
-        f"{each}: the log ends at {end}, below {committed}, which the group has committed: it has lost "
+        f"{partition}: the log ends at {end}, below {committed}, which the group has committed: it has lost "
         "records. A commit of what is there, or `folkmoot group reset`, ends that"
-        for each, (committed, end) in sorted(positions.group.beyond().items())
+        for partition, (committed, end) in sorted(positions.group.beyond().items())
     )
     polled_at = None if member is None else member.polled_at
     return Health(

@@ -190,9 +190,11 @@ class RebalanceListener:
                 raise ConfigError(
                     f"on_assign must return starts by partition, or None, not {starts!r}"
                 )
-            named = ((partition_of(each), target) for each, target in starts.items())
+            named = ((partition_of(partition), target) for partition, target in starts.items())
             start_positions = {
-                each: resolve_target(each, target) for each, target in named if target is not None
+                partition: resolve_target(partition, target)
+                for partition, target in named
+                if target is not None
             }
             for partition in start_positions:
                 if partition not in self.epochs or partition in self._unaccepted:
@@ -217,18 +219,22 @@ class RebalanceListener:
         Skip partitions that were lost meanwhile: their notice comes next. Release partitions at once whose
         on_assign failed: no work is under way.
         """
-        lost = {each.partition for each in self._notices if isinstance(each, events.Lost)}
-        named = [each.partition for each in notices]
-        partitions = [each for each in named if each in self.epochs and each not in lost]
-        accepted = [each for each in partitions if each not in self._unaccepted]
-        self._release([each for each in partitions if each not in accepted], is_done=True)
+        lost = {notice.partition for notice in self._notices if isinstance(notice, events.Lost)}
+        named = [notice.partition for notice in notices]
+        partitions = [
+            partition for partition in named if partition in self.epochs and partition not in lost
+        ]
+        accepted = [partition for partition in partitions if partition not in self._unaccepted]
+        self._release(
+            [partition for partition in partitions if partition not in accepted], is_done=True
+        )
         if not accepted:
             return
-        requested_at = min((each.at for each in notices if each.at), default=time.monotonic())
+        requested_at = min((notice.at for notice in notices if notice.at), default=time.monotonic())
         try:
-            for each in accepted:
-                self.finishing[each] = requested_at + (self._config.max_processing_time or 0.0)
-                self._fetcher.pause(each, True)
+            for partition in accepted:
+                self.finishing[partition] = requested_at + (self._config.max_processing_time or 0.0)
+                self._fetcher.pause(partition, True)
         except BaseException:  # others wait for the partitions
             self._release(accepted, is_done=False)
             raise
@@ -237,17 +243,17 @@ class RebalanceListener:
     def _revoke_finished(self) -> None:
         """Call on_revoke for partitions without work under way, or whose time is over."""
         now = inf if self.leave_by < inf else time.monotonic()
-        lost = {each.partition for each in self._notices if isinstance(each, events.Lost)}
+        lost = {notice.partition for notice in self._notices if isinstance(notice, events.Lost)}
         partitions = [
-            each
-            for each, by in self.finishing.items()
-            if each not in lost and (by <= now or self._positions.is_done(each))
+            partition
+            for partition, by in self.finishing.items()
+            if partition not in lost and (by <= now or self._positions.is_done(partition))
         ]
         if not partitions:
             return
         try:
-            for each in partitions:
-                self.member.draining(each, self.epochs[each])
+            for partition in partitions:
+                self.member.draining(partition, self.epochs[partition])
         except BaseException:  # others wait for the partitions
             self._release(partitions, is_done=False)
             raise
@@ -265,13 +271,15 @@ class RebalanceListener:
     def _release(self, partitions: list[TopicPartition], *, is_done: bool) -> None:
         """Release partitions; commit what was processed if the application is done with them."""
         self.commits.release(partitions, is_done=is_done)
-        for each in partitions:
-            self._forget(each)
+        for partition in partitions:
+            self._forget(partition)
 
     def _lost(self, notices: list[events.Lost]) -> None:
-        named = [each.partition for each in notices]
+        named = [notice.partition for notice in notices]
         partitions = [
-            each for each in named if each in self.epochs and each not in self._unaccepted
+            partition
+            for partition in named
+            if partition in self.epochs and partition not in self._unaccepted
         ]
         for notice in notices:
             log.warning("%s is no longer ours: %s", notice.partition, notice.reason)

@@ -50,14 +50,14 @@ class SignalHandlers:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             self._stop()
 
-        before = {each: signal.getsignal(each) for each in signals or _USUAL}
+        before = {signum: signal.getsignal(signum) for signum in signals or _USUAL}
         try:
-            for each in before:
-                signal.signal(each, handle)
+            for signum in before:
+                signal.signal(signum, handle)
             yield signalled
         finally:
-            for each, handler in before.items():
-                self._undo.callback(signal.signal, each, handler)
+            for signum, handler in before.items():
+                self._undo.callback(signal.signal, signum, handler)
             # A second signal, as `timeout` sends it to process and group, must not disturb the close.
             if not signalled or is_closed():
                 self._undo.close()

@@ -73,7 +73,10 @@ class BatchRotation:
     def stopped(self) -> TopicPartition | None:
         """Return a partition whose error is due: all good records before it are handed out. They come first
         even while it is paused, because a seek would skip them."""
-        return next((each for each in self.errors if not self._states[each].buffer.has_more), None)
+        return next(
+            (partition for partition in self.errors if not self._states[partition].buffer.has_more),
+            None,
+        )
 
     def keep(self) -> None:
         """Give all taken batches to the application for good."""

@@ -27,7 +27,7 @@ class FetchSessions:
     def count(self, address: str, *, waiting: bool) -> int:
         """Count the fetches at a broker that wait for new records there, or the others."""
         fetches = self.in_flight.values()
-        return sum(each.address == address and each.waits == waiting for each in fetches)
+        return sum(fetch.address == address and fetch.waits == waiting for fetch in fetches)
 
     def begin(self, number: int, fetch: InFlightFetch) -> None:
         """The fetch was sent with this correlation id."""

@@ -238,8 +238,8 @@ class Fetcher:
         return {
             **asdict(self.counters),
             "partitions": len(states),
-            "buffered_bytes": sum(each.buffer.size for each in states),
-            "lag": sum(each.lag or 0 for each in states),
+            "buffered_bytes": sum(state.buffer.size for state in states),
+            "lag": sum(state.lag or 0 for state in states),
         }
 
     # -- records ----------------------------------------------------------------------------------
@@ -293,12 +293,12 @@ class Fetcher:
         for address, states in _chunks(self._due(need_offset, now)) if need_offset else ():
             entries = [
                 ListOffsetsEntry(
-                    each.partition.topic,
-                    each.topic_id,
-                    each.partition.partition,
-                    each.start.look_up,
+                    state.partition.topic,
+                    state.topic_id,
+                    state.partition.partition,
+                    state.start.look_up,
                 )
-                for each in states
+                for state in states
             ]
             lookup = InFlightFetch(address, states, self._cluster.version)
             self._send(Api.LIST_OFFSETS, ListOffsetsRequest(entries), lookup)
@@ -372,10 +372,10 @@ class Fetcher:
         most = config.partition_fetch_bytes
         entries = [
             FetchEntry(
-                *(each.partition.topic, each.topic_id, each.partition.partition),
-                *(epoch(each.partition), each.offset or 0, most, each.last_epoch),
+                *(state.partition.topic, state.topic_id, state.partition.partition),
+                *(epoch(state.partition), state.offset or 0, most, state.last_epoch),
             )
-            for each in fetch.named
+            for state in fetch.named
         ]
         limits = config.fetch_max_wait, config.fetch_min_bytes, config.fetch_max_bytes
         self.counters.fetches_sent += 1
@@ -386,8 +386,8 @@ class Fetcher:
         try:
             number = self._cluster.send(fetch.address, api, request, timeout=wait)
         except errors.RetriableError as error:
-            for each in (*fetch.named, *self._sessions.drop(fetch)):
-                self._refused(each, error, fetch.address)
+            for state in (*fetch.named, *self._sessions.drop(fetch)):
+                self._refused(state, error, fetch.address)
         else:
             self._sessions.begin(number, fetch)
 
@@ -400,7 +400,7 @@ class Fetcher:
         error, results = reply.error, dict[TopicPartition, Any]()
         if error is None:
             entries = reply.response.results
-            results = {TopicPartition(each.topic, each.partition): each for each in entries}
+            results = {TopicPartition(entry.topic, entry.partition): entry for entry in entries}
             if len(results) < len(entries) or not results.keys() <= fetch.members.keys():
                 error = errors.InvalidRequest(
                     f"broker {reply.address} answered for partitions that were not requested"

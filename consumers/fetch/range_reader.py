@@ -161,7 +161,7 @@ class RangeReader:
         self._offset = batches[-1][0].next_offset
         records = sum(header.record_count for header, _ in batches)
         self._record_bytes = sum(header.length for header, _ in batches) / max(1, records)
-        return [each for each in batches if each[0].base_offset < self.part.end]
+        return [batch for batch in batches if batch[0].base_offset < self.part.end]
 
     def _reply(self, correlation_id: int) -> Reply:
         while correlation_id not in self._replies:
@@ -170,7 +170,7 @@ class RangeReader:
 
     def _poll(self, timeout: float) -> None:
         """Keep all replies, also those for later ranges."""
-        self._replies.update({each.correlation_id: each for each in self._cluster.poll(timeout)})
+        self._replies.update({reply.correlation_id: reply for reply in self._cluster.poll(timeout)})
 
     def _pause(self) -> None:
         """Pause, and refresh the metadata meanwhile."""

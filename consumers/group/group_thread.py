@@ -146,7 +146,9 @@ class Member:
         claim is not committed under a later one. A partition without an epoch is refused, and so is
         everything after the member's end.
         """
-        known = {each: (epochs.get(each, 0), offset) for each, offset in offsets.items()}
+        known = {
+            partition: (epochs.get(partition, 0), offset) for partition, offset in offsets.items()
+        }
         token, outcome = next(self._tokens), Future[Committed]()
         outcome.set_running_or_notify_cancel()  # a waiter that gives up must not cancel it
         self._commits[token] = _Commit(self._clock(), frozenset(offsets), outcome)
@@ -272,7 +274,7 @@ class Member:
                 call(*arguments)
         self._feed(self.state.tick)
         if self.state.alarms != self._logged:
-            for alarm in [each for each in self.state.alarms if each not in self._logged]:
+            for alarm in [alarm for alarm in self.state.alarms if alarm not in self._logged]:
                 log.error("group %s: %s", self.settings.group, alarm)
             self._logged = self.state.alarms
 

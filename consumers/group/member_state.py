@@ -79,7 +79,7 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True):
             revoke_timeout=self.revoke_timeout,
             protocol=self.protocol,
             pattern=self.pattern,
-            assignors=tuple(each.name for each in self.assignors),
+            assignors=tuple(assignor.name for assignor in self.assignors),
             rack=self.rack,
             rejoin_timeout=self.rejoin_timeout if self.instance_id is not None else 0.0,
         )
@@ -433,7 +433,10 @@ class GroupMember:
 
     def _raise_alarms(self, now: float) -> None:
         malformed = self.owned.malformed()
-        alarms = [f"{each} has no owner: {why}" for each, why in [*malformed.items()][:_MOST_NAMED]]
+        alarms = [
+            f"{partition} has no owner: {why}"
+            for partition, why in [*malformed.items()][:_MOST_NAMED]
+        ]
         if len(malformed) > _MOST_NAMED:
             alarms.append(f"{len(malformed) - _MOST_NAMED} more partitions have no owner")
         if self.owned.beyond_limit:
@@ -442,7 +445,7 @@ class GroupMember:
                 "more, start more members"
             )
         plan = self.plan.plan
-        leader = next((plan.subscriptions.get(each) for each in plan.members), None)
+        leader = next((plan.subscriptions.get(member) for member in plan.members), None)
         if leader is not None and plan.assignor not in leader.assignors[:1] and leader.assignors:
             alarms.append(
                 f"assignor {leader.assignors[0]}, which the group leader prefers, was not used"
@@ -450,10 +453,10 @@ class GroupMember:
         if self._plan_error:
             alarms.append(self._plan_error)
         alarms += [
-            f"no topic matches {each} yet: those that do are read as soon as they are created"
-            if each.startswith("/")
-            else f"topic {each} does not exist: it is read as soon as it is created"
-            for each in self.missing[:_MOST_NAMED]
+            f"no topic matches {topic} yet: those that do are read as soon as they are created"
+            if topic.startswith("/")
+            else f"topic {topic} does not exist: it is read as soon as it is created"
+            for topic in self.missing[:_MOST_NAMED]
         ]
         if self.schedule.is_stuck(now):
             alarms.append(
@@ -615,7 +618,7 @@ class GroupMember:
 
     def _forget(self, reason: str) -> None:
         """Drop all of the last session: its requests are never answered, and none is sent any more."""
-        self._effects[:] = [each for each in self._effects if not isinstance(each, Task)]
+        self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Task)]
         self.owned.forget(reason)
         self.schedule = PlanSchedule(self.info, self._timing, self._random)
         self.liveness.forget()

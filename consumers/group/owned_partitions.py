@@ -162,8 +162,10 @@ class OwnedPartitions:
         return not self._owned and not claiming and self._committing is None
 
     def malformed(self) -> dict[TopicPartition, str]:
-        reasons = sorted((each, pending.malformed) for each, pending in self._pending.items())
-        return {each: why for each, why in reasons if why}
+        reasons = sorted(
+            (partition, pending.malformed) for partition, pending in self._pending.items()
+        )
+        return {partition: why for partition, why in reasons if why}
 
     def topic_id(self, partition: TopicPartition) -> str:
         return self._owned[partition].claim.state.topic_id
@@ -173,7 +175,8 @@ class OwnedPartitions:
     def deadline(self) -> float:
         """When the next claim is due."""
         return min(
-            (each.claim_at for each in self._pending.values() if not each.in_flight), default=inf
+            (pending.claim_at for pending in self._pending.values() if not pending.in_flight),
+            default=inf,
         )
 
     def claim_due(
@@ -196,7 +199,7 @@ class OwnedPartitions:
             ):
                 continue
             if room is None:
-                in_flight = (each for each, pending in self._pending.items() if pending.in_flight)
+                in_flight = (other for other, pending in self._pending.items() if pending.in_flight)
                 room = MAX_OWNED_BYTES - sum(map(self._path_bytes, (*self._owned, *in_flight)))
             if self._path_bytes(partition) > room:
                 self.beyond_limit += 1
@@ -296,7 +299,7 @@ class OwnedPartitions:
     def drop_claims(self) -> None:
         """Claim nothing more; claims in flight are still answered."""
         self._pending = {
-            each: pending for each, pending in self._pending.items() if pending.in_flight
+            partition: pending for partition, pending in self._pending.items() if pending.in_flight
         }
         self.beyond_limit = 0
 
@@ -325,7 +328,7 @@ class OwnedPartitions:
 
     def overdue_at(self) -> float:
         """When the next `drained` is overdue."""
-        times = (each.drain_by for each in self._owned.values() if each.stage < _Stage.DRAINED)
+        times = (owned.drain_by for owned in self._owned.values() if owned.stage < _Stage.DRAINED)
         return min(times, default=inf)
 
     def release_overdue(self, now: float) -> None:

@@ -89,9 +89,9 @@ class PlanSchedule:
             known = self._assignees.keys() | self._away.keys()
             self.is_current = known >= set(newer.plan.members)
         self.plan = newer
-        for each, member in newer.plan.static.items():
+        for name, member in newer.plan.static.items():
             if not member.absent:
-                self._away.pop(each, None)
+                self._away.pop(name, None)
 
     def update_members(self, names: tuple[str, ...], name: str) -> None:
         """Take the live members; `name` is ours."""
@@ -99,8 +99,8 @@ class PlanSchedule:
         self.names, self.is_current = names, True
         self._assignees = membership.assignees(names)
         self.is_leader = names[:1] == (name,)
-        for each in self._assignees:  # `begin` may come before the next `consider`
-            self._away.pop(each, None)
+        for assignee in self._assignees:  # `begin` may come before the next `consider`
+            self._away.pop(assignee, None)
 
     def update_topics(self, topics: Mapping[str, TopicBasis]) -> None:
         self._changes += topics != self.topics
@@ -122,11 +122,13 @@ class PlanSchedule:
         """Set, postpone or cancel the time to plan; `name` is ours."""
         plan = self.plan.plan
         self._away = {  # other members look too seldom to know
-            each: self._away.get(each, now)
-            for each in plan.static
-            if self.is_leader and each not in self._assignees
+            assignee: self._away.get(assignee, now)
+            for assignee in plan.static
+            if self.is_leader and assignee not in self._assignees
         }
-        ends = [since + plan.static[each].rejoin_timeout for each, since in self._away.items()]
+        ends = [
+            since + plan.static[assignee].rejoin_timeout for assignee, since in self._away.items()
+        ]
         self._rejoin_ends = min((end for end in ends if end > now), default=inf)
         planned = plan.subscriptions.get(membership.assignee(name))
         is_due = planned is not None and planned != self._info.subscription()
@@ -204,18 +206,20 @@ class PlanSchedule:
         expected = self._assignees.keys() | (self._away.keys() - self._expired(now))
         if expected != set(plan.members):
             return True
-        if any(each.absent and name in self._assignees for name, each in plan.static.items()):
+        if any(member.absent and name in self._assignees for name, member in plan.static.items()):
             return True
         return self.topics is not None and self.topics != plan.topics
 
     def _expired(self, now: float) -> set[str]:
         static = self.plan.plan.static
         return {
-            each
-            for each, since in self._away.items()
-            if each not in static or now >= since + static[each].rejoin_timeout
+            assignee
+            for assignee, since in self._away.items()
+            if assignee not in static or now >= since + static[assignee].rejoin_timeout
         }
 
 
 def _subscriptions_of(plan: Plan) -> set[tuple[tuple[str, ...], str]]:
-    return {(each.topics, each.pattern) for each in plan.subscriptions.values()}
+    return {
+        (subscription.topics, subscription.pattern) for subscription in plan.subscriptions.values()
+    }

@@ -32,8 +32,8 @@ class GroupOffsets:
 
     def release(self, partition: TopicPartition) -> None:
         with self._lock:
-            for each in (self._committed, self._requested, self._beyond):
-                each.pop(partition, None)
+            for offsets in (self._committed, self._requested, self._beyond):
+                offsets.pop(partition, None)
 
     def committed(self, partition: TopicPartition) -> int | None:
         """Return the offset in ZooKeeper of a partition of ours, None if there is none."""

@@ -40,7 +40,7 @@ def no_answer(partitions: Iterable[TopicPartition]) -> str:
 
 def describe_silence(partitions: Collection[TopicPartition], leaderless: Waiting) -> str:
     """Return a sentence about partitions without an answer, or about those without a leader."""
-    awaited = {each: at for each, at in leaderless.items() if each in partitions}
+    awaited = {partition: at for partition, at in leaderless.items() if partition in partitions}
     return describe_waiting(awaited) if awaited else no_answer(partitions)
 
 
@@ -63,7 +63,11 @@ def list_offsets(
         return ListOffsetsEntry(topic, topic_id, number, timestamp)
 
     lookups = ask_leaders(
-        *(cluster, Api.LIST_OFFSETS, {each: partial(entry, each) for each in wanted}),
+        *(
+            cluster,
+            Api.LIST_OFFSETS,
+            {partition: partial(entry, partition) for partition in wanted},
+        ),
         *(lambda entries, _: ListOffsetsRequest(entries), timeout),
         patient=patient,
         others=others,
@@ -74,7 +78,11 @@ def list_offsets(
             raise error
     for partition, error in [*lookups.failed.items()][:1]:
         log.info("no offsets of %d partitions, %s: %s", len(lookups.failed), partition, error)
-    return {each: lookups.results[each].offset for each in wanted if each in lookups.results}
+    return {
+        partition: lookups.results[partition].offset
+        for partition in wanted
+        if partition in lookups.results
+    }
 
 
 def offsets_at(
@@ -98,7 +106,9 @@ def offsets_at(
         if missing and need_all:
             why = f"{describe_silence(missing, cluster.leaderless)} ({timeout:g} s were waited)"
             raise cluster.metadata_error or errors.BrokerUnreachable(why)
-        return offsets, {each: at for each, at in cluster.leaderless.items() if each in missing}
+        return offsets, {
+            partition: at for partition, at in cluster.leaderless.items() if partition in missing
+        }
 
 
 def first_offsets(
@@ -111,7 +121,7 @@ def first_offsets(
 
     Raises RequestTimeout, ConfigError, and a partition's error.
     """
-    wanted = {partition_of(each): milliseconds(moment) for each, moment in times.items()}
+    wanted = {partition_of(partition): milliseconds(moment) for partition, moment in times.items()}
     offsets: dict[TopicPartition, int | None] = {}
     with _fetcher(config, discover) as (fetcher, cluster):
         for partition, timestamp in wanted.items():

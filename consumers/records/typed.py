@@ -81,7 +81,9 @@ class TypedColumns:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if bad and self._skips:
             self.skipped += len(bad)
-            remaining = np.setdiff1d(np.arange(count, dtype=np.int64), [each.row for each in bad])
+            remaining = np.setdiff1d(
+                np.arange(count, dtype=np.int64), [bad_row.row for bad_row in bad]
+            )
             rows = [None, pa.py_buffer(remaining.astype(np.int64))]
             batch = batch.take(pa.Array.from_buffers(pa.int64(), len(remaining), rows))
         part = view.part(0, count)
