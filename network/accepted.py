@@ -128,7 +128,7 @@ class AcceptedConnections:
         else:
             self._order.append(accepted)
 
-    def look(
+    def end_stalled(
         self, active: Collection[int], round_number: int, *, all_received: bool, batch: int
     ) -> bool:
         """End connections that hold too much without messages. True: some may; look again soon.

@@ -154,14 +154,14 @@ class ServerSocket:
         self._limit, self._all_received = limit, len(messages) < limit
         return messages
 
-    def look(self) -> bool:
+    def end_stalled_connections(self) -> bool:
         """End connections that hold memory without sending whole messages; call it a few times a second.
 
         True: some may hold memory; look again after the next `receive`.
         """
         active = [int(frame.get(zmq.SRCFD)) for frame in self._active_peers.values()]
         self._active_peers.clear()
-        return self.accepted.look(
+        return self.accepted.end_stalled(
             active, self._round_number, all_received=self._all_received, batch=self._limit
         )
 

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from functools import reduce
 
 from folkmoot.producers.appender import BatchBuilder, Delivery
-from folkmoot.producers.futures import Outcome
+from folkmoot.producers.futures import RecordOutcome
 from folkmoot.producers.idempotence import NO_IDENTITY, Identity
 from folkmoot.protocol import batch_header, record_batch
 from folkmoot.protocol.batch_header import MIXED, NO_SCHEMA, joined_schemas, written_schema
@@ -211,7 +211,7 @@ class Part(Batch):
             original.outcomes = [None] * original.count
             original.unfinished = original.count
         for row, rank in enumerate(self.ranks):
-            outcome: Outcome = (number, base_offset + row if base_offset >= 0 else -1, error)
+            outcome: RecordOutcome = (number, base_offset + row if base_offset >= 0 else -1, error)
             original.outcomes[rank] = outcome
         original.unfinished -= len(self.ranks)
         if not original.unfinished:

@@ -11,7 +11,7 @@ from folkmoot.protocol.errors import FolkmootError, RequestTimeout
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import RecordMetadata
 
-Outcome = tuple[int, int, FolkmootError | None]
+RecordOutcome = tuple[int, int, FolkmootError | None]
 """The partition of a record, its offset (-1 if it is not known), its error."""
 Run = tuple[Any, int, int]
 """Records of a `send_batch` that lie side by side: their batch, the rank of the first one, how many."""
@@ -101,10 +101,10 @@ class AsyncDelivery(Delivery, gc=False, eq=False):
         return failure_of(self, timeout)
 
 
-def outcome_at(builder: Any, rank: int) -> Outcome:
+def outcome_at(builder: Any, rank: int) -> RecordOutcome:
     """Return the outcome of the record of that rank, whose batch is done."""
     if builder.outcomes is not None:
-        outcome: Outcome = builder.outcomes[rank]
+        outcome: RecordOutcome = builder.outcomes[rank]
         return outcome
     base = builder.base_offset
     return builder.topic_partition.partition, base + rank if base >= 0 else -1, builder.error
@@ -222,7 +222,7 @@ class BatchDelivery:
         errors = (error for (_, _, error), _ in self._outcomes() if error is not None)
         return next(errors, None)
 
-    def _outcomes(self) -> Iterator[tuple[Outcome, int]]:
+    def _outcomes(self) -> Iterator[tuple[RecordOutcome, int]]:
         """The outcomes of the first records of runs, and how many records follow with the same."""
         for builder, rank, count in self.runs:
             if builder.outcomes is None:

@@ -319,7 +319,7 @@ class EventLoop:
         return REPORT_SLOW_STEPS
 
     def _look_at_connections(self, _now: Now) -> float:
-        return 0.0 if self._socket.look() else LOOK_AT_CONNECTIONS
+        return 0.0 if self._socket.end_stalled_connections() else LOOK_AT_CONNECTIONS
 
     # -- responses ---------------------------------------------------------------------------------------
 

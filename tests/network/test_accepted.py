@@ -75,7 +75,7 @@ def turn(server: ServerSocket, limit: int = 64) -> int:
     """As an event loop does; → how many messages came."""
     server.wait(0.001)
     received = len(server.receive(limit))
-    server.look()
+    server.end_stalled_connections()
     return received
 
 
@@ -208,7 +208,7 @@ def test_what_is_known_of_others_from_before_ends_no_connection() -> None:
             peer.unfinished = 800 * KIB
             found._unfinished += peer.unfinished
         assert found._unfinished > LIMITS.unfinished_bytes
-        found.look([0, 1], 1, all_received=True, batch=10)
+        found.end_stalled([0, 1], 1, all_received=True, batch=10)
         assert found._unfinished == 800 * KIB, "whole messages have come of two of them"
         assert not any(peer.is_ended for peer in peers)
     finally:

@@ -40,7 +40,7 @@ class Quiet:
     def topic_id(self, topic: str) -> str | None:
         return self.bench.view.topic_id(topic)
 
-    def gone(self, patience: float) -> list[str]:
+    def topics_missing_for(self, patience: float) -> list[str]:
         return []
 
     def leader_address(self, partition: TopicPartition) -> str | None:

@@ -84,7 +84,7 @@ class Wire:
             reply = Reply(number, "", Api.REPLICA_FETCH, response.body, None, payloads)
         self._replies.append(reply)
 
-    def turn(self, events: Mapping[Any, int]) -> list[Reply]:
+    def handle_events(self, events: Mapping[Any, int]) -> list[Reply]:
         replies, self._replies = self._replies, []
         return replies
 
