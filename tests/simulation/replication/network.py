@@ -240,7 +240,7 @@ class BrokerSocket:
     def wait(self, timeout: float | None) -> dict[int, int]:
         return {}
 
-    def look(self) -> bool:
+    def end_stalled_connections(self) -> bool:
         return False
 
     def receive(self, limit: int) -> list[Message]:
