@@ -118,10 +118,10 @@ def _app(registry: "SchemaRegistry", servers: str, users: Path | None, timeout: 
 
     from folkmoot.metrics.registry import RegistryMetrics
     from folkmoot.schemas.rest.app import create_app
-    from folkmoot.schemas.rest.observed import Observed
+    from folkmoot.schemas.rest.request_metrics import RequestMetrics
     from folkmoot.schemas.rest.users import Users
 
-    observed = Observed()
+    observed = RequestMetrics()
     metrics = RegistryMetrics(observed)
 
     async def page(request: Request) -> Response:
@@ -133,7 +133,7 @@ def _app(registry: "SchemaRegistry", servers: str, users: Path | None, timeout: 
         registry,
         zookeeper=servers,
         users=None if users is None else Users.read(users),
-        observed=observed,
+        metrics=observed,
         pages=pages,
         timeout=timeout,
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from folkmoot.consumers.broker_schemas import BrokerSchemas
 from folkmoot.protocol.errors import SerializationError
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
 from folkmoot.schemas.columns.extra import pa, pc
 from folkmoot.schemas.columns.layout import Layout
@@ -52,7 +52,7 @@ class KnownSchema(NamedTuple):
 
 def arrow_fields(text: str) -> pa.Schema:
     """The columns of a schema's fields, in types that Spark has. Raises InvalidSchema."""
-    return _for_spark(Layout(Parsed(text)).schema)
+    return _for_spark(Layout(ParsedSchema(text)).schema)
 
 
 def read_typed(

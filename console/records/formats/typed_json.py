@@ -9,7 +9,7 @@ from uuid import UUID
 
 from folkmoot.console.records.formats.values import BASE64
 from folkmoot.schemas.avro.logical import logical
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 
 Json = Any
 _READ: Final[Mapping[type, Callable[[str], Any]]] = {
@@ -27,7 +27,7 @@ class TypedJson:
     of a union of several types, since the branch is unknown: serialisers report the error."""
 
     def __init__(self, text: str) -> None:
-        self._schema = Parsed(text)
+        self._schema = ParsedSchema(text)
 
     def __call__(self, told: Json) -> Any:
         try:

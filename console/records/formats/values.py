@@ -13,7 +13,7 @@ from folkmoot.console.options.cluster import Cluster
 from folkmoot.protocol.errors import MissingExtra, SchemaNotFound, SerializationError
 from folkmoot.protocol.records import Headers
 from folkmoot.schemas.values.serialization import Field
-from folkmoot.schemas.values.wire import framed, schema_id
+from folkmoot.schemas.values.wire import prepend_frames, schema_id
 
 BASE64: Final = "base64"
 
@@ -71,7 +71,7 @@ class Decoder:
         return self._decoded("key", data, headers) if "key" in self._readers else None
 
     def _decoded(self, field: Field, data: bytes | None, headers: Headers) -> Decoded | None:
-        (whole,) = framed(field, [data], [headers])
+        (whole,) = prepend_frames(field, [data], [headers])
         # A GUID is taken from a header alone: values of other formats may well begin with byte 1.
         if whole is None or (whole is data and not whole.startswith(b"\0")):
             return None
