@@ -141,7 +141,7 @@ def test_a_look_ends_though_answers_come_as_fast_as_they_are_asked_for(
         assert leader.ends[0] < 100, "it goes on for as long as somebody writes"
         ask(places)
 
-    monkeypatch.setattr(logs, "_look_after", written)
+    monkeypatch.setattr(logs, "_send_fetches", written)
     monkeypatch.setattr(logs._cluster, "poll", lambda _, *wake: poll(LONG, *wake))
     while not (ends := look(logs, {P0: ReadPosition("id", 0, -1)}, 0.0)):
         pass

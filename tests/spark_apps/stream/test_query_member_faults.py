@@ -272,7 +272,7 @@ def test_available_now_takes_no_topic_for_missing_while_zookeeper_does_not_answe
 ) -> None:
     scene = Scene(subscribe="", subscribePattern="fli.*")
     plans = iter([scene.group.read_plan(), None])
-    monkeypatch.setattr(scene.query, "_planned", lambda: next(plans))
+    monkeypatch.setattr(scene.query, "_read_plan", lambda: next(plans))
     with pytest.raises(ZooKeeperUnreachable, match="could not be read in ZooKeeper"):
         scene.query.prepare()
 
