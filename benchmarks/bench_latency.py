@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks.harness import Context, Sample
 from benchmarks.measuring import cpu_seconds
-from benchmarks.programs import NotInTime, all_ready
+from benchmarks.programs import ProgramTimeout, all_ready
 from benchmarks.results import Cell, Chart, Results, median_of
 
 TITLE: Final = "Latency: from send() in one process to the application in another"
@@ -57,7 +57,7 @@ def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
     count = round(rate * seconds)
     server = context.server(peer)
     topic = context.new_topic(peer, PARTITIONS)
-    given = {
+    parameters = {
         "topic": topic,
         "count": count,
         "rate": rate,
@@ -66,25 +66,27 @@ def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
         "warm": int(count * WARM_SHARE),
     }
     verbs = ("produce", "consume")
-    with all_ready(server.client(verb, program="paced", **given) for verb in verbs) as programs:
+    with all_ready(
+        server.client(verb, program="paced", **parameters) for verb in verbs
+    ) as programs:
         producer, consumer = programs
         # Not `Usage`, which looks at the memory all the time, and would disturb these measurements.
         used = {pid: cpu_seconds(pid) for pid in server.processes().values()}
         consumer.go()
         producer.go()
         sent = producer.wait_done()
-        own, late = sent["cpu"], False
+        own, is_late = sent["cpu"], False
         try:
             read = consumer.wait_done(PATIENCE)
             own += read["cpu"]
             found = {name: (lag - sent["begun"]) / 1e6 for name, lag in read["lags"].items()}
-        except NotInTime:
-            late = True
+        except ProgramTimeout:
+            is_late = True
             found = dict.fromkeys(("p50", "p95", "p99", "p99.9", "max"), PATIENCE * 1000)
         servers = sum(cpu_seconds(pid) - before for pid, before in used.items())
     server.delete_topic(topic)
     facts = {f"{name} ms": at for name, at in found.items() if name != "p50"}
-    if late:
+    if is_late:
         facts[LATE] = 1
     facts["client CPU"] = own / count * 1e6  # of both
     facts["producer CPU"] = sent["cpu"] / count * 1e6

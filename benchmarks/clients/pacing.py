@@ -62,7 +62,7 @@ class Arrivals:
         self.add = self._lags.append
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return len(self._lags) >= self._count
 
     def percentiles(self, warm: int) -> dict[str, float]:
