@@ -169,13 +169,13 @@ def _judge(results: Results) -> None:
 
 
 def _chart(
-    results: Results, what: str, value: Callable[[Cell], float], *, spread: bool = False
+    results: Results, kind: str, value: Callable[[Cell], float], *, spread: bool = False
 ) -> Chart:
     cases = list(dict.fromkeys(each.case for each in results.cells))
     names = dict.fromkeys(each.contender for each in results.cells)
     return Chart(
-        name=f"groups-{what}",
-        title=CHARTS[what],
+        name=f"groups-{kind}",
+        title=CHARTS[kind],
         kind="bars",
         unit="s",
         series=results.series(cases, names, value, spread=spread),

@@ -345,11 +345,11 @@ class _Cases:
         found, rival = (
             self.context.add(
                 case,
-                who,
+                contender,
                 "MB/s",
                 [Sample(value=stored_bytes / seconds / 1e6, facts={"s": seconds})],
             )
-            for who, seconds in ((OURS, took), ("cp, fsync", copied))
+            for contender, seconds in ((OURS, took), ("cp, fsync", copied))
         )
         rival = replace(rival, contender="copying with fsync")
         self.results.judge(case, found, rival, times=0.7)

@@ -170,9 +170,9 @@ def _many_partitions(context: Context) -> None:
             _fill(logs, count, count * 10_000)
         settle()
         idle = 0
-        for what in ("orderly stop", "kill -9"):
-            sample = _start_and_fetch(context, server, topic_id, f"after {what}")
-            context.add(case, f"after {what}", "s", [sample])
+        for stop_kind in ("orderly stop", "kill -9"):
+            sample = _start_and_fetch(context, server, topic_id, f"after {stop_kind}")
+            context.add(case, f"after {stop_kind}", "s", [sample])
             time.sleep(CALM_TIME)
             idle = memory(server.processes()["broker"]).anonymous
             server.cluster.brokers[0].kill()

@@ -78,8 +78,8 @@ def _encode_row(schema: Any, row: Any) -> bytes:
 
 def run(context: Context) -> None:
     results = context.results
-    share = min(1.0, context.scale.seconds / 2.5)
-    flight_set = Flights.read(max(LEAST * BEHIND, int(flights.FLIGHTS * share)))
+    fraction = min(1.0, context.scale.seconds / 2.5)
+    flight_set = Flights.read(max(LEAST * BEHIND, int(flights.FLIGHTS * fraction)))
     small_set = flight_set.first(len(flight_set.rows) // BEHIND)
     cases: dict[str, dict[str, Callable[[], Sample]]] = {
         DECODE: {

@@ -162,8 +162,8 @@ def _measure_reads(context: Context, sides: Mapping[str, Side], reads: ReadRunne
             name: partial(reads.sample, side, read) for name, side in sides.items()
         }
         if case in (STREAM, BATCH):  # for streams Kafka's has no such thing
-            one = ReadCase(how=read.how, schema=ONE)
-            contenders[COLUMN] = partial(reads.sample, sides[OURS], one)
+            one_column = ReadCase(how=read.how, schema=ONE)
+            contenders[COLUMN] = partial(reads.sample, sides[OURS], one_column)
         context.alternate(case, "records/s", contenders)
 
 

@@ -190,9 +190,9 @@ def _once(
 
 def _count(context: Context, case: Case, peer: str, pace: float | None = None) -> int:
     """How many records take the wanted time, at the pace that was seen or at what is expected."""
-    share = 100 / BYTES[case.records] if peer != "nats" else 1
-    most = EXPECTED[peer] * context.scale.seconds * share
-    target = most if pace is None else pace * context.scale.seconds * share
+    factor = 100 / BYTES[case.records] if peer != "nats" else 1
+    most = EXPECTED[peer] * context.scale.seconds * factor
+    target = most if pace is None else pace * context.scale.seconds * factor
     return max(LEAST, int(min(most, max(target, most * LEAST_SHARE))))
 
 

@@ -70,7 +70,7 @@ def terminal(report: Report) -> str:
         for case, cells in by_case(results.cells):
             lines += ["", case, *_aligned(rows_of(cells))]
         lines += ["", *(f"* {note}" for note in results.notes)]
-        lines += [f"* FAILED: {what}" for what in results.failed]
+        lines += [f"* FAILED: {failure}" for failure in results.failed]
     rows = target_rows(report.scenarios)
     if len(rows) > 1:
         lines += ["", "== What was to be reached", "", *_aligned(rows)]
@@ -301,7 +301,7 @@ def _scenario(results: Results) -> list[str]:
     for case, cells in by_case(results.cells):
         lines += [f"**{case}**", "", *_markdown(rows_of(cells)), ""]
     lines += [f"- {note}" for note in results.notes]
-    lines += [f"- **failed**: {what}" for what in results.failed]
+    lines += [f"- **failed**: {failure}" for failure in results.failed]
     return lines
 
 

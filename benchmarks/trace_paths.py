@@ -175,13 +175,13 @@ def main() -> None:
     arguments = parser.parse_args()
     tracer = Tracer()
     tracer.install()
-    for way, found in trace_paths(tracer, arguments.rounds):
+    for path_name, found in trace_paths(tracer, arguments.rounds):
         stops = {
             side: [name for name in found[0][side] if all(name in each[side] for each in found)]
             for side in SIDES
         }
         counts = ", ".join(f"{len(stops[side])} in the {side}" for side in SIDES)
-        print(f"{way}: {sum(map(len, stops.values()))} stops, {counts}")
+        print(f"{path_name}: {sum(map(len, stops.values()))} stops, {counts}")
         for side in SIDES if arguments.list else ():
             for name in stops[side]:
                 print(f"    {side}  {name}")

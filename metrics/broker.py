@@ -57,10 +57,10 @@ class BrokerMetrics:
 
 def _partition_families(snapshot: BrokerSnapshot) -> Iterator[Metric]:
     by_name = sorted(snapshot.replicas, key=lambda each: (each.topic, each.partition))
-    shown = by_name[:MOST_PARTITIONS]
-    yield family(names.LEFT_OUT, [((), len(by_name) - len(shown))])
-    led = [each for each in shown if each.is_led]
-    for table, replicas in ((names.LED, led), (names.REPLICA, shown)):
+    listed = by_name[:MOST_PARTITIONS]
+    yield family(names.LEFT_OUT, [((), len(by_name) - len(listed))])
+    led = [each for each in listed if each.is_led]
+    for table, replicas in ((names.LED, led), (names.REPLICA, listed)):
         for each in table:
             yield family(
                 each,

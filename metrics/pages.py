@@ -82,8 +82,8 @@ def serve_metrics(host: str, port: int, source: MetricsSource) -> Iterator[str]:
     thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:
-        shown = f"[{host}]" if ":" in host else host
-        yield f"{shown}:{server.server_address[1]}"
+        url_host = f"[{host}]" if ":" in host else host
+        yield f"{url_host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
@@ -94,10 +94,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = REQUEST_TIMEOUT
 
-    def __init__(self, registry: CollectorRegistry, source: MetricsSource, *rest: Any) -> None:
+    def __init__(self, registry: CollectorRegistry, source: MetricsSource, *arguments: Any) -> None:
         self._registry = registry
         self._source = source
-        super().__init__(*rest)
+        super().__init__(*arguments)
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]

@@ -101,12 +101,12 @@ def _request_drain(query: StreamingQuery) -> None:
 
 def _runners(query: StreamingQuery) -> Iterator[dict[str, Any]]:
     """The processes of the query's sources, as they report them."""
-    seen = set()
+    reported_pids = set()
     for progress in reversed(query.recentProgress):
         for source in progress["sources"]:
             reported = source.get("latestOffset")
             found = json.loads(reported) if isinstance(reported, str) else reported
             runner = found.get("runner") if isinstance(found, dict) else None
-            if runner is not None and runner["pid"] not in seen:
-                seen.add(runner["pid"])
+            if runner is not None and runner["pid"] not in reported_pids:
+                reported_pids.add(runner["pid"])
                 yield runner

@@ -166,10 +166,10 @@ def _events(cluster: Cluster, group: str, count: int, output: str) -> int:
 def headline(entry: "Entry") -> str:
     """Return when it was, and which plan or reset."""
     if not entry.generation and not entry.by:
-        what = "no plan since"
+        event = "no plan since"
     else:
-        what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
-    return f"{moment_of(entry.at_ms) if entry.at_ms else 'lately'}  {what}"
+        event = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
+    return f"{moment_of(entry.at_ms) if entry.at_ms else 'lately'}  {event}"
 
 
 def event_of(entry: "Entry") -> dict[str, Any]:

@@ -127,10 +127,10 @@ def _reset(
     return 0
 
 
-def _check_topic_ids(admin: "Admin", known: Mapping[TopicPartition, str]) -> None:
+def _check_topic_ids(admin: "Admin", exported_ids: Mapping[TopicPartition, str]) -> None:
     """Raise StaleTopicId if a topic was deleted and created again since its offsets were exported."""
-    ids = admin.topic_ids(each.topic for each in known)
-    for each, topic_id in known.items():
+    ids = admin.topic_ids(each.topic for each in exported_ids)
+    for each, topic_id in exported_ids.items():
         if ids.get(each.topic, topic_id) != topic_id:
             raise StaleTopicId(
                 f"topic {each.topic} was made anew since: old offsets mean nothing in it"

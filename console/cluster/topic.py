@@ -124,12 +124,12 @@ def _check_change(
     """Raise ConfigError for options that do not go together: no broker would follow them."""
     from folkmoot.coordination.topic_config import LogConfig, topic_config
 
-    known = {field.name for field in fields(LogConfig)} | set(before)
+    option_names = {field.name for field in fields(LogConfig)} | set(before)
     for name in unset:
         if name in new_values:
             raise ConfigError(f"{name} cannot be given and taken back at once")
-        if name not in known:
-            raise unknown_option(name, known)
+        if name not in option_names:
+            raise unknown_option(name, option_names)
     after = {**before, **new_values}
     topic_config(LogConfig(), {name: after[name] for name in after if name not in unset})
 

@@ -71,10 +71,10 @@ class Section(NamedTuple):
     def lines(self, limit: int | None) -> list[str]:
         if not self.rows:
             return []
-        shown = self.rows[:limit]
-        omitted = len(self.rows) - len(shown)
+        first_rows = self.rows[:limit]
+        omitted = len(self.rows) - len(first_rows)
         return [
-            *plain(self.columns, shown).splitlines(),
+            *plain(self.columns, first_rows).splitlines(),
             *([f"… {omitted} more"] if omitted else []),
             "",
         ]
@@ -103,7 +103,8 @@ def _headline(now: ClusterSnapshot) -> str:
         "under-replicated": sum(each.is_under_replicated for each in partitions),
     }
     problems = (
-        ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "all in sync"
+        ", ".join(f"{count} {problem}" for problem, count in counts.items() if count)
+        or "all in sync"
     )
     controller = cluster.controller
     if controller is None:

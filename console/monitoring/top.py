@@ -165,8 +165,8 @@ class _Show:
             print("\n".join(lines), "", sep="\n", flush=True)
             return
         width, height = shutil.get_terminal_size()
-        shown = [line[:width] + _CLEAR_LINE for line in lines[:height]]
-        print(_HOME + "\r\n".join(shown) + _CLEAR_BELOW, end="", flush=True)
+        visible = [line[:width] + _CLEAR_LINE for line in lines[:height]]
+        print(_HOME + "\r\n".join(visible) + _CLEAR_BELOW, end="", flush=True)
 
 
 @contextmanager

@@ -55,8 +55,8 @@ def _default(config: Any, name: str, value: ast.expr | None) -> str:
         return "all defaults"
     if not any(isinstance(each, ast.Name) for each in ast.walk(value)):
         return ast.unparse(value).replace("'", '"')
-    shown = f"{default:.15g}" if isinstance(default, float) else repr(default)
-    return shown.replace("'", '"')
+    text = f"{default:.15g}" if isinstance(default, float) else repr(default)
+    return text.replace("'", '"')
 
 
 def config_options(

@@ -112,7 +112,7 @@ def command(
     options = client_options(ProducerConfig, own, settings)
     with ExitStack() as stack:
         source = _source(file, stack)
-        arguments = {field: _schema(given) for field, given in schemas.items() if given}
+        arguments = {field: _schema(name) for field, name in schemas.items() if name}
         producer = stack.enter_context(Producer(**options))
         _check_partition(producer, topic, partition)
         encoders = _encoders(cluster, topic, schema_context, arguments, stack)
@@ -147,8 +147,8 @@ def _send_all(
     sent = 0
     try:
         try:
-            for value, key, own, timestamp in records:
-                producer.send(topic, value, key, partition, [*own, *headers], timestamp)
+            for value, key, record_headers, timestamp in records:
+                producer.send(topic, value, key, partition, [*record_headers, *headers], timestamp)
                 sent += 1
         except (FolkmootError, ValueError) as error:
             producer.flush()
@@ -188,10 +188,10 @@ def _schema(text: str) -> dict[str, Any]:
 
 def _check_partition(producer: "Producer", topic: str, partition: int | None) -> None:
     """Raise UnknownTopicOrPartition if there is no such topic or partition."""
-    known = len(producer.partitions_of(topic))
-    if partition is not None and not 0 <= partition < known:
+    count = len(producer.partitions_of(topic))
+    if partition is not None and not 0 <= partition < count:
         raise UnknownTopicOrPartition(
-            f"partition {partition} does not exist: topic {topic} has {known}, numbered from 0"
+            f"partition {partition} does not exist: topic {topic} has {count}, numbered from 0"
         )
 
 

@@ -337,17 +337,17 @@ def _delete(
     Deleted versions are not listed, and new versions are not checked against them. It can still be read
     by its id. With --permanent what was deleted before is gone for good.
     """
-    what = subject if version is None else f"version {version} of {subject}"
+    target = subject if version is None else f"version {version} of {subject}"
     if permanent and not yes:
         registry.versions(subject, deleted=True)
-        warning = f"This deletes {what} for good: records written by it may become unreadable. "
+        warning = f"This deletes {target} for good: records written by it may become unreadable. "
         confirm(warning, "subject", subject, "deleted")
     if version is None:
         deleted = registry.delete_subject(subject, permanent=permanent)
-        print(f"deleted {what} ({counted(len(deleted), 'version')})")
+        print(f"deleted {target} ({counted(len(deleted), 'version')})")
     else:
         registry.delete_version(subject, version, permanent=permanent)
-        print(f"deleted {what}")
+        print(f"deleted {target}")
     return 0
 
 

@@ -118,14 +118,14 @@ class RemoteRegistry:
 
     def __init__(self, url: str, timeout: float) -> None:
         parts = urlsplit(url)
-        shown_url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password
+        public_url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password
         try:
             host, port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise ConfigError(f"{shown_url!r} is no address of a registry: {error}") from None
+            raise ConfigError(f"{public_url!r} is no address of a registry: {error}") from None
         if parts.scheme not in ("http", "https") or not host:
             raise ConfigError(
-                f"{shown_url!r} is no address of a registry: write http[s]://HOST:PORT"
+                f"{public_url!r} is no address of a registry: write http[s]://HOST:PORT"
             )
         self._name = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
         self._path = parts.path.rstrip("/")

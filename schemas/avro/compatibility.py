@@ -144,8 +144,8 @@ def _fault(kind: str, pair: Pair) -> Finding:
             "missing, or give the enum a default"
         )
     else:
-        others = ", ".join(sorted(PROMOTED.get(writer["type"], ())))
-        instead = f" ({others} would do)" if others else ""
+        promoted_types = ", ".join(sorted(PROMOTED.get(writer["type"], ())))
+        instead = f" ({promoted_types} would do)" if promoted_types else ""
         message = (
             f"the writer's {theirs} cannot be read as {ours}: keep the type{instead}, or add a "
             "field with another name and a default"
@@ -155,8 +155,8 @@ def _fault(kind: str, pair: Pair) -> Finding:
 
 def _describe(kind: Json) -> str:
     """A type in messages: its name, if it has one."""
-    named = not isinstance(kind, list) and kind["type"] in NAMED
-    return str(kind["name"]) if named else kind_of(kind)
+    has_name = not isinstance(kind, list) and kind["type"] in NAMED
+    return str(kind["name"]) if has_name else kind_of(kind)
 
 
 def abbreviate(names: Sequence[str]) -> str:

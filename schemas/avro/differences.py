@@ -138,8 +138,8 @@ class _Walk:
     ) -> Iterator[tuple[Difference, str]]:
         before, after = ({k: each[k] for k in _LOGICAL if k in each} for each in (old, new))
         if before != after:
-            shown = (" ".join(map(str, each.values())) or "none" for each in (before, after))
-            change = "the logical type {} becomes {}".format(*shown)
+            texts = (" ".join(map(str, each.values())) or "none" for each in (before, after))
+            change = "the logical type {} becomes {}".format(*texts)
             yield Difference(path, change), old_path
         for name in ("doc", "aliases"):
             if old.get(name) != new.get(name):
@@ -213,11 +213,11 @@ class _Walk:
         self, old: Json, new: Json, old_path: str, path: str
     ) -> Iterator[tuple[Difference, str]]:
         if ("default" in old, old.get("default")) != ("default" in new, new.get("default")):
-            shown = (
+            texts = (
                 json.dumps(each["default"], ensure_ascii=False) if "default" in each else "none"
                 for each in (old, new)
             )
-            change = "the default {} becomes {}".format(*shown)
+            change = "the default {} becomes {}".format(*texts)
             yield Difference(path, change), old_path
         for name in ("doc", "aliases", "order"):
             if old.get(name) != new.get(name):

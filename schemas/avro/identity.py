@@ -366,5 +366,5 @@ def _names(names: Json, where: str) -> Sequence[str]:
     return names
 
 
-def _invalid(where: str, what: str) -> InvalidSchema:
-    return InvalidSchema(f"not an Avro schema: at {where[:400] or '/'}: {what[:400]}")
+def _invalid(where: str, reason: str) -> InvalidSchema:
+    return InvalidSchema(f"not an Avro schema: at {where[:400] or '/'}: {reason[:400]}")

@@ -160,13 +160,13 @@ class Binding:
         column = self._source(kind, array, WIDTHS.get(kind, size))
         return self._add(OPS[s["type"]], where, column, size)
 
-    def _check(self, shape: Shape, fits: Any, array: Any, where: str, what: str) -> None:
+    def _check(self, shape: Shape, fits: Any, array: Any, where: str, reason: str) -> None:
         if not len(fits) or pc.all(fits).as_py():
             return
         index = pc.index(fits, False).as_py()
         is_row = self._layout.columns[shape.column].level == 0
         row = f"row {self._first_row + index}: " if is_row else ""
-        raise SerializationError(f"{row}{where}: {str(array[index])!r:.80} {what}")
+        raise SerializationError(f"{row}{where}: {str(array[index])!r:.80} {reason}")
 
 
 def _cast(array: Any, target: Any, where: str) -> Any:

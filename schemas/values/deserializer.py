@@ -110,10 +110,10 @@ class AvroDeserializer(Generic[T]):
         return decode
 
 
-def _cache(cache: dict[bytes, V], frame: bytes, what: V) -> None:
+def _cache(cache: dict[bytes, V], frame: bytes, value: V) -> None:
     while len(cache) >= MAX_CACHED:
         cache.pop(next(iter(cache)), None)
-    cache[frame] = what
+    cache[frame] = value
 
 
 def _not_found(number: int | UUID, message: str) -> SchemaNotFound:

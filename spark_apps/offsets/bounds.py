@@ -50,18 +50,22 @@ def drop_unconfirmed(
     ids: Mapping[TopicPartition, str],
     logs: LogWatch,
 ) -> dict[TopicPartition, int]:
-    """Return what was `offsets`, without offsets named in the options that no leader has confirmed.
+    """Return `offsets` without those named in the options that no leader has confirmed.
 
     Raises OffsetOutOfRange for one behind its log's end.
     """
-    named = {each: ids[each] for each in offsets if offsets[each] == bound.offsets.get(each)}
-    ends = logs.find(named, LATEST) if named else {}
+    named_partitions = {
+        each: ids[each] for each in offsets if offsets[each] == bound.offsets.get(each)
+    }
+    ends = logs.find(named_partitions, LATEST) if named_partitions else {}
     for each, end in sorted(ends.items()):
         if is_beyond(offsets[each], end):
             raise OffsetOutOfRange(
                 f"{each} ends at {end}: it cannot be read from {offsets[each]} on"
             )
-    return {each: at for each, at in offsets.items() if each not in named or each in ends}
+    return {
+        each: at for each, at in offsets.items() if each not in named_partitions or each in ends
+    }
 
 
 def check_existing(bound: Bound, counts: Mapping[str, int], name: str) -> None:

@@ -210,7 +210,7 @@ class SourceConfig(ClusterConfig):
             return ()
         found = _json("assign", self.assign, dict[str, list[Annotated[int, Meta(ge=0)]]])
         return tuple(
-            sorted({TopicPartition(t, each) for t, some in found.items() for each in some})
+            sorted({TopicPartition(t, each) for t, numbers in found.items() for each in numbers})
         )
 
     def reads(self, topic: str) -> bool:

@@ -63,15 +63,15 @@ def check_tasks(
     """
     finder = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
     with closing(finder):
-        others = run_with_retries(finder, partial(begun_by_others, prefix, epoch, tasks))
-        if not others:
+        other_attempts = run_with_retries(finder, partial(begun_by_others, prefix, epoch, tasks))
+        if not other_attempts:
             return
         error = RowsChanged(
-            f"an attempt before has written this batch in other tasks, too ({', '.join(others)}): their "
-            "rows are there twice (a batch must be divided in the same way when it runs again)"
+            f"an attempt before has written this batch in other tasks, too ({', '.join(other_attempts)}): "
+            "their rows are there twice (a batch must be divided in the same way when it runs again)"
         )
         log.warning("%s", error)
-        for name, attempt in others.items():
+        for name, attempt in other_attempts.items():
             with suppress(ProducerFenced):  # it still runs: the next attempt finds it once more
                 run_with_retries(finder, partial(begin_again, name, attempt))
     raise error

@@ -108,8 +108,8 @@ class IdempotentBatchWriter:
         topic_state = self._topics.get(topic)
         if topic_state is None:
             topic_state = self._topics[topic] = self._begin_topic(topic)
-        named = rows.named_partitions()
-        if len(named) and named.max() >= topic_state.partitions:
+        row_partitions = rows.named_partitions()
+        if len(row_partitions) and row_partitions.max() >= topic_state.partitions:
             self._find_added_partitions(topic, topic_state)
         partitions = topic_state.placement.partitions(rows, topic_state.partitions)
         if topic_state.written:

@@ -51,8 +51,8 @@ class Rows:
         """Return the partitions that rows name, without those of rows that name none."""
         if self.partitions is None:
             return np.zeros(0, np.int64)
-        named = self.partitions.drop_null().to_numpy(zero_copy_only=False)
-        return np.asarray(named, np.int64)
+        row_partitions = self.partitions.drop_null().to_numpy(zero_copy_only=False)
+        return np.asarray(row_partitions, np.int64)
 
 
 class Placement:
@@ -67,13 +67,13 @@ class Placement:
 
     def partitions(self, rows: Rows, count: int) -> Int64s:
         """Return the partition of each row; the topic has `count`. Raises UnknownTopicOrPartition."""
-        named = rows.named_partitions()
-        wrong = named[(named < 0) | (named >= count)]
+        row_partitions = rows.named_partitions()
+        wrong = row_partitions[(row_partitions < 0) | (row_partitions >= count)]
         if len(wrong):
             raise no_partition(self._topic, int(wrong[0]), count)
         result = np.full(len(rows), -1, np.int64)
-        if len(named):
-            result[rows.partitions.is_valid().to_numpy(False)] = named
+        if len(row_partitions):
+            result[rows.partitions.is_valid().to_numpy(False)] = row_partitions
         if rows.keys is not None:
             keyed = np.flatnonzero((result < 0) & rows.keys.is_valid().to_numpy(False))
             if len(keyed):

@@ -191,11 +191,11 @@ def _check_schema(
         raise ConfigError(f"format {FORMAT} only appends: use mode 'append'")
     typed = config.valueFormat == "avro"
     ours = {field.name: field for field in schema.fields if not typed or field.name in METADATA}
-    others = StructType([field for field in schema.fields if field.name not in ours])
+    value_fields = StructType([field for field in schema.fields if field.name not in ours])
     kinds = {METADATA[name] if typed else name: each.dataType for name, each in ours.items()}
     if typed:
         kinds.pop("offset", None)  # where a row was read is no place to write it to
-        _check_fields(others)
+        _check_fields(value_fields)
     elif "value" not in kinds:
         raise ConfigError("there is no column 'value': rows need one, binary or string")
     mark = "_" if typed else ""
@@ -212,7 +212,7 @@ def _check_schema(
             )
         elif kind not in _COLUMNS[name]:
             raise _wrong(f"{mark}{name}", _COLUMNS[name], kind)
-    return typed_by(config, others) if typed else None
+    return typed_by(config, value_fields) if typed else None
 
 
 def _check_fields(fields: StructType) -> None:

@@ -105,14 +105,14 @@ def _line(record: "Record", decode: Decoder) -> str:
     """Return one line without control characters, so no record moves the cursor."""
     decoded = decode.value(record.value, record.headers)
     if decoded is not None:
-        shown = as_json(decoded[0]) if not isinstance(decoded[0], str) else decoded[0]
+        value = as_json(decoded[0]) if not isinstance(decoded[0], str) else decoded[0]
     else:
-        shown = "null" if record.value is None else readable(record.value)
+        value = "null" if record.value is None else readable(record.value)
     key = ""
     if record.key is not None:
         decoded_key = decode.key(record.key, record.headers)
         key = f"{readable(record.key) if decoded_key is None else as_json(decoded_key[0])}: "
-    line = f"{record.partition}@{record.offset} {key}{shown}"
+    line = f"{record.partition}@{record.offset} {key}{value}"
     if line.isprintable():
         return line
     return "".join(

@@ -38,9 +38,11 @@ class TypedJson:
     def _convert(self, schema: Json, value: Json) -> Any:
         plain = self._schema.of(schema)
         if isinstance(plain, list):
-            others = [each for each in plain if self._schema.of(each)["type"] != "null"]
+            value_types = [each for each in plain if self._schema.of(each)["type"] != "null"]
             return (
-                self._convert(others[0], value) if value is not None and len(others) == 1 else value
+                self._convert(value_types[0], value)
+                if value is not None and len(value_types) == 1
+                else value
             )
         match plain["type"], value:
             case "record" | "error", dict():
